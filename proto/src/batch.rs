@@ -46,6 +46,22 @@ impl Samples {
         self.attribute_sets.append(&mut other.attribute_sets);
     }
 
+    /// Sorts the samples by time. Samples of the same time keep their order.
+    pub fn sort_by_time(&mut self) {
+        if self.times_ns.is_sorted() {
+            return;
+        }
+        let mut order: Vec<(i64, u32)> = self.times_ns.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        let from = std::mem::take(self);
+        *self = Self {
+            times_ns: order.iter().map(|&(time, _)| time).collect(),
+            pairs: order.iter().map(|&(_, i)| from.pairs[i as usize]).collect(),
+            values: order.iter().map(|&(_, i)| from.values[i as usize]).collect(),
+            attribute_sets: order.iter().map(|&(_, i)| from.attribute_sets[i as usize]).collect(),
+        };
+    }
+
     /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -5,11 +5,11 @@
 pub(crate) mod ascending;
 pub(crate) mod bits;
 pub(crate) mod chunk;
-pub(crate) mod dictionary_block;
 pub(crate) mod events;
 pub(crate) mod head_block;
 pub(crate) mod packed;
 pub(crate) mod shares;
+pub(crate) mod slot_sums;
 pub(crate) mod sums;
 pub(crate) mod timeline;
 pub(crate) mod varint;

@@ -1,14 +1,19 @@
 //! State that a shard keeps in memory: unsealed samples, and the dictionaries, series and label indexes of
 //! partitions.
+//!
+//! `dictionary_block` and `dropped_name` are also the encodings of these parts of a dictionary.
 
 pub(crate) mod batch_ids;
+pub(crate) mod dictionary_block;
+pub(crate) mod dropped_name;
 pub(crate) mod footprint;
 pub(crate) mod head;
 pub(crate) mod interner;
 pub(crate) mod label_index;
 pub(crate) mod matcher;
 pub(crate) mod partition;
+mod renewal;
 pub(crate) mod run;
-pub(crate) mod slot_sums;
 pub(crate) mod stored_partition;
 pub(crate) mod tenant_dictionary;
+pub(crate) mod unwritten;

@@ -1,21 +1,23 @@
 //! Queries: sums of samples by group, bucket and stack, and the list of series.
 //!
 //! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another.
+//! `read` passes the data of each series to a visitor.
 //! `accumulator` sums each partition by its local pair numbers without locks, then merges named stacks into one tree
 //! under the tenant dictionary's lock.
 
 pub(crate) mod accumulator;
-pub(crate) mod adders;
 pub(crate) mod gather;
 pub(crate) mod grouping;
 pub(crate) mod locations;
 pub(crate) mod missing;
 pub(crate) mod plan;
 pub(crate) mod read;
+pub(crate) mod selected_stacks;
 pub(crate) mod series;
 pub(crate) mod stack_filter;
+pub(crate) mod sum_visitors;
 pub(crate) mod totals;
-pub(crate) mod tree;
+pub(crate) mod view;
 
 use proto::{Answer, Fold, Selection, StackDetail};
 

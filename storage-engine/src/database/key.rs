@@ -1,4 +1,6 @@
-//! Keys of the state database. All integers are big-endian, so keys sort as their parts do.
+//! Keys of the state database.
+//!
+//! All integers are big-endian, so keys sort as their parts do.
 //!
 //! ```text
 //! 00 tag                                                    of the shard: format f, position a, membership m, clock c
@@ -19,9 +21,8 @@
 //! 11 partition ...                                          moved from 10: a partition with damaged definitions
 //! ```
 //!
-//! `start` is the number of the partition, counted from 1970 in partitions of the tier. `window` is the number of the
-//! window; minutes are numbered by the windows of chunks. Raw samples use the series and the dictionary of the
-//! minutes of the same time.
+//! `start` is the number of the partition, and `window` that of the window, both counted from 1970. Minutes have the
+//! window numbers of chunks. Raw samples use the series and the dictionary of the minutes of the same time.
 
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
@@ -37,7 +38,7 @@ const STALE: u8 = 3;
 const DAMAGE: u8 = 4;
 const LOST: u8 = 5;
 const PARTITIONS: u8 = 0x10;
-/// Values of partitions with damaged definitions, apart from the partitions that replaced them.
+/// Kind of the keys of values whose partition had damaged definitions and was replaced.
 const QUARANTINED: u8 = 0x11;
 
 /// Identity of a partition in keys and in memory: tier, retention class, time span and tenant.
@@ -263,8 +264,8 @@ impl StaleKey {
         key
     }
 
-    /// Returns whether the window is summed from values of this partition. A window of minutes is summed from the raw
-    /// samples of its own partition.
+    /// Returns whether the window is summed from values of this partition. Minutes are summed from the raw samples of
+    /// the same partition.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
         // Minutes are numbered by the windows of chunks.
         let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
@@ -282,6 +283,17 @@ impl StaleKey {
         let series = number(rest.get(..4).filter(|series| series.len() == rest.len())?);
         Some(Self { tier: Tier::from_number(tier)?, class, window, tenant, series })
     }
+}
+
+/// Returns the key of a chunk's own events.
+pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
+    let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
+    numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())
+}
+
+/// Returns the key that a window of a partition's series must be summed again.
+pub(crate) fn stale_key(of: PartitionKey, tier: Tier, window: u32, series: u32) -> StaleKey {
+    StaleKey { tier, class: of.class, window, tenant: of.tenant, series }
 }
 
 pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
@@ -361,42 +373,4 @@ pub(crate) fn tenant(id: u32) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_key_of_a_partition_names_it_and_is_in_its_range() {
-        let time_ns = 1_790_000_000_000_000_000;
-        for tier in Tier::ALL {
-            let partition = PartitionKey::of(tier, 3, 7, time_ns);
-            assert!(partition.start_ns() < time_ns && time_ns <= partition.end_ns());
-            assert_eq!(PartitionKey::of_window(tier, 3, 7, tier.window_of(time_ns)), partition);
-            let keys = [
-                partition.series_block(1),
-                partition.dictionary_block(2),
-                partition.chunk(Section::Events, u32::MAX, u32::MAX, u64::MAX),
-                partition.head(1, 2, 3),
-                partition.batch_id(BatchId(u128::MAX)),
-            ];
-            for key in keys {
-                assert_eq!(PartitionKey::of_key(&key), Some(partition));
-                assert!(partition.prefix() <= key && key < partition.end());
-            }
-            let next = PartitionKey::of(tier, 3, 0, partition.end_ns() + 1);
-            assert!(partition.end() <= PartitionKey { tenant: 8, ..partition }.prefix());
-            assert!(PartitionKey { tenant: 8, ..partition }.end() <= next.prefix());
-        }
-        assert_eq!(PartitionKey::of_key(&tenant(1)), None);
-        let chunk = PartitionKey::of(Tier::Raw, 0, 1, time_ns).chunk(Section::Chunks, 5, 6, 7);
-        let (section, rest) = PartitionKey::section_of(&chunk).unwrap();
-        let (series, window, index) = two_numbers(rest).unwrap();
-        assert_eq!((section, series, window, index), (Section::Chunks, 5, 6, 7_u64.to_be_bytes().as_slice()));
-    }
-
-    #[test]
-    fn a_stale_key_reads_back() {
-        let key = StaleKey { tier: Tier::Day, class: 1, window: 2, tenant: 3, series: u32::MAX };
-        assert_eq!(StaleKey::read(&key.bytes()), Some(key));
-        assert_eq!(StaleKey::read(&key.bytes()[1..]), None);
-    }
-}
+mod tests;

@@ -15,11 +15,11 @@ use proto::{Samples, Tier};
 
 use crate::encoding::events::Events;
 use crate::encoding::events::sorted::put_events;
+use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
 use crate::encoding::timeline::{Timeline, timeline_of};
 use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
 use crate::error::EngineError;
-use crate::memory::slot_sums::SlotSums;
 
 const HAS_EVENTS: u8 = 1;
 const HAS_TIMELINE: u8 = 2;
@@ -167,7 +167,7 @@ impl<'a> Chunk<'a> {
             |_, _| true,
             |minute| all.append(minute.samples.clone()),
         )?;
-        crate::memory::head::sort_by_time(&mut all);
+        all.sort_by_time();
         let ends = (all.times_ns.first(), all.times_ns.last());
         (ends == (Some(&self.first_ns), Some(&self.last_ns))).then_some(all)
     }
@@ -178,7 +178,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::head::sort_by_time;
 
     proptest! {
         #[test]
@@ -190,7 +189,7 @@ mod tests {
             for &(time, pair, value, set) in &rows {
                 samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set);
             }
-            sort_by_time(&mut samples);
+            samples.sort_by_time();
             let mut scratch = Scratch::default();
             let sealed = seal(&samples, window, false, &mut scratch).unwrap();
             let chunk = Chunk::read(&sealed.chunk, window).unwrap();

@@ -8,22 +8,17 @@
 //!
 //! Samples are sorted by time.
 
-use std::sync::Arc;
-
 use proto::Samples;
 
 use crate::database::frame;
 use crate::encoding::varint::{put, take, take_length, take_u32, unzigzag, zigzag};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
-use crate::memory::head::sort_by_time;
-use crate::memory::run::Run;
 
 /// zstd level: a head value is read at most once.
 const LEVEL: i32 = 1;
 
-/// Encodes runs that hold at least one sample.
-pub(crate) fn encode(key: &[u8], runs: &[Arc<Run>]) -> Result<Vec<u8>, EngineError> {
-    let samples = joined(runs);
+/// Encodes samples that are sorted by time. There is at least one.
+pub(crate) fn encode(key: &[u8], samples: &Samples) -> Result<Vec<u8>, EngineError> {
     let mut out = Vec::with_capacity(samples.len() * 12);
     put(&mut out, samples.len() as u64);
     let mut before = 0_i64;
@@ -37,14 +32,6 @@ pub(crate) fn encode(key: &[u8], runs: &[Arc<Run>]) -> Result<Vec<u8>, EngineErr
     samples.values.iter().for_each(|&value| put(&mut out, zigzag(value)));
     samples.attribute_sets.iter().for_each(|&set| put(&mut out, u64::from(set)));
     frame::pack(key, &out, LEVEL)
-}
-
-/// All samples of the runs, sorted by time.
-pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
-    let mut all = Samples::default();
-    runs.iter().for_each(|run| all.append(Samples::clone(run)));
-    sort_by_time(&mut all);
-    all
 }
 
 /// Decodes the samples of a head value, sorted by time.
@@ -86,7 +73,8 @@ mod tests {
             let in_range = |time: i64| time / 2;
             let mut samples = Samples::default();
             rows.iter().for_each(|&(time, pair, value, set)| samples.push(in_range(time), pair, value, set));
-            let block = encode(b"k", &[Arc::new(Run::new(samples.clone()))]).unwrap();
+            samples.sort_by_time();
+            let block = encode(b"k", &samples).unwrap();
             let got = decode(b"k", &block).unwrap();
             prop_assert!(got.times_ns.is_sorted());
             let multiset = |s: &Samples| {

@@ -14,9 +14,9 @@
 //! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
 //! Lehmer, 1964.
 //!
-//! A larger sum has n bits. The lowest n - 6 bits of each part follow as they are. The bits above them are at most
-//! 63; they are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The tenth
-//! minute has the remainder.
+//! A larger sum has n bits. The lowest n - 6 bits of each part are stored without a code. The bits above them, at most
+//! 63, are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the
+//! tenth minute is the remainder, and is not stored.
 //!
 //! Checks: parts are at most the sum, only stored minutes have parts, and no bits remain.
 
@@ -24,7 +24,7 @@ pub(crate) mod codes;
 
 use crate::encoding::bits::{BitReader, BitWriter};
 use crate::encoding::shares::codes::{
-    CODE_LENGTH_MAX, Code, ESCAPE, SMALL_BITS, SMALL_MAX, SYMBOL_BITS, TABLES, Tables, class, low_bits, number_of,
+    CODE_LENGTH_MAX, Code, CodeTables, ESCAPE, SMALL_BITS, SMALL_MAX, SYMBOL_BITS, TABLES, class, low_bits, number_of,
 };
 use crate::encoding::varint::{put_bytes, take_bytes};
 
@@ -106,7 +106,7 @@ impl<'a> Shares<'a> {
         Some(Self { digits, codes: bytes, stored, selected: stored })
     }
 
-    /// The same divisions, for a query of these minutes.
+    /// Returns the same divisions for a query of these minutes.
     pub(crate) fn of(self, selected: Minutes) -> Self {
         Self { selected, ..self }
     }
@@ -183,7 +183,7 @@ pub(crate) struct ShareReader<'a> {
     group: u32,
     left: u32,
     codes: BitReader<'a>,
-    tables: &'static Tables,
+    tables: &'static CodeTables,
     stored: Minutes,
     selected: Minutes,
     /// Fields of three bits: of minutes that are not stored, and of selected minutes.
@@ -192,7 +192,7 @@ pub(crate) struct ShareReader<'a> {
     /// The same with four bits a field.
     other_nibbles: u64,
     selected_nibbles: u64,
-    /// By minute: all ones if it is selected, and all ones if it is not stored.
+    /// Masks by minute: all ones if it is selected, and all ones if it is not stored.
     masks: [MinuteMasks; MINUTES],
 }
 

@@ -14,8 +14,8 @@
 use crate::encoding::ascending::{Ascending, put_ascending};
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
 use crate::encoding::shares::{Minutes, ShareReader, Shares};
+use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::varint::{put, put_sum, take_length, take_sum, take_u32};
-use crate::memory::slot_sums::SlotSums;
 
 const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;
@@ -34,7 +34,8 @@ pub(crate) type Row = (u32, i128);
 pub(crate) fn unit_of(sums: impl Iterator<Item = i128>) -> u64 {
     let mut unit = 0_u64;
     for sum in sums {
-        let (mut a, Ok(mut b)) = (unit, u64::try_from(sum.unsigned_abs())) else { return 1 };
+        let mut a = unit;
+        let Ok(mut b) = u64::try_from(sum.unsigned_abs()) else { return 1 };
         // Euclid's algorithm; it takes one step if the sum is a multiple of the unit.
         while b != 0 {
             (a, b) = (b, a % b);
@@ -175,7 +176,7 @@ impl<'a> Sums<'a> {
         let mut selected_stacks: Block = [0; BLOCK];
         let mut parts: Block = [0; BLOCK];
         self.for_each_whole_block(|stacks, sums| {
-            let count = select_parts(stacks, sums, &mut shares, (&mut selected_stacks, &mut parts))?;
+            let count = select_parts(stacks, sums, &mut shares, &mut selected_stacks, &mut parts)?;
             visit(&selected_stacks[..count], BlockSums::Each(&parts[..count]))
         })?;
         shares.is_at_end().then_some(())
@@ -219,7 +220,8 @@ fn select_parts(
     stacks: &[u32],
     sums: BlockSums<'_>,
     shares: &mut ShareReader<'_>,
-    (to_stacks, to_parts): (&mut Block, &mut Block),
+    to_stacks: &mut Block,
+    to_parts: &mut Block,
 ) -> Option<usize> {
     let mut count = 0;
     for (i, &stack) in stacks.iter().enumerate() {
@@ -228,7 +230,8 @@ fn select_parts(
             BlockSums::All(sum) => sum,
         })?;
         // The next stack overwrites an entry without a part.
-        (*to_stacks.get_mut(count)?, *to_parts.get_mut(count)?) = (stack, part);
+        *to_stacks.get_mut(count)? = stack;
+        *to_parts.get_mut(count)? = part;
         count += usize::from(part > 0);
     }
     Some(count)

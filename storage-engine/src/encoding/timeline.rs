@@ -14,11 +14,13 @@
 //! The width is an index into [`WIDTHS_NS`]. The first bin is counted from the start of the window. Checks: the first
 //! and the last bin have samples; all bins are in the window; samples and total equal the chunk's; no bytes remain.
 
+mod bins;
+
 use proto::{Samples, Tier};
 
-use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
-use crate::encoding::sums::unit_of;
-use crate::encoding::varint::{put, put_sum, take, take_length, take_sum, take_u32, unzigzag, zigzag};
+use crate::encoding::packed::{BLOCK, Block, take_block};
+use crate::encoding::timeline::bins::Bins;
+use crate::encoding::varint::{take, take_length, take_sum, take_u32, unzigzag};
 
 /// Widths of bins, finest first; each divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
@@ -46,23 +48,15 @@ enum BinSums {
     Each(Vec<i128>),
 }
 
-/// The part of an interval that a timeline answers, and the parts that it cannot.
+/// An interval, split into the part that a timeline covers and the parts that need events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     /// Samples in whole bins.
     pub(crate) samples: u64,
     /// Sum of their values.
     pub(crate) sum: i128,
-    /// The rest, each `(start, end]`: at most a part of a bin at each end.
+    /// Remaining intervals `(start, end]`: at most a part of a bin at each end.
     pub(crate) parts: [Option<(i64, i64)>; 2],
-}
-
-/// Samples and sums of bins, from the first to the last that have samples.
-struct Bins {
-    first: usize,
-    samples: Vec<u32>,
-    sums: Vec<i128>,
-    value: Option<i64>,
 }
 
 /// Encodes the finest timeline of these samples, sorted by time, that is small enough next to `chunk_bytes`. `None`
@@ -73,68 +67,6 @@ pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) ->
         let bytes = bins.encode(width);
         (bytes.len() <= chunk_bytes / part_max).then_some(bytes)
     })
-}
-
-impl Bins {
-    /// Bins of samples sorted by time. `None` without samples.
-    fn of(samples: &Samples, start_ns: i64, width_ns: i64) -> Option<Self> {
-        let (&first_ns, &value) = samples.times_ns.first().zip(samples.values.first())?;
-        // Counts have 32 bits.
-        u32::try_from(samples.len()).ok()?;
-        let mut bins = Self {
-            first: bin_of(first_ns - start_ns, width_ns)?,
-            samples: Vec::new(),
-            sums: Vec::new(),
-            value: Some(value),
-        };
-        let mut end_ns = i64::MIN;
-        for (&time_ns, &sample) in samples.times_ns.iter().zip(&samples.values) {
-            if time_ns > end_ns {
-                let bin = bin_of(time_ns - start_ns, width_ns)?;
-                bins.samples.resize(bin - bins.first + 1, 0);
-                bins.sums.resize(bins.samples.len(), 0);
-                end_ns = start_ns + (bin as i64 + 1) * width_ns;
-            }
-            let (count, sum) = bins.samples.last_mut().zip(bins.sums.last_mut())?;
-            *count += 1;
-            *sum += i128::from(sample);
-            bins.value = bins.value.filter(|&same| same == sample);
-        }
-        Some(bins)
-    }
-
-    fn encode(&self, width: u8) -> Vec<u8> {
-        let mut out = vec![width];
-        put(&mut out, self.first as u64);
-        put(&mut out, self.samples.len() as u64);
-        put_blocks(&mut out, &self.samples);
-        if let Some(value) = self.value {
-            out.push(SAME_VALUE);
-            put(&mut out, zigzag(value));
-            return out;
-        }
-        let sums = || self.samples.iter().zip(&self.sums).filter(|(samples, _)| **samples > 0).map(|(_, &sum)| sum);
-        let unit = unit_of(sums());
-        let in_units = || sums().map(|sum| sum / i128::from(unit));
-        let narrow: Option<Vec<u32>> = in_units().map(|sum| u32::try_from(sum).ok()).collect();
-        out.push(if narrow.is_some() { NARROW } else { WIDE });
-        put(&mut out, unit);
-        match narrow {
-            Some(narrow) => put_blocks(&mut out, &narrow),
-            None => in_units().for_each(|sum| put_sum(&mut out, sum)),
-        }
-        out
-    }
-}
-
-fn put_blocks(out: &mut Vec<u8>, numbers: &[u32]) {
-    for block in numbers.chunks(BLOCK) {
-        let minimum = block.iter().copied().min().unwrap_or_default();
-        let mut above: Block = [0; BLOCK];
-        above.iter_mut().zip(block).for_each(|(above, number)| *above = number - minimum);
-        put(out, minimum.into());
-        put_block(out, &above[..block.len()]);
-    }
 }
 
 /// Calls `visit` with each of `count` numbers.
@@ -148,11 +80,6 @@ fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -
         count -= of_block;
     }
     Some(())
-}
-
-/// The bin of a time since the window's start.
-fn bin_of(since_ns: i64, width_ns: i64) -> Option<usize> {
-    usize::try_from((since_ns - 1).div_euclid(width_ns)).ok()
 }
 
 impl Timeline {

@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::slot_sums::SlotSums;
+    use crate::encoding::slot_sums::SlotSums;
 
     const WINDOW: u32 = 2_983_333;
 

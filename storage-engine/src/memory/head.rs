@@ -12,7 +12,7 @@ use proto::{Samples, Tier};
 
 use crate::memory::run::Run;
 
-/// Number of samples from which a run no longer grows.
+/// Number of samples at which a run no longer grows.
 const RUN_SAMPLES: usize = 256;
 
 /// Size of a sample in memory, in bytes.
@@ -101,7 +101,7 @@ impl Head {
 
     /// Adds samples of one series, of any windows.
     pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
-        sort_by_time(&mut samples);
+        samples.sort_by_time();
         while let Some(&first) = samples.times_ns.first() {
             let window = Tier::Raw.window_of(first);
             let end = samples.times_ns.partition_point(|&time| Tier::Raw.window_of(time) == window);
@@ -117,7 +117,7 @@ impl Head {
     }
 
     /// Adds a head value that was flushed at `log_index`.
-    pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, samples: Samples, now_ns: i64) {
+    pub(crate) fn restore(&mut self, window: u32, series: u32, log_index: u64, samples: Samples, now_ns: i64) {
         let run = Run::new(samples);
         self.change((window, series), |chunk| {
             if chunk.runs.is_empty() {
@@ -157,7 +157,7 @@ impl Head {
         });
     }
 
-    /// Notes that frozen runs are on disk; those that were not before were flushed at `log_index`. They stay in
+    /// Records that frozen runs are on disk; those that were not before were flushed at `log_index`. They stay in
     /// memory.
     pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
         if frozen.runs.len() > frozen.written {
@@ -253,22 +253,6 @@ fn split_off(samples: &mut Samples, at: usize) -> Samples {
         values: samples.values.split_off(at),
         attribute_sets: samples.attribute_sets.split_off(at),
     }
-}
-
-/// Sorts all columns by time.
-pub(crate) fn sort_by_time(samples: &mut Samples) {
-    if samples.times_ns.is_sorted() {
-        return;
-    }
-    let mut order: Vec<(i64, u32)> = samples.times_ns.iter().copied().zip(0..).collect();
-    order.sort_unstable();
-    let from = std::mem::take(samples);
-    *samples = Samples {
-        times_ns: order.iter().map(|&(time, _)| time).collect(),
-        pairs: order.iter().map(|&(_, i)| from.pairs[i as usize]).collect(),
-        values: order.iter().map(|&(_, i)| from.values[i as usize]).collect(),
-        attribute_sets: order.iter().map(|&(_, i)| from.attribute_sets[i as usize]).collect(),
-    };
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ impl<T: Copy + Eq + Hash> Interner<T> {
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> (u32, bool) {
         let Self { values, numbers, hashes } = self;
-        let new = crate::memory::partition::saturating_u32(values.len());
+        let new = saturating_u32(values.len());
         let is_it = |&number: &u32| values.get(number as usize) == Some(&value);
         let hash_of = |&number: &u32| values.get(number as usize).map_or(0, |value| hashes.hash_one(value));
         let number = *numbers.entry(hashes.hash_one(value), is_it, hash_of).or_insert(new).get();
@@ -56,6 +56,11 @@ impl<T: Copy + Eq + Hash> FromIterator<T> for Interner<T> {
         });
         all
     }
+}
+
+/// Number of an entry. `limits` bounds a partition long before it has 2^32 entries of a kind.
+pub(crate) fn saturating_u32(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -15,58 +15,22 @@ use prost::Message as _;
 use proto::label::{PROFILE_TYPE_LABEL, sanitize_label_name};
 use proto::{Batch, Fingerprint, LabelSet, ProfileType, Tier, wire};
 use roaring::RoaringBitmap;
-use rocksdb::WriteBatch;
 
-use crate::database::Snapshot;
-use crate::database::frame;
 use crate::database::key::PartitionKey;
-use crate::encoding::dictionary_block::{self, Block, LEVEL_FINAL, LEVEL_GROWING};
-use crate::error::EngineError;
+use crate::memory::dictionary_block::{self, Block, LEVEL_FINAL, LEVEL_GROWING};
+use crate::memory::dropped_name::{self, DroppedName};
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::Head;
-use crate::memory::interner::Interner;
+use crate::memory::interner::{Interner, saturating_u32};
 use crate::memory::label_index::LabelIndex;
-use crate::memory::stored_partition::StoredPartition;
-use crate::memory::tenant_dictionary::{BatchNodes, ROOT, TenantDictionary};
+use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary};
+use crate::memory::unwritten::{FramedValue, UncompressedValue, Unwritten};
 
 /// Approximate memory of a name in a set besides its text, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
-
-/// Stack of a sample: the nodes of the tenant's stack tree at which its user part and its kernel part end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Pair {
-    pub(crate) user: u32,
-    pub(crate) kernel: u32,
-}
-
-/// A name that a tier does not keep, but that the samples of its windows had.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum DroppedName {
-    /// A label of a series that the configuration drops.
-    Label(String),
-    /// An attribute of samples, as queries write it. Windows never have attributes.
-    Attribute(String),
-}
-
-impl DroppedName {
-    /// Name of the label or attribute.
-    fn text(&self) -> &str {
-        match self {
-            Self::Label(name) | Self::Attribute(name) => name,
-        }
-    }
-
-    /// Name of the label, if it is one.
-    pub(crate) fn label(&self) -> Option<&String> {
-        match self {
-            Self::Label(name) => Some(name),
-            Self::Attribute(_) => None,
-        }
-    }
-}
 
 /// Numbers of entries of a partition's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +52,7 @@ pub(crate) struct Partition {
     /// Nodes at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
     pub(crate) attribute_sets: Interner<u32>,
-    /// Keys of attributes, as far as they occurred: as strings of the tenant's dictionary, and as queries write them.
+    /// Keys of attributes of the samples: as strings of the tenant's dictionary, and as queries write them.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
     /// Approximate memory of these names and of `dropped_names`, in bytes.
@@ -103,41 +67,6 @@ pub(crate) struct Partition {
     dictionary_blocks: u32,
     dropped_name_blocks: u32,
     footprint: Footprint,
-}
-
-/// Definitions for the state database. They are compressed after all locks are released, because that takes longest.
-#[derive(Debug, Default)]
-pub(crate) struct Unwritten {
-    /// Values that have to be compressed.
-    uncompressed: Vec<UncompressedValue>,
-    dropped_names: Option<FramedValue>,
-}
-
-/// A value that has to be compressed.
-#[derive(Debug)]
-struct UncompressedValue {
-    key: Vec<u8>,
-    payload: Vec<u8>,
-    zstd_level: i32,
-}
-
-/// A value with its frame.
-#[derive(Debug)]
-struct FramedValue {
-    key: Vec<u8>,
-    value: Vec<u8>,
-}
-
-impl Unwritten {
-    pub(crate) fn write(self, batch: &mut WriteBatch) -> Result<(), EngineError> {
-        for UncompressedValue { key, payload, zstd_level } in self.uncompressed {
-            batch.put(&key, frame::pack(&key, &payload, zstd_level)?);
-        }
-        if let Some(FramedValue { key, value }) = self.dropped_names {
-            batch.put(key, value);
-        }
-        Ok(())
-    }
 }
 
 impl Partition {
@@ -163,16 +92,6 @@ impl Partition {
         };
         partition.persisted = partition.lengths();
         partition
-    }
-
-    /// Reads a partition and its head values from a snapshot of the state database.
-    pub(crate) fn load(
-        snapshot: &Snapshot<'_>,
-        key: PartitionKey,
-        shared: &mut TenantDictionary,
-        now_ns: i64,
-    ) -> Result<Self, EngineError> {
-        Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(shared)?)
     }
 
     /// Adds the entries of a dictionary block; `false` if the partition already has one of them.
@@ -255,7 +174,7 @@ impl Partition {
         number
     }
 
-    /// Notes a name that the windows of this tier do not have.
+    /// Records a name that the windows of this tier do not have.
     pub(crate) fn add_dropped_name(&mut self, name: DroppedName) {
         // Raw samples belong to the minutes' partition, and have their attributes.
         if let DroppedName::Attribute(name) = &name
@@ -321,20 +240,23 @@ impl Partition {
         if from.series != to.series {
             let key = self.key.series_block(saturating_u32(from.series));
             let new = self.series.iter().take(to.series).skip(from.series);
-            let block = wire::Batch { series: new.map(series_to_wire).collect(), ..wire::Batch::default() };
+            let block = wire::Batch {
+                series: new.map(|(fingerprint, labels)| series_to_wire(*fingerprint, labels)).collect(),
+                ..wire::Batch::default()
+            };
             let payload = block.encode_to_vec();
             unwritten.uncompressed.push(UncompressedValue { key, payload, zstd_level: SERIES_LEVEL });
         }
         if from.dropped_names != to.dropped_names {
             let key = self.key.dropped_names_block(self.dropped_name_blocks);
             let new = self.dropped_names.iter().take(to.dropped_names).skip(from.dropped_names);
-            let value = dictionary_block::encode_dropped_names(&key, new);
+            let value = dropped_name::encode(&key, new);
             unwritten.dropped_names = Some(FramedValue { key, value });
         }
         unwritten
     }
 
-    /// Notes that the definitions up to `to` are in the state database.
+    /// Records that the definitions up to `to` are in the state database.
     pub(crate) fn wrote(&mut self, to: Lengths) {
         let from = &self.persisted;
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
@@ -366,7 +288,7 @@ impl Partition {
         Unwritten { uncompressed: vec![block], dropped_names: None }
     }
 
-    /// Notes that the dictionary is one block in the state database.
+    /// Records that the dictionary is one block in the state database.
     pub(crate) fn joined_dictionary(&mut self) {
         self.dictionary_blocks = 1;
     }
@@ -417,15 +339,10 @@ impl Partition {
     }
 }
 
-fn series_to_wire((fingerprint, labels): (&Fingerprint, &Arc<LabelSet>)) -> wire::SeriesSamples {
+fn series_to_wire(fingerprint: Fingerprint, labels: &LabelSet) -> wire::SeriesSamples {
     wire::SeriesSamples {
         fingerprint: fingerprint.0.to_be_bytes().to_vec().into(),
         labels: labels.to_wire(),
         ..wire::SeriesSamples::default()
     }
-}
-
-/// Number of an entry. `limits` bounds a partition long before it has 2^32 entries of a kind.
-pub(crate) fn saturating_u32(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -3,10 +3,9 @@
 //! A run also stores the facts that most queries need, so these queries do not read the samples.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use proto::Samples;
-
-use crate::memory::head::sort_by_time;
 
 /// Samples sorted by time.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +20,7 @@ pub(crate) struct Run {
 impl Run {
     /// A run of samples in any order.
     pub(crate) fn new(mut samples: Samples) -> Self {
-        sort_by_time(&mut samples);
+        samples.sort_by_time();
         let value = common_value(&samples.values);
         let mut run = Self { value, samples, ..Self::default() };
         run.note_times();
@@ -39,7 +38,7 @@ impl Run {
         let is_in_order = self.samples.times_ns.last() <= samples.times_ns.first();
         self.samples.append(samples);
         if !is_in_order {
-            sort_by_time(&mut self.samples);
+            self.samples.sort_by_time();
         }
         self.note_times();
     }
@@ -67,6 +66,14 @@ impl Deref for Run {
     fn deref(&self) -> &Samples {
         &self.samples
     }
+}
+
+/// All samples of the runs, sorted by time.
+pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
+    let mut all = Samples::default();
+    runs.iter().for_each(|run| all.append(Samples::clone(run)));
+    all.sort_by_time();
+    all
 }
 
 fn common_value(values: &[i64]) -> Option<i64> {

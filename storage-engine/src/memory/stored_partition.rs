@@ -1,5 +1,5 @@
-//! A partition as the state database holds it. It is read, decompressed and checked without the lock on the tenant's
-//! dictionary, which appends need, too.
+//! A partition as stored in the state database. It is read, decompressed and checked without the lock on the tenant's
+//! dictionary, which appends also need.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use proto::{Fingerprint, LabelSet, Tier, wire};
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::database::{Snapshot, scan_at};
-use crate::encoding::dictionary_block::{self, Block};
 use crate::encoding::head_block;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::memory::dictionary_block::Block;
+use crate::memory::dropped_name;
 use crate::memory::partition::{Lengths, Partition};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
@@ -65,9 +66,7 @@ impl StoredPartition {
         for item in scan_at(snapshot, &key.section(Section::DroppedNames)) {
             let (at, value) = item?;
             check_key(&at, &key.dropped_names_block(dropped_name_blocks))?;
-            dictionary_block::decode_dropped_names(&at, &value)?
-                .into_iter()
-                .for_each(|name| self.partition.add_dropped_name(name));
+            dropped_name::decode(&at, &value)?.into_iter().for_each(|name| self.partition.add_dropped_name(name));
             dropped_name_blocks += 1;
         }
         Ok(dropped_name_blocks)
@@ -118,7 +117,7 @@ impl StoredPartition {
                 self.damaged_head.push((Area::value(series, window), corrupt(&at).to_string()));
                 continue;
             }
-            self.partition.head.restore((window, series), index, samples, now_ns);
+            self.partition.head.restore(window, series, index, samples, now_ns);
         }
         Ok(())
     }
@@ -135,7 +134,8 @@ impl StoredPartition {
 
     /// Adds the definitions to the tenant's dictionary, and returns the partition in its numbers.
     ///
-    /// # Errors A definition occurs twice.
+    /// # Errors
+    /// A definition occurs twice.
     pub(crate) fn into_partition(self, shared: &mut TenantDictionary) -> Result<Partition, Corruption> {
         let Self { mut partition, blocks, .. } = self;
         for (at, block) in blocks {
@@ -145,6 +145,18 @@ impl StoredPartition {
         }
         partition.join(shared);
         Ok(partition)
+    }
+}
+
+impl Partition {
+    /// Reads a partition and its head values from a snapshot of the state database.
+    pub(crate) fn load(
+        snapshot: &Snapshot<'_>,
+        key: PartitionKey,
+        shared: &mut TenantDictionary,
+        now_ns: i64,
+    ) -> Result<Self, EngineError> {
+        Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(shared)?)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The dictionary that all partitions of a tenant in memory share: names, locations, attributes, label sets, and
-//! stacks as a tree. It holds each of them once.
+//! The dictionary that all partitions of a tenant in memory share: distinct names, locations, attributes, label sets,
+//! and stacks as a tree.
 //!
 //! On disk each partition has its own dictionary, so that it can be dropped. In memory most dictionaries would hold
 //! the same definitions, so partitions hold numbers of this one. Node 0 of the tree is the root. A stacktrace is the
@@ -7,16 +7,13 @@
 //! children. The dictionary only grows; after partitions were evicted, it is rebuilt.
 
 use std::hash::BuildHasher as _;
-use std::ops::DerefMut;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet, HashTable};
 use proto::{Dictionary, Importer, LabelSet, StackHash};
-use roaring::RoaringBitmap;
 
 use crate::memory::footprint::{Footprint, MemoryTotal};
-use crate::memory::partition::Partition;
 
 /// Size in bytes below which rebuilding the dictionary saves nothing.
 const SMALL_BYTES: usize = 16 << 20;
@@ -29,6 +26,13 @@ pub(crate) const ROOT: u32 = 0;
 pub(crate) struct Node {
     pub(crate) parent: u32,
     pub(crate) location: u32,
+}
+
+/// Stack of a sample: the nodes of the tenant's stack tree at which its user part and its kernel part end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Pair {
+    pub(crate) user: u32,
+    pub(crate) kernel: u32,
 }
 
 /// The nodes of a batch's stacktraces; `None` for unknown stacktraces. The nodes belong to one generation.
@@ -109,9 +113,9 @@ impl TenantDictionary {
         if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
-    /// The child of a node, which is created if it is missing. `known` is the number of nodes before the caller began
-    /// to add a tree that has each node once. A node above it has no other children, so the lookup, the slowest step,
-    /// is skipped.
+    /// Returns the child of a node, and creates it if it is missing. `known` is the number of nodes before the caller
+    /// began to add a tree of distinct nodes. Nodes with larger numbers have no other children, so the lookup, the
+    /// slowest step, is skipped.
     pub(crate) fn child(&mut self, parent: u32, location: u32, known: usize) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
@@ -137,7 +141,7 @@ impl TenantDictionary {
         node
     }
 
-    /// Notes the node of a stacktrace; `false` if the stacktrace has another node already.
+    /// Records the node of a stacktrace; `false` if the stacktrace has another node already.
     pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) -> bool {
         *self.stacks.entry(hash).or_insert(node) == node
     }
@@ -177,27 +181,8 @@ impl TenantDictionary {
         labels
     }
 
-    /// Rebuilds the dictionary with the definitions that these partitions need, and renumbers the partitions.
-    pub(crate) fn renew(&mut self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) {
-        let mut new = Self::new(generation);
-        let mut importer = Importer::new(&self.dictionary);
-        let mut nodes: HashMap<u32, u32, FixedState> = HashMap::default();
-        nodes.insert(ROOT, ROOT);
-        let needed = partitions.iter().fold(RoaringBitmap::new(), |all, partition| all | partition.stacks());
-        for (&hash, &node) in self.stacks.iter().filter(|(_, node)| needed.contains(**node)) {
-            let locations: Vec<u32> =
-                self.stack(node).map(|location| importer.location(&mut new.dictionary, location)).collect();
-            nodes.insert(node, new.add_stack(hash, &locations));
-        }
-        for partition in partitions {
-            let sets: Vec<u32> = partition
-                .attribute_sets
-                .as_slice()
-                .iter()
-                .map(|&set| importer.attributes(&mut new.dictionary, set))
-                .collect();
-            partition.move_to(&mut new, |node| nodes.get(&node).copied().unwrap_or(ROOT), sets);
-        }
+    /// Replaces the dictionary by a rebuilt one, which takes its place in the total.
+    pub(crate) fn replace_by(&mut self, mut new: Self) {
         new.footprint = std::mem::take(&mut self.footprint);
         new.renewed_bytes = new.memory_bytes();
         *self = new;
@@ -228,31 +213,5 @@ impl TenantDictionary {
             + self.children.capacity() * 6
             + self.stacks.capacity() * (size_of::<(StackHash, u32)>() + 2)
             + self.label_bytes
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proto::dictionary::stack_hash;
-    use proto::{Line, Location};
-
-    use super::*;
-
-    #[test]
-    fn a_rebuilt_dictionary_does_not_know_nodes_of_earlier_batches() {
-        let mut batch = Dictionary::default();
-        let function = batch.intern_function(proto::Function::default());
-        let lines = [Line { function, line: 1, column: 0 }].into();
-        let location = batch.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
-        batch.intern_stack(stack_hash(&[batch.location_hash(location)]), Some(&[location]));
-        let mut shared = TenantDictionary::new(1);
-        let before = shared.nodes_of(&batch);
-        assert_eq!(shared.current(&before), [Some(ROOT), None]);
-        let node = shared.import_stack(&mut Importer::new(&batch), &batch, 1);
-        let nodes = shared.nodes_of(&batch);
-        assert_eq!(shared.current(&nodes), [Some(ROOT), node]);
-        let mut partitions: [Box<Partition>; 0] = [];
-        shared.renew(2, &mut partitions);
-        assert_eq!(shared.current(&nodes), [None, None]);
     }
 }

@@ -13,17 +13,18 @@ use proto::answer::{Cell, Node, Unpassed};
 use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
 use crate::database::key::Section;
+use crate::encoding::slot_sums::SlotSums;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::memory::matcher::ReadyMatcher;
-use crate::memory::partition::Pair;
-use crate::memory::slot_sums::SlotSums;
-use crate::select::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
-use crate::select::gather::{Collector, PartView, Progress, ReadSummary, SeriesView, View};
+use crate::memory::tenant_dictionary::Pair;
+use crate::select::gather::{Collector, Progress, ReadSummary};
 use crate::select::grouping::{Grouping, Groups};
 use crate::select::read::PartReader;
-use crate::select::stack_filter::{NODES_PER_LOCK, Passing, StackFiltering};
+use crate::select::selected_stacks::SelectedStacks;
+use crate::select::stack_filter::{Passing, StackFiltering};
+use crate::select::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
 use crate::select::totals::{Total, Totals};
-use crate::select::tree::StackTree;
+use crate::select::view::{PartView, SeriesView, View};
 
 /// Stacks that get their nodes under one hold of the tenant dictionary's lock: some milliseconds for the deepest ones.
 const STACKS_PER_LOCK: usize = 4096;
@@ -66,7 +67,7 @@ pub(crate) struct Accumulator<'a> {
     dense: SlotSums,
     /// Buckets that have samples, if not all stacks pass.
     seen: SlotSums,
-    tree: StackTree,
+    tree: SelectedStacks,
     totals: Totals,
     added: Added,
     /// Series that had any of the samples.
@@ -81,7 +82,7 @@ impl Collector for Accumulator<'_> {
             Some(filtering) if !part.series.is_empty() => {
                 // The response will be empty, so partitions are only read to load their locations.
                 let passing =
-                    if filtering.has_unknown() { Some(Passing::default()) } else { passing(filtering, view, part) };
+                    if filtering.has_unknown() { Some(Passing::default()) } else { filtering.passing(view, part) };
                 let Some(passing) = passing else { return Ok(Progress::Dropped) };
                 if filtering.has_unknown() {
                     return Ok(Progress::Done);
@@ -116,7 +117,7 @@ impl<'a> Accumulator<'a> {
             filtering: StackFiltering::new(&selection.locations),
             dense: SlotSums::default(),
             seen: SlotSums::default(),
-            tree: StackTree::new(selection.stacks, selection.locations.known),
+            tree: SelectedStacks::new(selection.stacks, selection.locations.known),
             totals: Totals::new(selection),
             added: Added::default(),
             series: HashSet::default(),
@@ -219,7 +220,7 @@ impl<'a> Accumulator<'a> {
                 self.add_by_attributes(input, series, Some(time_ns), &mut reader, &mut grouping, &mut sparse)?;
             self.added.rows += added.rows;
             let entry = self.last.entry(Arc::clone(&series.labels));
-            let number = crate::memory::partition::saturating_u32(entry.index());
+            let number = crate::memory::interner::saturating_u32(entry.index());
             let point = entry.or_insert(LastPoint { time_ns, samples: 0 });
             if point.time_ns < time_ns {
                 *point = LastPoint { time_ns, samples: 0 };
@@ -365,28 +366,6 @@ impl<'a> Accumulator<'a> {
             lacks_locations: false,
         }
     }
-}
-
-/// Returns which pairs of a partition pass, or `None` if the partition was dropped meanwhile. Releases the locks now
-/// and then, because `apply` waits for them.
-fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView) -> Option<Passing> {
-    let mut passing = Passing::default();
-    while passing.pairs() < part.known.pairs {
-        let shared = view.shared.as_ref()?.read();
-        let partition = part.partition.read();
-        if partition.generation != shared.generation() {
-            return None;
-        }
-        if filtering.follow(&shared) {
-            let next =
-                partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(NODES_PER_LOCK);
-            if next.len() == 0 {
-                return None;
-            }
-            filtering.add_passing(&shared, next.copied(), &mut passing);
-        }
-    }
-    Some(passing)
 }
 
 /// Removes cells that only record the presence of samples. Returns those whose group and bucket have no other cell.

@@ -18,14 +18,13 @@ use crate::database::key::PartitionKey;
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::Area;
-use crate::integrity::quarantine::damage::NewDamage;
 use crate::integrity::quarantine::part_damage::PartDamage;
+use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::ReadyMatcher;
-use crate::memory::partition::{DroppedName, Lengths, Partition};
+use crate::memory::partition::Partition;
 use crate::memory::run::Run;
-use crate::memory::tenant_dictionary::TenantDictionary;
-use crate::select::missing::sort;
-use crate::select::plan::{PartPlan, Plan, Tiers, plan};
+use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
+use crate::select::view::{PartView, SeriesView, View};
 
 /// Passes of a query that each found new damage. After this many, partitions with more damage are quarantined as a
 /// whole.
@@ -64,19 +63,9 @@ pub(crate) enum Aggregate {
     Any,
     /// Sums. The windows of gauges hold none.
     Sums,
-    /// Last points, which only the windows of gauges hold. A series that cannot match in one partition still shows
-    /// where its last point is.
+    /// Last points, which only the windows of gauges hold. A series that cannot match in one partition may still have
+    /// its last point there.
     Last,
-}
-
-/// Data that a query reads in addition to the partitions.
-pub(crate) struct View<'a> {
-    pub(crate) shared: Option<Arc<RwLock<TenantDictionary>>>,
-    pub(crate) snapshot: Snapshot<'a>,
-    /// Same as [`Query::is_wanted`].
-    pub(crate) is_wanted: &'a dyn Fn() -> bool,
-    /// Damage that was unknown before. A query that finds any is planned again.
-    pub(crate) found: RefCell<Vec<NewDamage>>,
 }
 
 /// Plan of a query, and the data that it reads, as of one moment.
@@ -89,26 +78,6 @@ pub(crate) struct PlannedQuery<'a> {
     /// Damaged times of the partitions that were read.
     damaged: Vec<Missing>,
     pub(crate) view: View<'a>,
-}
-
-/// Data of one partition that a query reads.
-pub(crate) struct PartView {
-    pub(crate) key: PartitionKey,
-    pub(crate) partition: Arc<RwLock<Partition>>,
-    pub(crate) plan: PartPlan,
-    pub(crate) series: Vec<SeriesView>,
-    /// Lengths of the partition's lists. Data that was written before refers only to numbers below them.
-    pub(crate) known: Lengths,
-    pub(crate) damage: PartDamage,
-}
-
-/// Series that matches the query.
-pub(crate) struct SeriesView {
-    pub(crate) number: u32,
-    pub(crate) labels: Arc<LabelSet>,
-    pub(crate) is_gauge: bool,
-    /// Its runs in the head, by window.
-    pub(crate) head: Vec<Arc<Run>>,
 }
 
 /// Consumer of the partitions of a query.
@@ -128,7 +97,7 @@ pub(crate) struct ReadSummary {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// Reason why the windows of a tier cannot be used.
+/// Reason why the windows of a tier cannot be used for a query.
 pub(crate) enum Conflict {
     /// The tier dropped this label or attribute.
     DroppedName(Tier, String),
@@ -148,7 +117,7 @@ pub(crate) enum Progress {
 }
 
 impl Engine {
-    /// Runs a query on the tiers that give an exact result. Returns what was collected, and what could not be read.
+    /// Runs a query on the tiers that give an exact result. Returns the collector, and a summary of the reads.
     pub(crate) fn read<C: Collector>(
         &self,
         query: &Query<'_>,
@@ -194,7 +163,7 @@ impl Engine {
                 continue;
             }
             missing.append(&mut planned.damaged);
-            sort(&mut missing);
+            sort_missing(&mut missing);
             return Ok((collector, ReadSummary { windows_read: planned.plan.windows_read, missing }));
         }
         Err(SelectError::Cancelled)

@@ -9,8 +9,9 @@ use parking_lot::RwLock;
 use proto::answer::Cell;
 use proto::{Label, LabelSet, Selection};
 
+use crate::memory::interner::saturating_u32;
 use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
-use crate::memory::partition::{Partition, saturating_u32};
+use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Label sets of all groups of a response, by number.

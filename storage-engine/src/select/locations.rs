@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 
 use crate::engine::Engine;
-use crate::memory::partition::saturating_u32;
+use crate::memory::interner::saturating_u32;
 
 /// Locations in one page. The tenant dictionary is locked while it is read, and `apply` waits: some milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;

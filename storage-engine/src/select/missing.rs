@@ -1,4 +1,4 @@
-//! Times that a query cannot answer: no tier holds them in the resolution that the query needs.
+//! Times that are missing from a response: no tier holds them in the resolution that the query needs.
 //!
 //! Coarser windows show whether a matching series has samples in such a time. Only then is it reported, so a response
 //! without reported times is complete.
@@ -10,18 +10,19 @@ use proto::{LabelSet, Samples, Window};
 
 use crate::engine::Engine;
 use crate::error::SelectError;
-use crate::memory::partition::DroppedName;
+use crate::memory::dropped_name::DroppedName;
 use crate::select::gather::{PlannedQuery, Query, gather};
-use crate::select::plan::{MissingRange, Tiers, plan};
-use crate::select::read::{Need, PartReader, ReadSums, Visitor};
+use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
+use crate::select::read::PartReader;
+use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 
 /// Times that are checked one by one. If there are more, all times of a class are reported if their whole span has a
 /// matching sample.
 const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
 impl Engine {
-    /// Returns the times that are missing from the response, ascending. `is_affected`: whether samples of a series up
-    /// to a time would change the response.
+    /// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a
+    /// series up to a time would change the response.
     pub(crate) fn missing_times(
         &self,
         query: &Query<'_>,
@@ -44,7 +45,7 @@ impl Engine {
                 }
             }
         }
-        sort(&mut missing);
+        sort_missing(&mut missing);
         Ok(missing)
     }
 
@@ -102,12 +103,6 @@ impl Engine {
     }
 }
 
-/// Sorts times and removes duplicates.
-pub(crate) fn sort(missing: &mut Vec<Missing>) {
-    missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
-    missing.dedup();
-}
-
 /// Returns one range for each class and holding tier, from its first to its last missing time.
 fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
     let mut spans: Vec<MissingRange> = Vec::new();
@@ -137,13 +132,13 @@ impl Visitor for AnySample {
         self.0
     }
 
-    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<(), VisitError> {
         self.0 = true;
-        Ok(Some(()))
+        Ok(())
     }
 
-    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<Option<()>, SelectError> {
+    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<(), VisitError> {
         self.0 = true;
-        Ok(Some(()))
+        Ok(())
     }
 }

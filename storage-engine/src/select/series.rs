@@ -11,12 +11,13 @@ use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, Stac
 
 use crate::engine::Engine;
 use crate::error::SelectError;
+use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::DroppedName;
-use crate::select::gather::{Aggregate, Collector, PartView, Progress, Query, View};
+use crate::select::gather::{Aggregate, Collector, Progress, Query};
 use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
+use crate::select::view::{PartView, View};
 
 impl Engine {
     /// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any

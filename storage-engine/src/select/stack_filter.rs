@@ -1,18 +1,17 @@
 //! Evaluates the stack filters of a query on the tenant dictionary's tree of stacks.
 //!
-//! Callers precede callees in the tree, so one pass over its nodes computes the filters that each node's frames
-//! match.
+//! Callers precede callees in the tree, so one pass over its nodes computes the matching filters of each node.
 //! A filter is a set of locations that the router knows. If a stack has an unknown location, the response is empty
-//! and says so.
-//! Partitions are still read into memory then, so that the router can fetch all locations that it misses.
+//! and reports that.
+//! Partitions are still read into memory then, so that the router can fetch all missing locations.
 //! If the tenant dictionary is rebuilt while partitions are read, locations are matched by their hashes.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use proto::{FramePlace, LocationSets};
 
-use crate::memory::partition::Pair;
-use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
+use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
+use crate::select::view::{PartView, View};
 
 /// One bit for each filter that matches, before negation. The last bit marks a stack with an unknown location.
 type Mask = u32;
@@ -20,7 +19,7 @@ type Mask = u32;
 const UNKNOWN: Mask = 1 << 31;
 
 /// Nodes, or pairs, that are processed under one hold of the locks: some milliseconds.
-pub(crate) const NODES_PER_LOCK: usize = 1 << 16;
+const NODES_PER_LOCK: usize = 1 << 16;
 
 /// Evaluation of the stack filters of one query.
 pub(crate) struct StackFiltering<'a> {
@@ -60,7 +59,7 @@ impl Passing {
     }
 
     /// Returns the number of pairs that were evaluated.
-    pub(crate) fn pairs(&self) -> usize {
+    fn pairs(&self) -> usize {
         self.pairs
     }
 
@@ -122,8 +121,30 @@ impl<'a> StackFiltering<'a> {
         self.has_unknown
     }
 
+    /// Returns the pairs of a partition that pass, or `None` if the partition was dropped meanwhile. Releases the locks
+    /// now and then, because `apply` waits for them.
+    pub(crate) fn passing(&mut self, view: &View<'_>, part: &PartView) -> Option<Passing> {
+        let mut passing = Passing::default();
+        while passing.pairs() < part.known.pairs {
+            let shared = view.shared.as_ref()?.read();
+            let partition = part.partition.read();
+            if partition.generation != shared.generation() {
+                return None;
+            }
+            if self.follow(&shared) {
+                let next =
+                    partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(NODES_PER_LOCK);
+                if next.len() == 0 {
+                    return None;
+                }
+                self.add_passing(&shared, next.copied(), &mut passing);
+            }
+        }
+        Some(passing)
+    }
+
     /// Processes up to [`NODES_PER_LOCK`] new nodes of the tenant dictionary. Returns whether all nodes are processed.
-    pub(crate) fn follow(&mut self, shared: &TenantDictionary) -> bool {
+    fn follow(&mut self, shared: &TenantDictionary) -> bool {
         if self.generation != shared.generation() || self.paths.is_empty() {
             self.begin(shared);
         }
@@ -167,12 +188,7 @@ impl<'a> StackFiltering<'a> {
     }
 
     /// Evaluates pairs whose nodes were all processed.
-    pub(crate) fn add_passing(
-        &mut self,
-        shared: &TenantDictionary,
-        pairs: impl Iterator<Item = Pair>,
-        passing: &mut Passing,
-    ) {
+    fn add_passing(&mut self, shared: &TenantDictionary, pairs: impl Iterator<Item = Pair>, passing: &mut Passing) {
         for pair in pairs {
             let met = self.met(shared, pair);
             self.has_unknown |= met & UNKNOWN != 0;

@@ -5,7 +5,7 @@
 
 use proto::{Fold, Selection, StackDetail};
 
-use crate::select::adders::UNPASSED;
+use crate::select::sum_visitors::UNPASSED;
 
 /// Sum whose stack has a node.
 pub(crate) struct Total {

@@ -66,7 +66,7 @@ impl Symbols {
 }
 
 /// Tables that follow from the constants.
-pub(crate) struct Tables {
+pub(crate) struct CodeTables {
     /// Codes by class and symbol.
     pub(crate) codes: [[Code; 16]; 7],
     /// Symbols by class and the next ten bits.
@@ -76,10 +76,10 @@ pub(crate) struct Tables {
 }
 
 /// Computed on first use.
-pub(crate) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+pub(crate) static TABLES: LazyLock<CodeTables> = LazyLock::new(|| {
     let codes = CODE_LENGTHS.map(|lengths| canonical(&lengths));
     let symbols = codes.iter().map(|codes| std::array::from_fn(|bits| Symbols::of(bits as u32, codes)));
-    Tables { symbols: symbols.collect(), codes, small: [2, 3, 4, 5].map(divisions) }
+    CodeTables { symbols: symbols.collect(), codes, small: [2, 3, 4, 5].map(divisions) }
 });
 
 fn canonical(lengths: &[u8; 16]) -> [Code; 16] {

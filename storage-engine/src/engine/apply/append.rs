@@ -13,8 +13,8 @@ use crate::engine::apply::strip::{defines_nothing, strip};
 use crate::error::{EngineError, StripError};
 use crate::integrity::quarantine::area::Area;
 use crate::memory::batch_ids;
-use crate::memory::partition::{Pair, Partition};
-use crate::memory::tenant_dictionary::{BatchNodes, TenantDictionary};
+use crate::memory::partition::Partition;
+use crate::memory::tenant_dictionary::{BatchNodes, Pair, TenantDictionary};
 use crate::{Outcome, Position, TimeResolution};
 
 /// Key of a partition, the partition if it exists, and the parts of a batch for it.
@@ -277,7 +277,7 @@ impl<'a> Import<'a> {
         }
         let labels = || series.labels.clone().unwrap_or_default();
         let number = match to.series.get_index_of(&series.fingerprint) {
-            Some(number) => crate::memory::partition::saturating_u32(number),
+            Some(number) => crate::memory::interner::saturating_u32(number),
             None => to.add_series(series.fingerprint, || shared.share_labels(Arc::new(labels()))),
         };
         let from = &series.samples;

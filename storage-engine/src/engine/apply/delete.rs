@@ -13,20 +13,19 @@ use proto::{Samples, Tier, Window};
 use rocksdb::WriteBatch;
 
 use crate::database::frame;
-use crate::database::key::{self, PartitionKey, Section, StaleKey, two_numbers};
+use crate::database::key::{self, PartitionKey, Section, StaleKey, events_key, stale_key, two_numbers};
 use crate::database::stored_rows::read_rows;
 use crate::database::{self, Snapshot, unlogged};
 use crate::encoding::chunk::Scratch;
 use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
-use crate::engine::upkeep::flush::{events_key, stale_key};
 use crate::engine::upkeep::seal::{Sealing, SeriesWindow, StoredChunk, StoredChunks, write_chunk, write_minutes};
 use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::DroppedName;
 use crate::{Outcome, Position};
 
 /// Size of a piece, in bytes.

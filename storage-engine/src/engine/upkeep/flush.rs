@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use proto::{TenantId, Tier};
 use rocksdb::WriteBatch;
 
-use crate::database::key::{self, PartitionKey, Section, StaleKey};
+use crate::database::key::{self, PartitionKey};
 use crate::database::{self, unlogged};
 use crate::encoding::head_block;
 use crate::engine::Engine;
@@ -26,6 +26,7 @@ use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
 use crate::memory::head::Frozen;
 use crate::memory::partition::{Lengths, Partition};
+use crate::memory::run::joined;
 use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Flushed, Position};
 
@@ -237,21 +238,11 @@ impl Engine {
     }
 }
 
-/// Returns the key of a chunk's own events.
-pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
-    let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
-    numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())
-}
-
-pub(crate) fn stale_key(of: PartitionKey, tier: Tier, window: u32, series: u32) -> StaleKey {
-    StaleKey { tier, class: of.class, window, tenant: of.tenant, series }
-}
-
 fn write_head(raw: PartitionKey, chunk: &Frozen, log_index: u64, batch: &mut WriteBatch) -> Result<(), EngineError> {
     let new = chunk.runs.get(chunk.written..).unwrap_or_default();
     if !new.is_empty() {
         let key = raw.head(chunk.window, chunk.series, log_index);
-        batch.put(&key, head_block::encode(&key, new)?);
+        batch.put(&key, head_block::encode(&key, &joined(new))?);
     }
     Ok(())
 }

@@ -13,18 +13,18 @@ use proto::{Fingerprint, LabelSet, TenantId, Tier};
 use rocksdb::WriteBatch;
 
 use crate::database::frame;
-use crate::database::key::{PartitionKey, Section, StaleKey, two_numbers};
+use crate::database::key::{PartitionKey, Section, StaleKey, stale_key, two_numbers};
 use crate::database::{self, unlogged};
+use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::Row;
 use crate::encoding::windows::{self, WindowRows};
 use crate::engine::Engine;
-use crate::engine::upkeep::flush::stale_key;
 use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::memory::partition::{DroppedName, Partition};
-use crate::memory::slot_sums::SlotSums;
+use crate::memory::dropped_name::DroppedName;
+use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Stale window of several series.
@@ -336,7 +336,7 @@ impl RollUp<'_> {
             for &series in &self.due.series {
                 let Some((&fingerprint, labels)) = source.series.get_index(series as usize) else { continue };
                 let number = match target.series.get_index_of(&fingerprint) {
-                    Some(number) => crate::memory::partition::saturating_u32(number),
+                    Some(number) => crate::memory::interner::saturating_u32(number),
                     None => target.add_series(fingerprint, || shared.share_labels(Arc::clone(labels))),
                 };
                 targets.entry(number).or_default().push(series);

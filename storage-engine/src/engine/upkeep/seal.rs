@@ -9,20 +9,19 @@ use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
 
 use crate::database::frame;
-use crate::database::key::{PartitionKey, Section, StaleKey};
+use crate::database::key::{PartitionKey, Section, StaleKey, events_key, stale_key};
 use crate::database::stored_rows::read_rows;
 use crate::database::{self, unlogged};
 use crate::encoding::chunk::{self, Chunk, Scratch};
-use crate::encoding::head_block;
 use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
 use crate::engine::state::State;
-use crate::engine::upkeep::flush::{events_key, stale_key};
 use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::memory::head::Frozen;
+use crate::memory::run::joined;
 
 /// Time after a window's end for which its samples are awaited, by the state's clock: agents send every 5 s and
 /// retry.
@@ -119,7 +118,7 @@ impl Sealed {
     /// Adds a chunk of the window's samples in the head. The window may have other chunks.
     pub(crate) fn evict(&mut self, at: SeriesWindow, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
         let SeriesWindow { raw, window, series, .. } = at;
-        let samples = head_block::joined(&chunk.runs);
+        let samples = joined(&chunk.runs);
         write_chunk(at, log_index, &samples, &mut self.scratch, &mut self.batch)?;
         chunk.written_at.iter().for_each(|&at| self.batch.delete(raw.head(window, series, at)));
         let stale = stale_key(raw, Tier::Minute, window, series);
@@ -199,7 +198,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let SeriesWindow { raw, window, series, is_gauge } = at;
         let Sealed { batch, marks, scratch } = out;
-        let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
+        let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
         let StoredChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
         if damage.is_none() && self.state.read().damage.is_partly_damaged(raw, series, window) {
             // A repair lost a chunk of this window.
@@ -233,7 +232,7 @@ impl Engine {
             }
         }
         if !samples.is_empty() {
-            crate::memory::head::sort_by_time(&mut samples);
+            samples.sort_by_time();
             write_chunk(at, log_index, &samples, scratch, batch)?;
             minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
         }
@@ -287,7 +286,7 @@ impl Engine {
         let mut minutes = Minutes::default();
         minutes.add(stored, is_gauge);
         if let Some(head) = head {
-            minutes.add(windows::minutes_of(&head_block::joined(&head.runs), window, is_gauge, scratch), is_gauge);
+            minutes.add(windows::minutes_of(&joined(&head.runs), window, is_gauge, scratch), is_gauge);
         }
         Ok(Some(minutes.into_windows()))
     }

@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 
 use proto::Tier;
 
-use crate::database::key::{PartitionKey, Section, two_numbers};
+use crate::database::key::{PartitionKey, Section, stale_key, two_numbers};
 use crate::database::that_may_exist;
 use crate::engine::Engine;
-use crate::engine::upkeep::flush::stale_key;
 use crate::error::EngineError;
 use crate::integrity::quarantine::area::{Area, area_between, area_of};
 use crate::integrity::quarantine::damage::NewDamage;

@@ -6,18 +6,17 @@ use proto::{Samples, TenantId, Tier};
 
 use crate::database::Snapshot;
 use crate::database::frame;
-use crate::database::key::{PartitionKey, Section, StaleKey, two_numbers};
+use crate::database::key::{PartitionKey, Section, StaleKey, events_key, two_numbers};
 use crate::encoding::chunk::{Chunk, Scratch};
 use crate::encoding::head_block;
+use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::Row;
 use crate::encoding::windows::{self, Minutes, StoredWindow, WindowRows};
-use crate::engine::upkeep::flush::events_key;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::verify::signature::Weights;
 use crate::integrity::verify::{Signatures, Verified};
 use crate::memory::partition::{Lengths, Partition};
-use crate::memory::slot_sums::SlotSums;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Check of one partition of minutes, hours or days.

@@ -14,8 +14,8 @@ use hashbrown::HashMap;
 use proto::{Fingerprint, Label, LabelSet, StackHash, TenantId};
 
 use crate::encoding::sums::Row;
-use crate::memory::partition::{Pair, Partition};
-use crate::memory::tenant_dictionary::TenantDictionary;
+use crate::memory::partition::Partition;
+use crate::memory::tenant_dictionary::{Pair, TenantDictionary};
 
 /// Weights of the series and pairs of one partition.
 pub(crate) struct Weights {

@@ -11,11 +11,10 @@ use proto::answer::Node;
 use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
 
 use crate::error::SelectError;
-use crate::memory::partition::Pair;
-use crate::memory::tenant_dictionary::{self, TenantDictionary};
+use crate::memory::tenant_dictionary::{self, Pair, TenantDictionary};
 
 /// Stack tree of one response. Its dictionary holds exactly the unknown locations of the tree.
-pub(crate) struct StackTree {
+pub(crate) struct SelectedStacks {
     detail: StackDetail,
     known: KnownLocations,
     dictionary: Dictionary,
@@ -33,20 +32,20 @@ pub(crate) struct StackTree {
     generation: Option<u64>,
 }
 
-/// [`StackTree`] with the tenant dictionary that it is built from.
+/// [`SelectedStacks`] with the tenant dictionary that it is built from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
     /// Copies unknown locations; `None` before the first.
     importer: Option<Importer<'a>>,
     /// Locations with smaller numbers are known.
     known: u32,
-    tree: &'a mut StackTree,
+    tree: &'a mut SelectedStacks,
     path: Vec<u32>,
 }
 
 const ROOT: u32 = 0;
 
-impl StackTree {
+impl SelectedStacks {
     pub(crate) fn new(detail: StackDetail, known: KnownLocations) -> Self {
         Self {
             detail,
@@ -283,7 +282,7 @@ mod tests {
         (shared, ends)
     }
 
-    fn name(tree: &mut StackTree, (shared, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
+    fn name(tree: &mut SelectedStacks, (shared, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
         // Each stack alone, and with the next one as its kernel part.
         let alone = ends.iter().map(|&user| Pair { user, kernel: tenant_dictionary::ROOT });
         let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
@@ -294,7 +293,7 @@ mod tests {
         nodes
     }
 
-    fn path(tree: &StackTree, mut node: u32) -> Vec<String> {
+    fn path(tree: &SelectedStacks, mut node: u32) -> Vec<String> {
         let mut path = Vec::new();
         while node != ROOT {
             let Node { parent, location } = tree.nodes[node as usize];
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn stacks_keep_their_nodes_when_the_tenant_dictionary_is_rebuilt() {
         let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
-        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
+        let mut tree = SelectedStacks::new(StackDetail::Full, KnownLocations::default());
         let first = tenant_dictionary(1, stacks);
         let named = name(&mut tree, &first);
         for (node, stack) in named.iter().zip(stacks) {
@@ -332,7 +331,7 @@ mod tests {
         let names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
         let deep: Vec<&str> = names.iter().map(String::as_str).collect();
         let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
-        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
+        let mut tree = SelectedStacks::new(StackDetail::Full, KnownLocations::default());
         let named = name(&mut tree, &tenant_dictionary(1, &stacks[..1]));
         assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
     }

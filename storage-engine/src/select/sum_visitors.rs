@@ -6,12 +6,12 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use proto::{Samples, limits};
 
+use crate::encoding::slot_sums::SlotSums;
 use crate::error::SelectError;
-use crate::memory::slot_sums::SlotSums;
-use crate::select::gather::{PartView, View};
 use crate::select::grouping::{Grouping, Groups};
-use crate::select::read::{Need, ReadSums, Visitor};
+use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::stack_filter::Passing;
+use crate::select::view::{PartView, View};
 
 /// Meaning and number of the slots of a dense table.
 #[derive(Clone, Copy, Debug)]
@@ -81,9 +81,9 @@ impl Visitor for WholeAdder<'_> {
         matches!((self.slots, self.passing), (Slots::Buckets(_), None))
     }
 
-    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<(), VisitError> {
         self.added.samples += read.samples;
-        Ok(match (self.slots, self.passing) {
+        let added = match (self.slots, self.passing) {
             (Slots::Pairs(_), _) => {
                 self.added.rows += read.sums.rows() as u64;
                 read.sums.add_to(self.dense, read.total)
@@ -100,27 +100,28 @@ impl Visitor for WholeAdder<'_> {
                 });
                 read.and_then(|()| self.add_passing(bucket, total))
             }
-        })
+        };
+        added.ok_or(VisitError::Damaged)
     }
 
-    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError> {
         self.added.samples += rows.len() as u64;
         self.added.rows += rows.len() as u64;
         if let Slots::Buckets(_) = self.slots {
             let Some(passing) = self.passing else {
-                return Ok(self.dense.add(bucket, sum_of(&samples.values[rows])));
+                return self.dense.add(bucket, sum_of(&samples.values[rows])).ok_or(VisitError::Damaged);
             };
             let mut total = None;
             for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
                 match passing.has(pair) {
                     Some(true) => total = Some(total.unwrap_or(0) + i128::from(value)),
                     Some(false) => {}
-                    None => return Ok(None),
+                    None => return Err(VisitError::Damaged),
                 }
             }
-            return Ok(self.add_passing(bucket, total));
+            return self.add_passing(bucket, total).ok_or(VisitError::Damaged);
         }
-        Ok(self.dense.add_each(&samples.pairs[rows.clone()], &samples.values[rows]))
+        self.dense.add_each(&samples.pairs[rows.clone()], &samples.values[rows]).ok_or(VisitError::Damaged)
     }
 }
 
@@ -136,7 +137,7 @@ fn sum_of(values: &[i64]) -> i128 {
         });
         (i128::from(upper) << 32) + i128::from(lower) + i128::from(SHIFTED) * values.len() as i128
     };
-    // The sums of so many halves are below 2^64.
+    // The sums of this many halves are below 2^64.
     values.chunks(1 << 31).map(of_part).sum()
 }
 
@@ -179,12 +180,12 @@ impl Visitor for AttributeAdder<'_, '_> {
         }
     }
 
-    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<(), VisitError> {
         if self.last_ns.is_some() && self.last_ns != read.last_ns {
-            return Ok(Some(()));
+            return Ok(());
         }
         // Windows are read as sums only if no sample has a requested attribute.
-        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
+        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(()) };
         self.added.samples += read.samples;
         self.added.rows += read.sums.rows() as u64;
         let bucket = self.last_ns.unwrap_or(bucket.into());
@@ -193,17 +194,17 @@ impl Visitor for AttributeAdder<'_, '_> {
             if known { self.add(group, bucket, pair, sum) } else { None }
         });
         check_size(self.sparse.len(), self.groups)?;
-        Ok(read)
+        read.ok_or(VisitError::Damaged)
     }
 
-    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError> {
         self.added.rows += rows.len() as u64;
         for row in rows {
             let time_ns = samples.times_ns[row];
             let set = samples.attribute_sets[row];
             let pair = samples.pairs[row];
             if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
-                return Ok(None);
+                return Err(VisitError::Damaged);
             }
             if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
                 continue;
@@ -211,13 +212,11 @@ impl Visitor for AttributeAdder<'_, '_> {
             let names = self.view.shared.as_ref().map(|shared| (shared, &self.part.partition));
             let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
             let bucket = if self.by_time { time_ns } else { bucket.into() };
-            if self.add(group, bucket, pair, samples.values[row].into()).is_none() {
-                return Ok(None);
-            }
+            self.add(group, bucket, pair, samples.values[row].into()).ok_or(VisitError::Damaged)?;
             self.added.samples += 1;
         }
         check_size(self.sparse.len(), self.groups)?;
-        Ok(Some(()))
+        Ok(())
     }
 }
 
@@ -230,14 +229,14 @@ impl Visitor for LastTime {
         Need::Nothing
     }
 
-    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<(), VisitError> {
         self.0 = self.0.max(read.last_ns);
-        Ok(Some(()))
+        Ok(())
     }
 
-    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError> {
         self.0 = self.0.max(rows.last().map(|row| samples.times_ns[row]));
-        Ok(Some(()))
+        Ok(())
     }
 }
 

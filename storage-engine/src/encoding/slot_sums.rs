@@ -20,7 +20,7 @@ pub(crate) struct SlotSums {
     narrow: Vec<i64>,
     /// Sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
-    /// Not 0 if anything was added to a slot of the group. Setting it takes a store and no load.
+    /// Not 0 if anything was added to a slot of the group. Setting it needs no load from memory.
     groups: Vec<u8>,
     /// A bit for each slot that was added to and whose sum may still be 0.
     zeros: Vec<u64>,
@@ -44,7 +44,7 @@ impl SlotSums {
     }
 
     /// Reserves space for `values` values of one sign with this total. Returns `false` if they are too large. The
-    /// caller then adds each value on its own, so that a few large values do not move all sums again and again.
+    /// caller then adds each value separately, so that a few large values do not move all sums repeatedly.
     pub(crate) fn reserve(&mut self, total: i128, values: usize) -> bool {
         let is_small = total.unsigned_abs() <= (values as u128) << LARGE_BITS;
         let Some(total) =
@@ -105,7 +105,7 @@ impl SlotSums {
         Some(())
     }
 
-    /// Notes an addition that may leave the slot 0.
+    /// Records an addition after which the slot may be 0.
     fn note_zero(&mut self, slot: usize) -> Option<()> {
         *self.groups.get_mut(slot / GROUP)? = 1;
         *self.zeros.get_mut(slot / GROUP)? |= 1 << (slot % GROUP);

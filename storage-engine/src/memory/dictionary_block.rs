@@ -8,8 +8,8 @@
 //!
 //! The definitions are a `varve.v1.Definitions` without stacks and pairs. Its attribute sets, from 1 on, are those
 //! that the partition added, in order. Stacktraces are a tree in depth-first order, so a node stores no reference to
-//! its parent. The parent is `step / 2` levels above the previous node, and `step % 2` says that a stacktrace ends
-//! here. A pair is two indexes into the list of these ends, counted from 1, with 0 for the empty stacktrace.
+//! its parent. The parent is `step / 2` levels above the previous node, and `step % 2` is 1 if a stacktrace ends at the
+//! node. A pair is two indexes into the list of these ends, counted from 1, with 0 for the empty stacktrace.
 
 use prost::Message as _;
 use proto::{Dictionary, Importer, StackHash, limits, wire};
@@ -18,8 +18,7 @@ use crate::database::frame;
 use crate::encoding::packed::{BLOCK, put_block, take_block};
 use crate::encoding::varint::{put, put_bytes, take_bytes, take_length, take_u32};
 use crate::error::{Corruption, CorruptionCheck};
-use crate::memory::partition::{DroppedName, Pair};
-use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
+use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
 
 /// zstd level of blocks that are written every minute, and of the joined block that stays as long as the partition.
 pub(crate) const LEVEL_GROWING: i32 = 3;
@@ -54,7 +53,7 @@ struct Tree {
     /// Nodes in depth-first order.
     order: Vec<u32>,
     steps: Vec<u32>,
-    /// By node: 0, or the index of the end, counted from 1.
+    /// Index of the end of a stacktrace by node, counted from 1; 0 if none ends there.
     end_index: Vec<u32>,
 }
 
@@ -111,7 +110,7 @@ impl Tree {
     }
 }
 
-/// A decoded block, with numbers of its own.
+/// A decoded block, whose numbers are valid only within the block.
 #[derive(Debug)]
 pub(crate) struct Block {
     local: Dictionary,
@@ -220,42 +219,6 @@ fn read_ends(bytes: &mut &[u8], count: usize, ends: usize) -> Option<Vec<u32>> {
     Some(out)
 }
 
-/// Encodes the names that a tier dropped: each with length, its first byte `l` for a label or `a` for an attribute.
-pub(crate) fn encode_dropped_names<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
-    let mut out = Vec::new();
-    for name in names {
-        let (kind, name) = match name {
-            DroppedName::Label(name) => (b'l', name),
-            DroppedName::Attribute(name) => (b'a', name),
-        };
-        put(&mut out, name.len() as u64 + 1);
-        out.push(kind);
-        out.extend_from_slice(name.as_bytes());
-    }
-    frame::seal(key, &out)
-}
-
-/// Decodes the value of [`encode_dropped_names`].
-pub(crate) fn decode_dropped_names(key: &[u8], value: &[u8]) -> Result<Vec<DroppedName>, Corruption> {
-    let mut bytes = frame::open(key, value)?;
-    let mut names = Vec::new();
-    while !bytes.is_empty() {
-        let name = take_bytes(&mut bytes).and_then(dropped_name);
-        names.push(name.ok_or_else(|| Corruption { key: key.to_vec(), check: CorruptionCheck::Content })?);
-    }
-    Ok(names)
-}
-
-fn dropped_name(bytes: &[u8]) -> Option<DroppedName> {
-    let (kind, name) = bytes.split_first()?;
-    let name = std::str::from_utf8(name).ok()?.to_owned();
-    match kind {
-        b'l' => Some(DroppedName::Label(name)),
-        b'a' => Some(DroppedName::Attribute(name)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -338,13 +301,5 @@ mod tests {
         second.1 = first.1;
         block.ends[1].1 = block.ends[0].1;
         assert!(block.add_to(&mut TenantDictionary::new(1)).is_none());
-    }
-
-    #[test]
-    fn dropped_names_decode_to_the_encoded_names() {
-        let names = [DroppedName::Label("pod".to_owned()), DroppedName::Attribute(String::new())];
-        let value = encode_dropped_names(b"k", names.iter());
-        assert_eq!(decode_dropped_names(b"k", &value).unwrap(), names);
-        assert!(decode_dropped_names(b"j", &value).is_err());
     }
 }

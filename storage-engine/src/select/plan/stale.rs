@@ -1,0 +1,73 @@
+//! Windows that a plan cannot use, because they are not exact.
+
+use std::collections::BTreeSet;
+
+use proto::Tier;
+
+use crate::database::key::StaleKey;
+use crate::engine::state::State;
+
+/// Windows of each tier that are not exact.
+#[derive(Debug, Default)]
+pub(super) struct Stale {
+    /// Windows of chunks.
+    chunks: BTreeSet<u32>,
+    hours: BTreeSet<u32>,
+    days: BTreeSet<u32>,
+    /// Damaged windows whose finer tier still exists: minutes by the windows of chunks, then hours and days. Windows
+    /// of coarser tiers remain exact.
+    damaged: [BTreeSet<u32>; 3],
+}
+
+impl Stale {
+    pub(super) fn of(state: &State, tenant: u32, class: u8) -> Self {
+        let mut stale = Self::default();
+        for (key, partition) in state.loaded.iter().filter(|(key, _)| key.tenant == tenant && key.class == class) {
+            if key.tier == Tier::Minute {
+                stale.chunks.extend(partition.read().head.windows());
+            }
+        }
+        for (tier, windows) in
+            [(Tier::Minute, &mut stale.chunks), (Tier::Hour, &mut stale.hours), (Tier::Day, &mut stale.days)]
+        {
+            // Seeks from window to window, because each may be stale for a large number of series.
+            let mut from = StaleKey { tier, class, window: 0, tenant, series: 0 };
+            while let Some(key) = state.stale.range(from..).next().filter(|key| (key.tier, key.class) == (tier, class))
+            {
+                if key.tenant == tenant {
+                    windows.insert(key.window);
+                }
+                from = match (key.tenant < tenant, key.window.checked_add(1)) {
+                    (true, _) => StaleKey { window: key.window, ..from },
+                    (false, Some(window)) => StaleKey { window, ..from },
+                    (false, None) => break,
+                };
+            }
+        }
+        for (key, area, _) in state.damage.iter().filter(|(key, ..)| (key.tenant, key.class) == (tenant, class)) {
+            let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+            let Some(finer) = Tier::from_number(key.tier.number().wrapping_sub(1)) else { continue };
+            let horizon_ns = state.horizon_ns(finer, class);
+            let windows =
+                (area.windows.0..=area.windows.1).filter(|&window| numbered.window_start_ns(window) >= horizon_ns);
+            stale.damaged[usize::from(finer.number())].extend(windows);
+        }
+        stale.hours.extend(stale.chunks.iter().map(|window| window / Tier::Raw.windows_in(Tier::Hour)));
+        stale.days.extend(stale.hours.iter().map(|window| window / Tier::Hour.windows_in(Tier::Day)));
+        stale
+    }
+
+    /// Returns the first window from `from` on that is not exact, and the first exact one after it.
+    pub(super) fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
+        let [chunks, hours, days] = &self.damaged;
+        let (windows, of_tier) = match tier {
+            Tier::Raw => return None,
+            Tier::Minute => ([&self.chunks, chunks], i64::from(Tier::Minute.windows_in(Tier::Raw))),
+            Tier::Hour => ([&self.hours, hours], 1),
+            Tier::Day => ([&self.days, days], 1),
+        };
+        let first = u32::try_from(from.div_euclid(of_tier).max(0)).ok()?;
+        let stale = i64::from(*windows.iter().filter_map(|windows| windows.range(first..).next()).min()?);
+        Some(((stale * of_tier).max(from), (stale + 1) * of_tier))
+    }
+}

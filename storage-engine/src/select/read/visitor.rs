@@ -1,0 +1,77 @@
+//! Consumers of the samples and sums of a series.
+
+use std::ops::Range;
+
+use proto::Samples;
+
+use crate::encoding::sums::Sums;
+use crate::error::{Corruption, CorruptionCheck, SelectError};
+
+/// Part of a chunk that a visitor needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    /// Its sums suffice.
+    Sums,
+    /// Its samples, one by one.
+    Samples,
+}
+
+/// Consumer of the samples and sums of a series.
+pub(crate) trait Visitor {
+    /// Returns the part that the visitor needs of a chunk with these first and last times, in nanoseconds. All samples
+    /// of the chunk belong to one bucket.
+    fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
+
+    /// Returns whether the visitor needs only the sample count and total of each bucket, for all stacks and
+    /// attributes together.
+    fn takes_totals(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the visitor needs no more data.
+    fn is_done(&self) -> bool {
+        false
+    }
+
+    /// Visits the sums of a chunk or a window.
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<(), VisitError>;
+
+    /// Visits samples in order of time.
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError>;
+}
+
+/// Sums of a chunk or a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadSums<'a> {
+    pub(crate) samples: u64,
+    pub(crate) total: i128,
+    /// Time of the point in a gauge's window, in nanoseconds.
+    pub(crate) last_ns: Option<i64>,
+    pub(crate) sums: Sums<'a>,
+}
+
+/// Reason why a visit ended early.
+#[derive(Debug)]
+pub(crate) enum VisitError {
+    /// The visited value cannot be decoded, or refers to undefined stacks or attribute sets.
+    Damaged,
+    /// The query has no response.
+    Failed(SelectError),
+}
+
+impl VisitError {
+    /// Returns the error of a query that visited the value of this key.
+    pub(crate) fn of_value(self, key: &[u8]) -> SelectError {
+        match self {
+            Self::Damaged => Corruption { key: key.to_vec(), check: CorruptionCheck::Content }.into(),
+            Self::Failed(error) => error,
+        }
+    }
+}
+
+impl From<SelectError> for VisitError {
+    fn from(error: SelectError) -> Self {
+        Self::Failed(error)
+    }
+}
