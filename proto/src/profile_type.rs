@@ -20,6 +20,12 @@ impl ValueType {
         Self { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 
+    /// Returns whether the unit is one of time.
+    #[must_use]
+    pub fn is_time(&self) -> bool {
+        matches!(self.unit.as_str(), "nanoseconds" | "microseconds" | "milliseconds" | "seconds")
+    }
+
     /// Returns whether this is `cpu` in `nanoseconds`.
     #[must_use]
     pub fn is_cpu_time(&self) -> bool {
@@ -61,7 +67,7 @@ impl ProfileType {
     ///
     /// `pushed_name` is the name in the push, if any. `siblings` are all sample types of the same scope or pprof
     /// file. `samples/count` with a `cpu/nanoseconds` period and without a sibling `cpu/nanoseconds` is CPU time,
-    /// count x period. So a rate is a number of cores, whatever sampled.
+    /// count x period. So a rate is a number of cores for every profiler.
     #[must_use]
     pub fn of_push(
         pushed_name: Option<&str>,

@@ -1,12 +1,12 @@
-//! The HTTP port as its clients see it: every error is JSON that says what is wrong, and URLs are read as other
-//! servers read them.
+//! Errors of the HTTP port: every error is JSON with a reason, and URLs are parsed like those of other servers.
 
 use serde_json::Value;
 use tests::http::{encode, raw, request};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
+use tests::payload::pprof;
 use tests::server::{Processes, Setup, Varve};
 
-/// Sends a request as it is; status and error of the response, which must be JSON.
+/// Sends these bytes; returns status and error of the response, which must be JSON.
 fn error_of(address: &str, sent: &[u8]) -> (u16, String) {
     let (status, text) = raw(address, sent).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));
@@ -107,6 +107,26 @@ fn a_url_with_raw_quotes_is_accepted() {
     assert_eq!(as_it_is.split_once("\r\n\r\n").unwrap().1, encoded.split_once("\r\n\r\n").unwrap().1);
 }
 
+// Go's period is contentions/count, so the name meant the number of waits, and not their time.
+#[test]
+fn short_names_of_contention_are_ambiguous() {
+    let varve = Varve::up();
+    let contentions = || ("contentions".to_owned(), "count".to_owned());
+    for name in ["contention", "mutex", "block"] {
+        for kind in [contentions(), ("delay".to_owned(), "nanoseconds".to_owned())] {
+            let body = pprof::build(kind, Some((contentions(), 1)), &[(&["lock", "main"], 5)], now_ns());
+            varve.push_pprof(&body, &[("service_name", "go"), ("name", name)], None).expect(200);
+        }
+        for path in ["query", "flamegraph"] {
+            let url = format!("http://{}/api/v1/{path}?query={name}", varve.http);
+            let text = request("GET", &url, &[], None).unwrap().refused_with(&[422]).text();
+            for kind in ["contentions:count", "delay:nanoseconds"] {
+                assert!(text.contains(&format!("{name}:{kind}:contentions:count")), "{path}: {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_flame_graph_without_a_window_covers_the_last_hour() {
     let varve = Varve::up();
@@ -122,7 +142,7 @@ fn a_flame_graph_without_a_window_covers_the_last_hour() {
     assert_eq!(total(&[("start", "now-2h")]), 3);
     assert_eq!(total(&[("start", "now-2h"), ("end", "now-1h")]), 1);
     assert_eq!(total(&[("end", "now-20m")]), 1);
-    // What deletes wants its window said.
+    // A deletion needs an explicit window.
     let url = format!("http://{}/api/v1/delete?query=process_cpu", varve.http);
     let _refused = request("POST", &url, &[], Some(b"")).unwrap().refused_with(&[400]);
 }

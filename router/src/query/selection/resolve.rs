@@ -1,8 +1,8 @@
-//! Resolves the metric names of a selector to profile types, as matchers on `__profile_type__`.
+//! Resolution of the metric names of a selector to profile types, as matchers on `__profile_type__`.
 //!
-//! A name is a full id or a short name. A short name is resolved after the other matchers, to the type whose sample
-//! type and unit are those of its period: `process_cpu` is CPU time and not the number of samples. A name that no
-//! series has selects nothing.
+//! A name is a full ID or a short name. A short name is resolved after the other matchers. If several types have it, it
+//! is the type whose sample type and unit equal those of its period: `process_cpu` is CPU time and not the number of
+//! samples. A name that no series has selects nothing.
 
 use std::collections::BTreeSet;
 
@@ -41,10 +41,10 @@ impl From<Resolved> for Resolution {
     }
 }
 
-/// Facts that a caller needs beside the matchers.
+/// Facts that a caller needs besides the matchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// None: shards are queried only if a name needs it.
+    /// No facts: shards are queried only if a name needs it.
     Matchers,
     /// The types.
     Types,
@@ -123,7 +123,9 @@ fn choose(names: &[String], types: BTreeSet<ProfileType>) -> Result<Vec<ProfileT
     if let Some(name) = names.first()
         && types.len() > 1
     {
-        let own_period = |candidate: &ProfileType| candidate.sample() == candidate.period();
+        // Only time: the period of Go's mutex profiles is `contentions/count`, and the delay is what people look for.
+        let own_period =
+            |candidate: &ProfileType| candidate.sample() == candidate.period() && candidate.sample().is_time();
         if types.iter().any(own_period) {
             types.retain(own_period);
         }
