@@ -26,9 +26,9 @@ pub(crate) struct Builder {
     now_ns: i64,
     /// Origin of each stack.
     pub(super) sources: Vec<StackSource>,
-    /// The partition for which the stacks of each pair were checked last, so that nearly always one check is enough.
+    /// Partition for which the stacks of each pair were checked last: nearly all pairs are checked once.
     pub(super) checked: Vec<Option<PartitionKey>>,
-    /// Stacks that cannot be defined, and why.
+    /// Stacks that cannot be defined, with the error.
     pub(super) undefinable: HashMap<u32, ProfileError>,
     /// Buffers for hashing and for defining.
     pub(super) hashed: Vec<u8>,
@@ -78,7 +78,7 @@ impl Builder {
         self.now_ns
     }
 
-    /// Notes that samples have the time of receipt.
+    /// Records that samples have the time of receipt.
     pub(crate) fn times_are_of_receipt(&mut self) {
         self.push.has_own_times = false;
     }
@@ -86,7 +86,7 @@ impl Builder {
     /// Interns a text: bytes that are not UTF-8 are replaced, and a text that is too long is truncated.
     pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
         if bytes.len() > limits::STRING_BYTES_MAX {
-            self.warn_cut();
+            self.warn_truncated();
         }
         self.push.dictionary.strings.intern(&text_of(bytes))
     }
@@ -101,7 +101,7 @@ impl Builder {
     /// The hash that a text has when it is defined.
     pub(crate) fn text_hash(&mut self, bytes: &[u8]) -> u128 {
         if bytes.len() > limits::STRING_BYTES_MAX {
-            self.warn_cut();
+            self.warn_truncated();
         }
         // Nearly all is ASCII, which is always UTF-8.
         if bytes.len() <= limits::STRING_BYTES_MAX && bytes.is_ascii() {
@@ -110,8 +110,8 @@ impl Builder {
         text_hash(text_of(bytes).as_bytes())
     }
 
-    pub(crate) fn warn_cut(&mut self) {
-        self.warn(format!("a string was cut to {} bytes", limits::STRING_BYTES_MAX));
+    pub(crate) fn warn_truncated(&mut self) {
+        self.warn(format!("a string was truncated to {} bytes", limits::STRING_BYTES_MAX));
     }
 
     /// An attribute as a label.
@@ -176,7 +176,7 @@ impl Builder {
     }
 
     /// Adds a profile and defines its stacks (see [`Builder::define`]). Samples of value 0 are dropped, but a gauge
-    /// of zeros keeps one, so that its time is known.
+    /// whose newest samples are all 0 keeps one of them: an older sample would be its last value.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
@@ -285,8 +285,11 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
     for i in (0..samples.len()).filter(|&i| samples.values[i] != 0) {
         kept.push(samples.times_ns[i], samples.pairs[i], samples.values[i], samples.attribute_sets[i]);
     }
-    if kept.is_empty() && is_gauge {
-        kept.push(samples.times_ns[0], samples.pairs[0], 0, samples.attribute_sets[0]);
+    let newest = (0..samples.len()).max_by_key(|&i| samples.times_ns[i]);
+    if let Some(i) = newest.filter(|_| is_gauge)
+        && kept.times_ns.iter().max() < Some(&samples.times_ns[i])
+    {
+        kept.push(samples.times_ns[i], samples.pairs[i], 0, samples.attribute_sets[i]);
     }
     kept
 }

@@ -1,5 +1,4 @@
-//! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its
-//! strings.
+//! Attributes: those of the dictionary's table, and those of a resource or scope, which may refer to its strings.
 
 use base64::Engine as _;
 use proto::dictionary::{Attribute, AttributeValue};
@@ -137,7 +136,7 @@ impl<'a> RequestDictionary<'a> {
         for element in Fields::new(message) {
             let (1, element) = element? else { continue };
             if !spend(left, 1) {
-                builder.warn_cut();
+                builder.warn_truncated();
                 break;
             }
             array.push(self.json(builder, element.bytes(1)?, depth + 1, left)?);
@@ -156,7 +155,7 @@ impl<'a> RequestDictionary<'a> {
         for entry in Fields::new(message) {
             let (1, entry) = entry? else { continue };
             if !spend(left, 1) {
-                builder.warn_cut();
+                builder.warn_truncated();
                 break;
             }
             let mut key = String::new();
