@@ -1,8 +1,7 @@
 //! Admission of pushes: limits the bytes in flight and the pushes that are decoded at one time.
 //!
-//! Bytes are counted from when they arrive until their push is acknowledged, so a client that only announces a body
-//! takes nothing from others. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait
-//! for one.
+//! Bytes are counted from their arrival until their push is acknowledged, so the announcement of a body alone uses no
+//! budget. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait for one.
 
 use std::sync::Arc;
 
@@ -55,7 +54,7 @@ impl Admission {
         Arc::clone(&self.bytes).try_acquire_many_owned(permits).map_err(|_none_left| Overloaded)
     }
 
-    /// Admits a push of which so many bytes have arrived.
+    /// Admits a push of which this many bytes have arrived.
     pub(crate) fn enter(&self, bytes: usize) -> Result<InFlight, Overloaded> {
         let permits = self.take(bytes.div_ceil(PERMIT_BYTES))?;
         Ok(InFlight { bytes, permits, admission: self.clone() })
@@ -86,7 +85,7 @@ impl InFlight {
 
     /// Runs `work` on a blocking thread when there is a slot. Slot and bytes stay taken until it ends, even if the
     /// sender is gone.
-    pub(crate) async fn decode<T: Send + 'static>(
+    pub(crate) async fn run_blocking<T: Send + 'static>(
         mut self,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,
     ) -> Result<(Self, T), JoinError> {
@@ -114,7 +113,7 @@ mod tests {
         let all = admission.free_bytes();
         let (began, has_begun) = mpsc::channel();
         let (end, may_end) = mpsc::channel::<()>();
-        let decoding = admission.enter(5000).unwrap().decode(move |in_flight| {
+        let decoding = admission.enter(5000).unwrap().run_blocking(move |in_flight| {
             in_flight.grow(1000).unwrap();
             began.send(()).unwrap();
             // Until the test drops its end.

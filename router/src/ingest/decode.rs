@@ -1,4 +1,6 @@
-//! Decode: the third step of a push. Finds the fields of a message; entries that nothing refers to are never read.
+//! Decode: the third step of a push.
+//!
+//! It finds the fields of a message; unused entries are never read.
 
 pub(crate) mod foreign;
 pub(crate) mod otlp;
@@ -24,18 +26,31 @@ pub(crate) enum Decoded<'m> {
     },
 }
 
-/// Finds the fields of a message. A format that is recognized but cannot be pushed is named in the error.
+/// Finds the fields of a message.
 pub(crate) fn decode<'m>(message: &'m [u8], format: &'m Format) -> Result<Decoded<'m>, IngestError> {
     match format {
-        Format::OtlpProtobuf => RawRequest::read(message, None).map(Decoded::Otlp).map_err(|error| match error {
-            IngestError::Malformed { .. } => error.or_foreign(OTLP_FORMAT, message),
-            error => error,
-        }),
+        Format::OtlpProtobuf => RawRequest::read(message, None).map(Decoded::Otlp),
         // JSON has names in place of field numbers, so its layout is always the newest.
         Format::OtlpJson => RawRequest::read(message, Some(Layout::New)).map(Decoded::Otlp),
         Format::Pprof { name, labels } => {
-            let file = RawPprof::read(message).map_err(|error| error.or_foreign(PPROF_FORMAT, message))?;
+            let file = RawPprof::read(message)?;
             Ok(Decoded::Pprof { file, name: name.as_deref(), labels })
         }
+    }
+}
+
+/// The error of a malformed message, by the name of its format if that is a known one: one that cannot be pushed, or
+/// one of another endpoint. Any other error stays.
+pub(crate) fn recognized(error: IngestError, message: &[u8], format: &Format) -> IngestError {
+    let IngestError::Malformed { .. } = error else { return error };
+    let other = || match format {
+        Format::OtlpProtobuf => RawPprof::is_one(message).then_some(foreign::PPROF),
+        Format::OtlpJson => None,
+        Format::Pprof { .. } => RawRequest::is_one(message).then_some(foreign::OTLP),
+    };
+    let expected = if matches!(format, Format::Pprof { .. }) { PPROF_FORMAT } else { OTLP_FORMAT };
+    match foreign::recognize(message).or_else(other) {
+        Some(found) => IngestError::Foreign { expected, found },
+        None => error,
     }
 }

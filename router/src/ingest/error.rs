@@ -46,10 +46,11 @@ pub(crate) enum PushError {
     /// A shard did not append its batch.
     #[error(transparent)]
     Nodes(#[from] NodesError),
-    /// The thread that decodes panicked.
+    /// The decoding thread panicked.
     #[error("decoding stopped: {0}")]
     Stopped(#[from] tokio::task::JoinError),
-    /// A shard contradicts what it was sent. A retry of the same push meets the same fault, so this error is final.
+    /// A shard reports missing definitions that it was sent. A retry would fail in the same way, so this error is
+    /// final.
     #[error(
         "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions \
          although all were sent): sending it again does not help; report it with the server's log of this moment"
@@ -125,10 +126,10 @@ pub(crate) enum IngestError {
     Malformed {
         /// Name of the format.
         format: &'static str,
-        /// Fault, and where it is.
+        /// The fault and its position.
         detail: String,
     },
-    /// The body has a known format that cannot be pushed.
+    /// The body has a known format that cannot be pushed, or not to this endpoint.
     #[error(
         "the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported",
         found.name, found.advice
@@ -193,11 +194,6 @@ pub(crate) enum IngestError {
 
 impl IngestError {
     pub(crate) fn wire(format: &'static str, error: protobuf::WireError) -> Self {
-        Self::Malformed { format, detail: format!("the bytes are not one, or they are damaged: {error}") }
-    }
-
-    /// [`IngestError::Foreign`] if the body has a known format that cannot be pushed; otherwise this error.
-    pub(crate) fn or_foreign(self, expected: &'static str, body: &[u8]) -> Self {
-        foreign::recognize(body).map_or(self, |found| Self::Foreign { expected, found })
+        Self::Malformed { format, detail: format!("it has another format, or it is damaged: {error}") }
     }
 }

@@ -1,5 +1,8 @@
-//! Normalize: the fourth step of a push. Builds [`proto::Push`] from a message of any format, within limits.
+//! Normalize: the fourth step of a push.
+//!
+//! It builds [`proto::Push`] from a message of any format, within limits.
 
+mod advice;
 mod builder;
 mod frames;
 mod otlp;
@@ -18,10 +21,10 @@ use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
 
 /// Largest message whose stacks may be omitted, in bytes. A larger message defines all of them.
 ///
-/// A batch that does not fit into one log entry is split, and where depends on all that it can hold. A retry must be
-/// split in the same places, so nothing is omitted from a batch that might be split. A definition takes less than ten
-/// times the bytes in which it was sent; a stack of one frame takes the most. The other six parts of the entry are
-/// for everything else.
+/// A batch that does not fit into one log entry is split, at positions that depend on its content. A retry must be
+/// split at the same positions, so a batch that might be split omits nothing. A definition takes less than ten times
+/// the bytes in which it was sent; a stack of one frame takes the most. The remaining six sixteenths of the entry are
+/// for all other data.
 pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
 
 /// A push in normal form.
@@ -32,7 +35,7 @@ pub(crate) struct Normalized {
     pub(crate) defined: Vec<StackKey>,
 }
 
-/// The tenant of a push, and where its samples go.
+/// The tenant of a push, and the placement of its samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'d> {
     pub(crate) tenant: &'d TenantId,

@@ -13,13 +13,14 @@ use proto::{Batch, TenantId};
 
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, append};
-use crate::ingest::decode::decode;
+use crate::ingest::decode::{decode, recognized};
 use crate::ingest::error::{PushError, days};
 use crate::ingest::known_stacks::{KnownStacks, StackKey};
 use crate::ingest::normalize::{Destination, normalize};
 use crate::ingest::place::{batch_id, place};
 use crate::ingest::receive::{Arriving, Received, receive};
 use crate::ingest::refusal_log::RefusalLog;
+use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::{Nodes, NodesError};
 
@@ -57,10 +58,10 @@ pub struct Pusher {
     refusal_log: Arc<RefusalLog>,
 }
 
-/// Which stacks a push defines.
+/// Stacks that a push defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Definitions {
-    /// Those that their shard is not known to hold.
+    /// Stacks that the shard may not hold.
     OfUnknownStacks,
     OfAllStacks,
 }
@@ -117,7 +118,10 @@ impl Pusher {
             Err(PushError::Body(_)) => {}
             Err(error) => {
                 self.metrics.refused.get_or_create(&label).inc();
-                if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
+                // `inconsistent` has logged a fault of varve, with its details.
+                if !matches!(error, PushError::Inconsistent)
+                    && let Some(suppressed) = self.refusal_log.admit(Instant::now())
+                {
                     tracing::warn!(tenant = tenant.as_str(), format, %error, suppressed, "push refused");
                 }
             }
@@ -137,25 +141,13 @@ impl Pusher {
             let this = self.clone();
             let tenant_id = tenant.clone();
             let request = Arc::clone(&request);
-            let work = move |in_flight: &mut InFlight| {
-                let (head, body) = &*request;
-                let destination = Destination { tenant: &tenant_id, placement: this.nodes.placement() };
-                let known = (definitions == Definitions::OfUnknownStacks).then_some(&*this.known_stacks);
-                let message = unpack(body, head, in_flight)?;
-                let decoded = decode(&message, &head.format)?;
-                let normalized = normalize(&decoded, message.len(), destination, known)?;
-                let push = normalized.push;
-                let accepted = Accepted {
-                    samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
-                    rejected_profiles: push.rejected,
-                    warnings: push.warnings.clone(),
-                };
-                let id = batch_id(&tenant_id, head, &message, push.has_own_times);
-                let batches = place(push, id, destination);
-                Ok::<_, PushError>(Placed { batches, accepted, defined: normalized.defined })
-            };
             let placed;
-            (in_flight, placed) = in_flight.decode(work).await?;
+            (in_flight, placed) = in_flight
+                .run_blocking(move |in_flight| {
+                    let (head, body) = &*request;
+                    this.prepare(&tenant_id, head, body, definitions, in_flight)
+                })
+                .await?;
             let Placed { batches, accepted, defined } = placed?;
             match append(&self.nodes, batches, &mut acknowledged).await {
                 Ok(()) => return self.finish(accepted, &defined, &acknowledged),
@@ -170,7 +162,33 @@ impl Pusher {
         }
     }
 
-    /// Remembers the stacks that shards hold now, and reports samples that were skipped.
+    /// The steps between the first and the last: unpack, decode, normalize, place.
+    fn prepare(
+        &self,
+        tenant: &TenantId,
+        head: &Head,
+        body: &[u8],
+        definitions: Definitions,
+        in_flight: &mut InFlight,
+    ) -> Result<Placed, PushError> {
+        let destination = Destination { tenant, placement: self.nodes.placement() };
+        let known = (definitions == Definitions::OfUnknownStacks).then_some(&*self.known_stacks);
+        let message = unpack(body, head, in_flight)?;
+        let normalized = decode(&message, &head.format)
+            .and_then(|decoded| normalize(&decoded, message.len(), destination, known))
+            .map_err(|error| recognized(error, &message, &head.format))?;
+        let push = normalized.push;
+        let accepted = Accepted {
+            samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
+            rejected_profiles: push.rejected,
+            warnings: push.warnings.clone(),
+        };
+        let id = batch_id(tenant, head, &message, push.has_own_times);
+        let batches = place(push, id, destination);
+        Ok(Placed { batches, accepted, defined: normalized.defined })
+    }
+
+    /// Remembers the stacks that shards hold now, and logs skipped samples.
     fn finish(
         &self,
         mut accepted: Accepted,
@@ -196,7 +214,8 @@ impl Pusher {
         Ok(accepted)
     }
 
-    /// Counts and logs a shard that is missing definitions although it was sent all of them.
+    /// Counts, and logs at the rate of refused pushes, a shard that is missing definitions although it was sent all of
+    /// them.
     fn inconsistent(
         &self,
         tenant: &TenantId,
@@ -207,15 +226,18 @@ impl Pusher {
     ) -> PushError {
         self.metrics.inconsistent.get_or_create(&FormatLabel { format }).inc();
         let &Accepted { samples, rejected_profiles, .. } = accepted;
-        tracing::error!(
-            tenant = tenant.as_str(),
-            format,
-            samples,
-            rejected_profiles,
-            stacks,
-            %error,
-            "a push that defines all its stacks was refused for missing definitions: this is a fault of varve"
-        );
+        if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
+            tracing::error!(
+                tenant = tenant.as_str(),
+                format,
+                samples,
+                rejected_profiles,
+                stacks,
+                %error,
+                suppressed,
+                "a push that defines all its stacks was refused for missing definitions: this is a fault of varve"
+            );
+        }
         PushError::Inconsistent
     }
 }

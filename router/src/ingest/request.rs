@@ -1,4 +1,4 @@
-//! What a request says about its body: format, compression and idempotency key.
+//! The head of a request: format and compression of its body, and idempotency key.
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
@@ -38,6 +38,12 @@ impl Format {
         }
     }
 }
+
+/// First bytes of a gzip member.
+pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// First bytes of a zstd frame.
+pub(crate) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Compression of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

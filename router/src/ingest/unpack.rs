@@ -1,6 +1,10 @@
-//! Unpack: the second step of a push. Undoes compression and turns JSON into protobuf.
+//! Unpack: the second step of a push.
+//!
+//! It undoes compression and converts JSON to protobuf.
 //!
 //! Decompression is bounded while it streams, so a decompression bomb costs no more than the limit.
+
+pub(crate) mod otlp_json;
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
@@ -8,9 +12,8 @@ use std::io::{ErrorKind, Read};
 use proto::limits;
 
 use crate::ingest::admission::InFlight;
-use crate::ingest::decode::{foreign, otlp};
 use crate::ingest::error::{IngestError, PushError};
-use crate::ingest::request::{Encoding, Format, Head};
+use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 
 /// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which `zstd` itself accepts by default.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
@@ -23,7 +26,7 @@ pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) 
     in_flight.grow_to(bytes)?;
     let message = match &head.format {
         Format::OtlpProtobuf => return Ok(content),
-        Format::OtlpJson => otlp::json::to_protobuf(&content)?,
+        Format::OtlpJson => otlp_json::to_protobuf(&content)?,
         // A pprof file is nearly always compressed by itself, whatever the request declares.
         Format::Pprof { .. } => match encoding_of(&content) {
             Encoding::Identity => return Ok(content),
@@ -36,9 +39,9 @@ pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) 
 
 /// The compression of a file, by its first bytes.
 fn encoding_of(file: &[u8]) -> Encoding {
-    if file.starts_with(&foreign::GZIP_MAGIC[..]) {
+    if file.starts_with(&GZIP_MAGIC[..]) {
         Encoding::Gzip
-    } else if file.starts_with(&foreign::ZSTD_MAGIC[..]) {
+    } else if file.starts_with(&ZSTD_MAGIC[..]) {
         Encoding::Zstd
     } else {
         Encoding::Identity
@@ -54,14 +57,14 @@ fn decompress(body: &[u8], encoding: Encoding, bytes_max: usize) -> Result<Cow<'
         Encoding::Gzip => {
             let decoder = flate2::bufread::MultiGzDecoder::new(body);
             let read = read_bounded(decoder, "gzip", bytes_max);
-            read.map_err(|error| named_truncated(error, body, &foreign::GZIP_MAGIC)).map(Cow::Owned)
+            read.map_err(|error| named_truncated(error, body, &GZIP_MAGIC)).map(Cow::Owned)
         }
         Encoding::Zstd => {
             let undecodable = |source| IngestError::Compression { format: "zstd", source };
             let mut decoder = zstd::stream::read::Decoder::with_buffer(body).map_err(undecodable)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(undecodable)?;
             let read = read_bounded(decoder, "zstd", bytes_max);
-            read.map_err(|error| named_truncated(error, body, &foreign::ZSTD_MAGIC)).map(Cow::Owned)
+            read.map_err(|error| named_truncated(error, body, &ZSTD_MAGIC)).map(Cow::Owned)
         }
     }
 }

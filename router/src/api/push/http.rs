@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::api::error::ApiError;
 use crate::api::push::otlp_response::response;
 use crate::ingest::error::{IngestError, PushError};
-use crate::ingest::push::Pusher;
+use crate::ingest::push::{Accepted, Pusher};
 use crate::ingest::receive::{Arriving, Framing};
 use crate::ingest::request::{Encoding, Format, Head, client_key};
 
@@ -54,7 +54,8 @@ async fn push_pprof(
 ) -> Result<Response, ApiError> {
     let format = pprof_format(query.as_deref().unwrap_or_default());
     let accepted = pusher.push(&tenant, arriving(request, format)).await?;
-    let data = json!({"samples": accepted.samples, "warnings": accepted.warnings});
+    let Accepted { samples, rejected_profiles, warnings } = accepted;
+    let data = json!({"samples": samples, "rejected_profiles": rejected_profiles, "warnings": warnings});
     Ok(Json(json!({"status": "success", "data": data})).into_response())
 }
 
@@ -93,7 +94,7 @@ fn pprof_format(query: &str) -> Result<Format, PushError> {
         }
     }
     if !labels.first().is_some_and(|label| label.name == SERVICE_NAME_LABEL && !label.value.is_empty()) {
-        return Err(PushError::Parameter("say whose profile this is: ?service_name=NAME".to_owned()));
+        return Err(PushError::Parameter("the service of the profile is missing: add ?service_name=NAME".to_owned()));
     }
     Ok(Format::Pprof { name, labels })
 }

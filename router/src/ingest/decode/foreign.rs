@@ -1,16 +1,12 @@
 //! Formats that cannot be pushed, recognized by their first bytes, so that the error names the format and says what
 //! to do.
 
-/// First bytes of a gzip member.
-pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// First bytes of a zstd frame.
-pub(crate) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+use crate::ingest::request::{GZIP_MAGIC, ZSTD_MAGIC};
 
 /// Bytes at the beginning in which text formats are recognized.
 const LOOKED_AT_BYTES: usize = 4096;
 
-/// Bytes at the beginning of which none is a control character if the body is text.
+/// Bytes at the beginning that are checked for control characters, which text does not have.
 const TEXT_BYTES: usize = 64;
 
 /// A format that was recognized.
@@ -23,6 +19,16 @@ pub(crate) struct Foreign {
 }
 
 const CONVERT: &str = "convert it to pprof first";
+
+/// A pprof where OTLP is expected.
+pub(crate) const PPROF: Foreign =
+    Foreign { name: "a pprof profile", advice: "send it to POST /api/v1/push?service_name=NAME on the HTTP port" };
+
+/// An OTLP request where a pprof is expected.
+pub(crate) const OTLP: Foreign = Foreign {
+    name: "an OTLP request",
+    advice: "send it to POST /v1development/profiles on the OTLP port, with Content-Type: application/x-protobuf",
+};
 
 /// Formats that begin with fixed bytes.
 const MAGICS: [(&[u8], Foreign); 11] = [
@@ -100,7 +106,7 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     text(start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start())
 }
 
-/// Returns whether these bytes contain `part`, in upper or lower case.
+/// Returns whether these bytes contain `part`, in any case.
 fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }

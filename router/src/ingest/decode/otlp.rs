@@ -1,7 +1,6 @@
 //! OTLP export requests, in any layout from 1.8 to 1.11, as protobuf or JSON.
 
 pub(crate) mod dictionary;
-pub(crate) mod json;
 pub(crate) mod layout;
 
 use proto::limits;
@@ -74,6 +73,14 @@ impl<'a> RawRequest<'a> {
         let samples = samples(&resource_profiles)?;
         let layout = layout.unwrap_or_else(|| layout::detect(&samples, dictionary.attributes.len()));
         Ok(Self { resource_profiles, dictionary, layout })
+    }
+
+    /// Returns whether a message of unknown format is a request. The messages in fields 1 and 2 of a pprof have numbers
+    /// where those of a request have messages.
+    pub(super) fn is_one(message: &'a [u8]) -> bool {
+        let has_profile =
+            |resource: &ResourceProfiles<'_>| resource.scopes.iter().any(|scope| !scope.profiles.is_empty());
+        Self::read(message, None).is_ok_and(|request| request.resource_profiles.iter().any(has_profile))
     }
 }
 

@@ -55,6 +55,12 @@ impl<'a> RawPprof<'a> {
         Ok(raw)
     }
 
+    /// Returns whether a message of unknown format is a profile. An OTLP request has no strings in field 6.
+    pub(super) fn is_one(message: &'a [u8]) -> bool {
+        let first = |raw: &Self| raw.tables.strings.first().copied();
+        Self::read(message).is_ok_and(|raw| first(&raw) == Some(&[]))
+    }
+
     fn read_fields(&mut self, message: &'a [u8]) -> Result<(), WireError> {
         for field in Fields::new(message) {
             match field? {

@@ -1,6 +1,5 @@
 //! pprof files in normal form: every column of values becomes a profile of its own type.
 
-mod advice;
 mod tables;
 
 #[cfg(test)]
@@ -15,6 +14,7 @@ use crate::ingest::decode::pprof::RawPprof;
 use crate::ingest::decode::protobuf::{Fields, Value};
 use crate::ingest::error::ProfileError;
 use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::advice::Subject;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frame, Frames};
 
@@ -33,7 +33,10 @@ pub(super) fn add(
     let mut tables = ProfileTables::read(&raw.tables)?;
     let columns = columns(raw, &tables, builder, name)?;
     let columns = fill(raw, columns, &mut tables, builder)?;
-    advice::warn(&columns, raw.duration_nanos, name, builder);
+    let has_values = |column: &&Column| column.samples.values.iter().any(|&value| value != 0);
+    let kinds = columns.iter().filter(has_values).map(|column| column.profile_type.sample().kind.as_str());
+    let naming = name.is_none_or(str::is_empty).then_some("send name=mutex or name=block");
+    Subject { kinds: kinds.collect(), duration: raw.duration_nanos.cast_unsigned(), naming }.warn(builder);
     for column in columns {
         let added = match column.overflow {
             Some(error) => Err(error),

@@ -202,9 +202,41 @@ async fn a_stack_is_defined_once_and_again_for_a_shard_that_lost_it() {
     assert_eq!(fixture.are_whole(push()).await, [false]);
 }
 
-// A sender that is asked to retry would retry for ever.
+/// The events of a thread, each with its fields.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut text = event.metadata().level().to_string();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            text.push_str(&format!(" {field}={value:?}"));
+        });
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+        tracing::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+
+    fn enter(&self, _: &tracing::Id) {}
+
+    fn exit(&self, _: &tracing::Id) {}
+}
+
+// A sender that gets a retryable status would retry for ever.
 #[tokio::test]
 async fn a_fault_of_varve_is_a_final_error() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
     let fixture = Fixture::new(FakeNode { is_faulty: true, ..FakeNode::default() });
     let error = fixture.push(pprof_push(pprof())).await.unwrap_err();
     assert_eq!(*fixture.node.are_whole.lock().unwrap(), [true, true], "it is tried once more, with all definitions");
@@ -217,6 +249,24 @@ async fn a_fault_of_varve_is_a_final_error() {
     let mut metrics = String::new();
     prometheus_client::encoding::text::encode(&mut metrics, &fixture.registry).unwrap();
     assert!(metrics.contains("varve_router_inconsistent_pushes_total{format=\"pprof\"} 1\n"), "{metrics}");
+    let lines = log.0.lock().unwrap().clone();
+    let [line] = lines.as_slice() else { panic!("one push is one line: {lines:#?}") };
+    for part in ["ERROR", "fault of varve", "tenant=", "format=\"pprof\"", "samples=1", "definitions are missing"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn a_fault_of_varve_is_logged_once_a_second_at_most() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let fixture = Fixture::new(FakeNode { is_faulty: true, ..FakeNode::default() });
+    let began = Instant::now();
+    for _ in 0..3 {
+        fixture.push(pprof_push(pprof())).await.unwrap_err();
+    }
+    let lines = log.0.lock().unwrap().len() as u64;
+    assert!(lines <= began.elapsed().as_secs() + 1, "{lines}");
 }
 
 // Such a push was refused for ever: the shard held no definition of the stack, and the push never had one.

@@ -16,6 +16,7 @@ use crate::ingest::decode::otlp::layout::Layout;
 use crate::ingest::decode::protobuf::{Fields, Value, WireError};
 use crate::ingest::error::ProfileError;
 use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::advice::Subject;
 use crate::ingest::normalize::builder::{Builder, check_label_value};
 
 /// The fields of a profile that are used; its samples are not read yet.
@@ -25,6 +26,7 @@ pub(crate) struct RawProfile<'a> {
     period_type: &'a [u8],
     period: i64,
     time_unix_nano: u64,
+    duration_nano: u64,
     samples: Vec<&'a [u8]>,
     attribute_indices: Vec<u64>,
     layout: Layout,
@@ -37,6 +39,7 @@ impl<'a> RawProfile<'a> {
             period_type: &[],
             period: 0,
             time_unix_nano: 0,
+            duration_nano: 0,
             samples: Vec::new(),
             attribute_indices: Vec::new(),
             layout,
@@ -47,6 +50,7 @@ impl<'a> RawProfile<'a> {
                 (1, value) => profile.sample_type = value.bytes(1)?,
                 (2, value) => profile.samples.push(value.bytes(2)?),
                 (3, value) => profile.time_unix_nano = value.fixed64(3)?,
+                (4, value) => profile.duration_nano = value.varint(4)?,
                 (5, value) => profile.period_type = value.bytes(5)?,
                 (6, value) => profile.period = value.int64(6)?,
                 (number, value) if number == attributes => value.varints(number, &mut profile.attribute_indices)?,
@@ -100,6 +104,11 @@ impl<'a> RawProfile<'a> {
         for sample in &self.samples {
             raw.read(sample, self.layout)?;
             raw.add(builder, dictionary, &mut common, &mut samples)?;
+        }
+        if samples.values.iter().any(|&value| value != 0) {
+            let kinds = vec![profile_type.sample().kind.as_str()];
+            let naming = (!context.is_named_contention()).then_some("name their scopes mutex and block");
+            Subject { kinds, duration: self.duration_nano, naming }.warn(builder);
         }
         let labels = [context.resource.labels.as_slice(), &context.scope_labels];
         builder.profile(&profile_type, &labels, samples, plan, |builder, stack, count, locations| {

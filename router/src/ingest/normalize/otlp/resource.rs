@@ -36,6 +36,9 @@ const SERVICE_NAMES: [&str; 9] = [
 /// Name of a service without a name.
 pub(crate) const UNKNOWN_SERVICE: &str = "unknown_service";
 
+/// Label with the name of a scope.
+const SCOPE_NAME: &str = "otel.scope.name";
+
 /// Labels and sample attributes of a resource.
 #[derive(Debug)]
 pub(crate) struct Resource {
@@ -87,6 +90,16 @@ impl Resource {
     }
 }
 
+impl ScopeContext<'_> {
+    /// Returns whether the scope's name distinguishes mutex from block profiles.
+    pub(crate) fn is_named_contention(&self) -> bool {
+        let is_name = |label: &Label| {
+            label.original_name.as_deref() == Some(SCOPE_NAME) && matches!(label.value.as_str(), "mutex" | "block")
+        };
+        self.scope_labels.iter().any(is_name)
+    }
+}
+
 fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
     if labels > count_max {
         Err(ProfileError::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX })
@@ -117,7 +130,7 @@ fn scope_labels<'a>(
     let mut labels = Vec::new();
     for field in Fields::new(scope) {
         let (prefix, attribute) = match field? {
-            (1, value) => ("otel.scope.name", text(builder, value.bytes(1)?)),
+            (1, value) => (SCOPE_NAME, text(builder, value.bytes(1)?)),
             (2, value) => ("otel.scope.version", text(builder, value.bytes(2)?)),
             (3, value) => ("otel.scope.", dictionary.key_value(builder, value.bytes(3)?)?),
             _ => continue,

@@ -1,6 +1,7 @@
 //! Export requests against the normal form that they must become.
 
 mod stacks;
+mod values;
 
 use prost::Message;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
@@ -14,11 +15,11 @@ use proto::otlp::resource::v1::Resource;
 use proto::{Push, limits};
 
 use crate::ingest::decode;
-use crate::ingest::decode::otlp::json::to_protobuf;
 use crate::ingest::error::IngestError;
 use crate::ingest::known_stacks::{DefinitionPlan, planned};
 use crate::ingest::normalize::push_of;
 use crate::ingest::request::Format;
+use crate::ingest::unpack::otlp_json::to_protobuf;
 
 const NOW: i64 = 1_790_000_000_000_000_000;
 const TIME: u64 = 1_790_000_000_000_000_000;

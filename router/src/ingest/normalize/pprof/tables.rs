@@ -191,7 +191,7 @@ impl<'a> ProfileTables<'a> {
         Ok(interned)
     }
 
-    /// 0: the location is in no mapping.
+    /// Returns the mapping of a location. It has none if the ID is 0 or, as in Go's reader, if no entry has the ID.
     fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<ProcessMapping, ProfileError> {
         if let Some(&known) = self.mappings.read.get(&id) {
             return Ok(known);
@@ -199,7 +199,7 @@ impl<'a> ProfileTables<'a> {
         let mut mapping = ProcessMapping::default();
         let mut file = 0;
         let mut build_id = 0;
-        let message = if id == 0 { &[] } else { self.mappings.get(id)? };
+        let message = self.mappings.by_id.get(&id).copied().filter(|_| id != 0).unwrap_or_default();
         for field in Fields::new(message) {
             match field? {
                 (2, value) => mapping.start = value.varint(2)?,

@@ -15,7 +15,8 @@ const NOW: i64 = 1_790_000_000_000_000_000;
 fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
     let format = Format::Pprof { name: name.map(str::to_owned), labels: labels.to_vec() };
     let normalize = |plan: &mut DefinitionPlan<'_>| push_of(&decode::decode(message, &format)?, now_ns, plan);
-    planned(None, normalize).map(|(push, _defined)| push)
+    let push = planned(None, normalize).map(|(push, _defined)| push);
+    push.map_err(|error| decode::recognized(error, message, &format))
 }
 
 /// The part of profile.proto that these tests write.
@@ -152,6 +153,17 @@ fn an_address_becomes_an_offset_in_its_file() {
     };
     assert_eq!(address, proto::Address::FileOffset(0x734));
     assert_eq!(push.profiles[0].samples.times_ns, [NOW - 5]);
+}
+
+// Go's reader does the same: such files exist.
+#[test]
+fn a_location_whose_mapping_does_not_exist_is_in_no_mapping() {
+    let push = push(&Profile { mapping: Vec::new(), ..profile(&[(3, 4)], &[1]) });
+    let stack = push.dictionary.stack(push.dictionary.pairs[push.profiles[0].samples.pairs[0] as usize].user);
+    let proto::Location::Address { mapping, address, .. } = push.dictionary.locations[stack[1] as usize] else {
+        panic!("it has no lines")
+    };
+    assert_eq!((push.dictionary.mapping(mapping), address), ((None, ""), proto::Address::Virtual(0x1234)));
 }
 
 #[test]
