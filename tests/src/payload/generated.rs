@@ -1,24 +1,24 @@
-//! Profiles that a property test makes up, and how they are written as pprof and as OTLP. Nothing is known here of
-//! what a receiver makes of them: that is what [`crate::payload::pprof`] and [`crate::payload::otlp_decoded`] read
-//! out of the bytes.
+//! Generated profiles, and their encoding as pprof and as OTLP.
+//!
+//! This module does not know the expected result of a push: [`crate::payload::pprof`] and
+//! [`crate::payload::otlp_decoded`] read it from the bytes.
 
 use std::collections::HashMap;
 
 use crate::payload::otlp::{Frame, Tables, key_value};
 use crate::payload::profilers::{Profiler, ValueType};
-use crate::payload::sample::is_gauge;
 use crate::payload::wire::{Message, Value, encode, packed, packed_fixed64s};
 
-/// A defect for which a profile is refused. In pprof it refuses all sample types.
+/// A defect because of which a profile is rejected. In pprof, it rejects all sample types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// It is valid, as far as its values are.
+    /// The profile is valid, if its values are.
     None,
     /// Its time is in 1999.
     TooOld,
     /// Its time is an hour ahead.
     Ahead,
-    /// A sample has two values and three timestamps; in pprof, more values than there are sample types.
+    /// A sample has two values and three timestamps; in pprof, it has more values than there are sample types.
     Shape,
 }
 
@@ -27,44 +27,79 @@ pub enum Defect {
 pub enum Shape {
     /// One value, at the profile's time.
     Value,
-    /// Timestamps alone, each of which counts 1.
+    /// Only timestamps, each of which counts 1.
     Timestamps,
-    /// As many values as timestamps.
+    /// The same number of values and timestamps.
     Both,
 }
+
+/// Versions of OTLP whose field numbers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `profile_id` is field 8.
+    V1_8,
+    /// `profile_id` is field 7.
+    V1_9,
+    /// OTLP 1.10 and 1.11.
+    Newest,
+}
+
+impl Layout {
+    /// Field numbers of `values`, `attribute_indices` and `link_index` inside `Sample`.
+    fn of_sample(self) -> [u32; 3] {
+        if self == Self::Newest { [4, 2, 3] } else { [2, 3, 4] }
+    }
+
+    /// Field numbers of `profile_id` and `attribute_indices` inside `Profile`.
+    fn of_profile(self) -> [u32; 2] {
+        if self == Self::V1_8 { [8, 12] } else { [7, 11] }
+    }
+}
+
+/// Number of different frames.
+pub const FRAMES: u8 = 24;
+
+/// Number of different labels. The last has the same key twice.
+pub const LABELS: u8 = 6;
 
 /// One sample.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Leaf first: see [`frame`]. None is the empty stack.
+    /// Numbers of its frames ([`frame`]), leaf first; empty for the empty stack.
     pub stack: Vec<u8>,
-    /// As many as the profiler has sample types.
+    /// One value per sample type of the profiler.
     pub values: Vec<i64>,
-    /// 0: no label.
+    /// Number of its label, less than [`LABELS`]; 0 for none.
     pub label: u8,
-    /// Seconds before the profile's time; as many as the sample was seen. Only OTLP has them.
+    /// Times of the sample, in seconds before the profile's time. Only OTLP has them.
     pub seconds_before: Vec<u32>,
 }
 
-/// One profile: in OTLP it becomes one for each sample type.
+/// One profile. In OTLP it is written as one profile per sample type.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Whose sample types it has.
+    /// Profiler whose sample types it has.
     pub profiler: &'static Profiler,
-    /// Why it is refused.
+    /// Defect because of which it is rejected, if any.
     pub defect: Defect,
-    /// Of OTLP.
+    /// Shape of the values in OTLP.
     pub shape: Shape,
     /// Samples.
     pub samples: Vec<Seen>,
 }
 
-/// A frame by its number: some have an inlined call, some are the kernel's. `names`: what all names begin with.
+/// Returns the frame with this number. Some have an inlined call, some are in the kernel, some have no name. `names` is
+/// the prefix of all names.
 #[must_use]
 pub fn frame(names: &str, number: u8) -> Frame {
     let name = format!("{names}f{number}");
     match number % 7 {
         3 => Frame::Named(vec![format!("{names}inlined{number}"), name]),
+        5 => Frame::Native {
+            build_id: if number == 12 { String::new() } else { format!("0a0b0c0d0e0f{number:02x}") },
+            file: if number == 19 { String::new() } else { format!("/no/such/{names}lib{number}.so") },
+            address: 0x40_0000 + u64::from(number) * 16,
+        },
         6 => Frame::Kernel(name),
         _ => Frame::Named(vec![name]),
     }
@@ -79,7 +114,7 @@ impl Profile {
         }
     }
 
-    /// As a pprof.
+    /// Encodes the profile as pprof.
     #[must_use]
     pub fn pprof(&self, names: &str, now_ns: u64) -> Vec<u8> {
         let mut tables = PprofTables::default();
@@ -93,9 +128,7 @@ impl Profile {
             let more = (self.defect == Defect::Shape).then_some(1);
             let values = sample.values.iter().copied().chain(more).map(i64::cast_unsigned);
             let mut fields: Message = vec![(1, packed(locations)), (2, packed(values))];
-            if sample.label > 0 {
-                fields.push((3, tables.label(sample.label)));
-            }
+            fields.extend(labels(sample.label).map(|label| (3, tables.label(label))));
             message.push((2, (&fields).into()));
         }
         message.extend([(9, self.time(now_ns).into()), (10, u64::from(has_duration).into())]);
@@ -110,11 +143,12 @@ impl Profile {
 /// Tables to which the samples of a pprof refer.
 #[derive(Default)]
 struct PprofTables {
-    /// Without the empty one.
+    /// String table without its first entry, the empty string.
     strings: Vec<String>,
     ids: HashMap<String, u64>,
     locations: HashMap<u8, u64>,
     functions: u64,
+    mappings: u64,
     definitions: Message,
 }
 
@@ -135,7 +169,7 @@ impl PprofTables {
         (&vec![(1, Value::from(self.string(kind))), (2, self.string(unit).into())]).into()
     }
 
-    /// Some are text, some are numbers with a unit.
+    /// Returns a label: some are text, some are numbers with a unit.
     fn label(&mut self, label: u8) -> Value {
         if label.is_multiple_of(2) {
             let key = self.string("handler");
@@ -154,12 +188,16 @@ impl PprofTables {
         let id = self.locations.len() as u64 + 1;
         self.locations.insert(number, id);
         let frame = frame(names, number);
-        let (functions, mapping) = match &frame {
-            Frame::Named(functions) => (functions.as_slice(), 1),
-            Frame::Kernel(function) => (std::slice::from_ref(function), 2),
-            Frame::Native { .. } | Frame::Abort(_) => panic!("generated frames have names"),
+        let no_functions: &[String] = &[];
+        let (functions, mapping, address) = match &frame {
+            Frame::Named(functions) => (functions.as_slice(), PROGRAM, id * 16),
+            Frame::Kernel(function) => (std::slice::from_ref(function), KERNEL, id * 16),
+            // The mapping of a binary without a name does not exist.
+            Frame::Native { file, address, .. } if file.is_empty() => (no_functions, NO_MAPPING, *address),
+            Frame::Native { build_id, file, address } => (no_functions, self.mapping(build_id, file), *address),
+            Frame::Abort(_) => panic!("no generated frame is a marker"),
         };
-        let mut location: Message = vec![(1, id.into()), (2, Value::from(mapping)), (3, (id * 16).into())];
+        let mut location: Message = vec![(1, id.into()), (2, mapping.into()), (3, address.into())];
         for name in functions {
             self.functions += 1;
             let function: Message = vec![(1, self.functions.into()), (2, self.string(name).into())];
@@ -169,81 +207,123 @@ impl PprofTables {
         }
         self.definitions.push((4, (&location).into()));
         if id == 1 {
-            for (id, file) in [(1_u64, "/bin/program"), (2, "[kernel.kallsyms]")] {
+            for (id, file) in [(PROGRAM, "/bin/program"), (KERNEL, "[kernel.kallsyms]")] {
                 let mapping: Message = vec![(1, id.into()), (5, self.string(file).into())];
                 self.definitions.push((3, (&mapping).into()));
             }
         }
         id
     }
+
+    /// Adds a mapping. Addresses of a binary with a build ID are inside its mapping, others are not.
+    fn mapping(&mut self, build_id: &str, file: &str) -> u64 {
+        self.mappings += 1;
+        let id = NO_MAPPING + self.mappings;
+        let limit: u64 = if build_id.is_empty() { 0x30_0000 } else { 0x50_0000 };
+        let mut mapping: Message = vec![(1, id.into()), (2, 0x20_0000.into()), (3, limit.into()), (4, 0x1000.into())];
+        mapping.extend([(5, self.string(file).into()), (6, self.string(build_id).into())]);
+        self.definitions.push((3, (&mapping).into()));
+        id
+    }
 }
 
-/// As an OTLP export request, layout 1.11: each element of `resources` is a resource's profiles, in one scope.
-/// Resources have the label `resource`, so that equal profiles of two of them are two series.
+/// Ids of mappings in a pprof.
+const PROGRAM: u64 = 1;
+const KERNEL: u64 = 2;
+/// An ID that no mapping has.
+const NO_MAPPING: u64 = 3;
+
+/// The labels of a sample: the last of [`LABELS`] is two with the same key.
+fn labels(label: u8) -> impl Iterator<Item = u8> {
+    let of_key = (label == LABELS - 1).then_some([2, 4]);
+    let only = (label > 0 && of_key.is_none()).then_some(label);
+    only.into_iter().chain(of_key.into_iter().flatten())
+}
+
+/// Encodes profiles as an OTLP export request. Each element of `resources` has the profiles of a resource, in one
+/// scope. Resources differ in the label `resource`, so that equal profiles of two resources are two series.
 #[must_use]
-pub fn otlp(service: &str, names: &str, resources: &[Vec<Profile>], now_ns: u64) -> Message {
-    let mut tables = Tables::default();
-    let mut stacks: HashMap<&[u8], u64> = HashMap::new();
+pub fn otlp(layout: Layout, service: &str, names: &str, resources: &[Vec<Profile>], now_ns: u64) -> Message {
+    let mut writer = OtlpWriter { layout, now_ns, tables: Tables::default(), stacks: HashMap::new() };
     let mut request = Message::new();
     for (number, profiles) in resources.iter().enumerate() {
         let mut scope = Message::new();
         for profile in profiles {
-            for sample in &profile.samples {
-                stacks.entry(&sample.stack).or_insert_with(|| {
-                    let frames: Vec<Frame> = sample.stack.iter().map(|&number| frame(names, number)).collect();
-                    if frames.is_empty() { 0 } else { tables.stack(&frames) }
-                });
-            }
+            writer.add_stacks(names, profile);
             let columns = 0..profile.profiler.sample_types.len();
-            scope.extend(columns.map(|column| (2, otlp_profile(&mut tables, &stacks, profile, column, now_ns))));
+            scope.extend(columns.map(|column| (2, writer.profile(profile, column))));
         }
         let resource = [("service.name", service), ("resource", &number.to_string())];
         let resource: Message =
             resource.iter().map(|(name, value)| (1, Value::from(&key_value(name, value)))).collect();
         request.push((1, (&vec![(1, Value::from(&resource)), (2, (&scope).into())]).into()));
     }
-    request.push((2, (&tables.finish()).into()));
+    request.push((2, (&writer.tables.finish()).into()));
     request
 }
 
-fn otlp_profile(
-    tables: &mut Tables,
-    stacks: &HashMap<&[u8], u64>,
-    profile: &Profile,
-    column: usize,
+/// Writes the profiles of an OTLP request.
+struct OtlpWriter<'p> {
+    layout: Layout,
     now_ns: u64,
-) -> Value {
-    let time = profile.time(now_ns);
-    let Profiler { sample_types, period_type, period, .. } = *profile.profiler;
-    let mut value_type =
-        |(kind, unit): ValueType| -> Message { vec![(1, tables.string(kind).into()), (2, tables.string(unit).into())] };
-    let mut message: Message = vec![(1, (&value_type(sample_types[column])).into())];
-    message.extend([(3, Value::Fixed64(time)), (4, 1_000_000_000.into())]);
-    message.extend([(5, (&value_type(period_type)).into()), (6, period.into())]);
-    for sample in &profile.samples {
-        let mut fields: Message = vec![(1, stacks[sample.stack.as_slice()].into())];
-        if sample.label > 0 {
-            fields.push((2, packed([tables.attribute("handler", &format!("/path/{}", sample.label))])));
+    tables: Tables,
+    /// Indices of stacks that were written, by their frames.
+    stacks: HashMap<&'p [u8], u64>,
+}
+
+impl<'p> OtlpWriter<'p> {
+    fn add_stacks(&mut self, names: &str, profile: &'p Profile) {
+        for sample in &profile.samples {
+            self.stacks.entry(&sample.stack).or_insert_with(|| {
+                let frames: Vec<Frame> = sample.stack.iter().map(|&number| frame(names, number)).collect();
+                if frames.is_empty() { 0 } else { self.tables.stack(&frames) }
+            });
         }
+    }
+
+    fn value_type(&mut self, (kind, unit): ValueType) -> Value {
+        (&vec![(1, Value::from(self.tables.string(kind))), (2, self.tables.string(unit).into())]).into()
+    }
+
+    fn profile(&mut self, profile: &Profile, column: usize) -> Value {
+        let Profiler { name, sample_types, period_type, period, .. } = *profile.profiler;
+        let [id, attributes] = self.layout.of_profile();
+        let mut message: Message = vec![(1, self.value_type(sample_types[column]))];
+        let samples = profile.samples.iter().map(|sample| (2, self.sample(profile, sample, column)));
+        message.extend(samples.collect::<Vec<_>>());
+        message.extend([(3, Value::Fixed64(profile.time(self.now_ns))), (4, 1_000_000_000.into())]);
+        message.extend([(5, self.value_type(period_type)), (6, period.into())]);
+        // These two fields distinguish 1.8 from 1.9.
+        message.push((id, vec![7; 16].into()));
+        message.push((attributes, packed([self.tables.attribute("profiler.name", name)])));
+        (&message).into()
+    }
+
+    fn sample(&mut self, profile: &Profile, sample: &Seen, column: usize) -> Value {
+        let [values_field, attributes_field, link_field] = self.layout.of_sample();
+        let mut fields: Message = vec![(1, self.stacks[sample.stack.as_slice()].into())];
+        let attributes: Vec<u64> =
+            labels(sample.label).map(|label| self.tables.attribute("handler", &format!("/path/{label}"))).collect();
+        if !attributes.is_empty() {
+            fields.push((attributes_field, packed(attributes)));
+        }
+        let time = profile.time(self.now_ns);
         let value = sample.values[column].cast_unsigned();
         let times = || sample.seconds_before.iter().map(|&before| time - u64::from(before) * 1_000_000_000);
-        // Of a gauge only the newest time counts, so all of its values have the same.
-        let shape = if is_gauge(&format!(":{}", sample_types[column].0)) { Shape::Value } else { profile.shape };
-        let (values, times): (Vec<u64>, Vec<u64>) = match (profile.defect, shape) {
+        let (values, times): (Vec<u64>, Vec<u64>) = match (profile.defect, profile.shape) {
             (Defect::Shape, _) => (vec![value; 2], vec![time; 3]),
             (_, Shape::Value) => (vec![value], Vec::new()),
             (_, Shape::Timestamps) => (Vec::new(), times().collect()),
             (_, Shape::Both) => (vec![value; sample.seconds_before.len()], times().collect()),
         };
-        // A link that is not set tells this layout from the ones before it.
-        fields.push((3, 0.into()));
+        // A link that is not set distinguishes the layouts up to 1.9 from later ones.
+        fields.push((link_field, 0.into()));
         if !values.is_empty() {
-            fields.push((4, packed(values)));
+            fields.push((values_field, packed(values)));
         }
         if !times.is_empty() {
             fields.push((5, packed_fixed64s(&times)));
         }
-        message.push((2, (&fields).into()));
+        (&fields).into()
     }
-    (&message).into()
 }

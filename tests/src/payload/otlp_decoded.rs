@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use crate::payload::otlp::now_ns;
 use crate::payload::sample::{
     Expected, Multiset, Sample, address_location, is_possible, line, lines_location, names, profile_type, stored_value,
+    unnamed,
 };
 use crate::payload::wire::{Message, Value, all, decode, fixed64s, inner, number, numbers};
 
@@ -24,13 +25,13 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// The samples of a request that is valid throughout.
+/// Reads the samples of a request without any invalid part.
 #[must_use]
 pub fn read(request: &[u8]) -> Multiset {
     expected(request).samples
 }
 
-/// Content of a request, and the profiles of it that must be stored.
+/// Reads the content of a request, and the profiles of it that must be stored.
 #[must_use]
 pub fn expected(request: &[u8]) -> Expected {
     let request = decode(request);
@@ -191,13 +192,14 @@ impl Tables {
 
     fn profile(&self, profile: &Message, layout: Layout, labels: &Pairs, siblings: &Pairs, out: &mut Expected) {
         let period = number(profile, 6).cast_signed();
-        let (id, scale) = profile_type(&self.value_type(profile, 1), siblings, &self.value_type(profile, 5), period);
+        let (id, scale) =
+            profile_type("", &self.value_type(profile, 1), siblings, &self.value_type(profile, 5), period);
         let labels: Pairs = labels.iter().cloned().chain([("__profile_type__".to_owned(), id.clone())]).collect();
         let of_type = TypeOf { id: &id, scale, labels: &labels, now_ns: now_ns() };
-        out.add(&id, self.samples(profile, layout, &of_type));
+        out.add(&id, &labels, self.samples(profile, layout, &of_type));
     }
 
-    /// The samples of a profile with their names and values; `None` where one of them cannot be.
+    /// Reads the samples of a profile with their names and values; `None` if one of them is invalid.
     fn samples(
         &self,
         profile: &Message,
@@ -210,6 +212,8 @@ impl Tables {
         for sample in all(profile, 2).map(decode) {
             let mut own = self.attributes(&numbers(&sample, attribute_indices));
             own.extend(self.link(number(&sample, link)));
+            // Of equal keys, the first counts.
+            own.reverse();
             let names = names([&common[..], &own, of_type.labels]);
             let stack = self.stack(number(&sample, 1));
             let functions = self.functions(number(&sample, 1));
@@ -230,12 +234,16 @@ impl Tables {
         Some(out)
     }
 
-    /// Names of functions, root first; inlined ones are frames of their own.
+    /// Returns the names of the functions, root first; each inlined call is a separate frame.
     fn functions(&self, at: u64) -> Vec<String> {
         let indices = self.stacks.get(index(at)).map(|stack| numbers(stack, 1)).unwrap_or_default();
-        let lines = |&location: &u64| all(&self.locations[index(location)], 3).map(decode).collect::<Vec<_>>();
         let name = |line: Message| self.string(&self.functions[index(number(&line, 1))], 1).to_owned();
-        let mut out: Vec<String> = indices.iter().flat_map(lines).map(name).collect();
+        let names = |&location: &u64| {
+            let location = &self.locations[index(location)];
+            let lines: Vec<String> = all(location, 3).map(decode).map(name).collect();
+            if lines.is_empty() { vec![unnamed(&self.binary(location), number(location, 2))] } else { lines }
+        };
+        let mut out: Vec<String> = indices.iter().flat_map(names).collect();
         out.reverse();
         out
     }
@@ -248,7 +256,7 @@ impl Tables {
         vec![("trace_id".to_owned(), hex(1)), ("span_id".to_owned(), hex(2))]
     }
 
-    /// Root first.
+    /// Returns the stack, root first.
     fn stack(&self, at: u64) -> Vec<String> {
         let indices = self.stacks.get(index(at)).map(|stack| numbers(stack, 1)).unwrap_or_default();
         indices.iter().rev().map(|&location| self.location(&self.locations[index(location)])).collect()
@@ -258,12 +266,17 @@ impl Tables {
         let attributes = self.attributes(&numbers(location, 4));
         let frame_type =
             attributes.iter().find(|(key, _)| key == "profile.frame.type").map(|(_, value)| value.as_str());
-        let mapping = &self.mappings[index(number(location, 1))];
-        let file = self.string(mapping, 4);
+        let [build_id, file] = self.binary(location);
         let lines: Vec<String> = all(location, 3).map(|line| self.line(&decode(line))).collect();
         if !lines.is_empty() {
-            return lines_location(file, frame_type.unwrap_or_default(), &lines);
+            return lines_location(&file, frame_type.unwrap_or_default(), &lines);
         }
+        address_location([&build_id, &file], false, number(location, 2), frame_type.unwrap_or("native"))
+    }
+
+    /// Build ID, with its kind, and file of a location's mapping.
+    fn binary(&self, location: &Message) -> [String; 2] {
+        let mapping = &self.mappings[index(number(location, 1))];
         let of_mapping = self.attributes(&numbers(mapping, 5));
         let build_id = |kind: &str| {
             let key = format!("process.executable.build_id.{kind}");
@@ -271,7 +284,7 @@ impl Tables {
             found.map(|(_, value)| format!("{}:{value}", if kind == "profiling" { "htlhash" } else { kind }))
         };
         let build_id = ["gnu", "go", "htlhash", "profiling"].into_iter().find_map(build_id).unwrap_or_default();
-        address_location([&build_id, file], false, number(location, 2), frame_type.unwrap_or("native"))
+        [build_id, self.string(mapping, 4).to_owned()]
     }
 
     fn line(&self, message: &Message) -> String {
@@ -283,7 +296,7 @@ impl Tables {
     }
 }
 
-/// A value as queries see it.
+/// Returns a value as queries see it.
 fn text_of(value: &Json) -> String {
     match value {
         Json::Null => String::new(),

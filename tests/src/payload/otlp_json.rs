@@ -1,4 +1,4 @@
-//! An OTLP export request of layout 1.11 in JSON, written from the names of its fields.
+//! Encoder of OTLP export requests of layout 1.11 as JSON, by the names of fields.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -17,11 +17,13 @@ enum Kind {
     /// fixed64.
     Time,
     Times,
+    /// Bytes in hexadecimal.
+    Id,
     Inner(&'static [Field]),
     Inners(&'static [Field]),
 }
 
-use Kind::{Inner, Inners, Long, Longs, Number, Numbers, Text, Texts, Time, Times};
+use Kind::{Id, Inner, Inners, Long, Longs, Number, Numbers, Text, Texts, Time, Times};
 
 struct Field(u32, &'static str, Kind);
 
@@ -43,6 +45,8 @@ const PROFILE: &[Field] = &[
     Field(4, "durationNano", Long),
     Field(5, "periodType", Inner(VALUE_TYPE)),
     Field(6, "period", Long),
+    Field(7, "profileId", Id),
+    Field(11, "attributeIndices", Numbers),
 ];
 const SCOPE_PROFILES: &[Field] = &[Field(2, "profiles", Inners(PROFILE))];
 const RESOURCE_PROFILES: &[Field] =
@@ -72,7 +76,7 @@ const DICTIONARY: &[Field] = &[
 const REQUEST: &[Field] =
     &[Field(1, "resourceProfiles", Inners(RESOURCE_PROFILES)), Field(2, "dictionary", Inner(DICTIONARY))];
 
-/// The request in JSON.
+/// Encodes the request as JSON.
 #[must_use]
 pub fn of_request(request: &Message) -> Vec<u8> {
     object(request, REQUEST).to_string().into_bytes()
@@ -98,6 +102,7 @@ fn object(message: &Message, fields: &[Field]) -> Json {
             Longs => longs(numbers(message, *number)),
             Time => json!(numbers(message, *number)[0].to_string()),
             Times => longs(fixed64s(message, *number)),
+            Id => bytes(values[0]).iter().map(|byte| format!("{byte:02x}")).collect::<String>().into(),
             Inner(fields) => object(&decode(bytes(values[0])), fields),
             Inners(fields) => values.iter().map(|value| object(&decode(bytes(value)), fields)).collect(),
         };

@@ -6,14 +6,14 @@ use std::io::{Read as _, Write as _};
 use crate::payload::otlp::now_ns;
 use crate::payload::sample::{
     Expected, Folded, Multiset, Sample, address_location, is_possible, line, lines_location, names, profile_type,
-    stored_value,
+    stored_value, unnamed,
 };
 use crate::payload::wire::{Message, Value, all, decode, encode, inner, number, numbers};
 
 /// A type and its unit.
 type ValueType = (String, String);
 
-/// The bytes of a gzip member.
+/// Compresses bytes to a gzip member.
 #[must_use]
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -21,7 +21,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The message inside, compressed or not.
+/// Returns the message in a file that may be compressed.
 #[must_use]
 pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
@@ -32,7 +32,7 @@ pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same profile, gzipped, taken at this time.
+/// Returns the same profile with this time, gzipped.
 #[must_use]
 pub fn at_time(bytes: &[u8], time_ns: u64) -> Vec<u8> {
     let mut message = decode(&unpacked(bytes));
@@ -41,7 +41,15 @@ pub fn at_time(bytes: &[u8], time_ns: u64) -> Vec<u8> {
     gzip(&encode(&message))
 }
 
-/// A pprof of one type: stacks (leaf first) and a value for each.
+/// The same profile, not compressed, without a time.
+#[must_use]
+pub fn without_time(bytes: &[u8]) -> Vec<u8> {
+    let mut message = decode(&unpacked(bytes));
+    message.retain(|(field, _)| *field != 9);
+    encode(&message)
+}
+
+/// Builds a pprof of one type: stacks (leaf first) with one value each.
 #[must_use]
 pub fn build(kind: ValueType, period: Option<(ValueType, u64)>, stacks: &[(&[&str], i64)], time_ns: u64) -> Vec<u8> {
     let mut strings: Vec<String> = vec![String::new()];
@@ -82,11 +90,13 @@ pub fn build(kind: ValueType, period: Option<(ValueType, u64)>, stacks: &[(&[&st
     encode(&message)
 }
 
-/// A profile, read.
+/// A decoded profile.
 #[derive(Debug)]
 pub struct Profile {
     /// (type, unit) of each column of values.
     pub sample_types: Vec<ValueType>,
+    /// Name of the profile types, if the push has one; otherwise empty.
+    name: String,
     message: Message,
     strings: Vec<String>,
     locations: HashMap<u64, Message>,
@@ -104,10 +114,27 @@ impl Profile {
         let locations = by_id(4);
         let functions = by_id(5);
         let mappings = by_id(3);
-        let mut profile = Self { sample_types: Vec::new(), message, strings, locations, functions, mappings };
+        let mut profile =
+            Self { sample_types: Vec::new(), name: String::new(), message, strings, locations, functions, mappings };
         profile.sample_types =
             all(&profile.message, 1).map(|value_type| profile.value_type(&decode(value_type))).collect();
         profile
+    }
+
+    /// The profile, as pushed with a name for its types.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// The profile, whose time is that of its receipt if it has none.
+    #[must_use]
+    pub fn received_at(mut self, time_ns: u64) -> Self {
+        if number(&self.message, 9) == 0 {
+            self.message.push((9, time_ns.into()));
+        }
+        self
     }
 
     fn string(&self, message: &Message, field: u32) -> &str {
@@ -118,12 +145,13 @@ impl Profile {
         (self.string(message, 1).to_owned(), self.string(message, 2).to_owned())
     }
 
-    /// The stored types, and the factor of the values, of each column.
+    /// Returns the stored type of each column, and the factor of its values.
     #[must_use]
     pub fn profile_types(&self) -> Vec<(String, i64)> {
         let period = self.value_type(&inner(&self.message, 11));
         let value = number(&self.message, 12).cast_signed();
-        self.sample_types.iter().map(|kind| profile_type(kind, &self.sample_types, &period, value)).collect()
+        let stored = |kind| profile_type(&self.name, kind, &self.sample_types, &period, value);
+        self.sample_types.iter().map(stored).collect()
     }
 
     /// Returns whether every location has lines.
@@ -132,13 +160,13 @@ impl Profile {
         self.locations.values().all(|location| all(location, 4).next().is_some())
     }
 
-    /// The samples as a node should have them, in the series of these labels. The profile must have a time.
+    /// Returns the samples that a node should store, in the series of these labels. The profile must have a time.
     #[must_use]
     pub fn samples(&self, labels: &[(String, String)]) -> Multiset {
         self.expected(labels).expect("a profile that may be stored").samples
     }
 
-    /// Content of the profile, and the sample types of it that must be stored. `None` if it must be refused.
+    /// Returns the content of the profile, and the sample types that must be stored. `None` if it must be rejected.
     #[must_use]
     pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
         let time_ns = number(&self.message, 9);
@@ -151,29 +179,36 @@ impl Profile {
         for (column, (id, scale)) in self.profile_types().into_iter().enumerate() {
             let of_type = [("__profile_type__".to_owned(), id.clone())];
             let read = |sample: &Message| {
-                let attributes: Vec<(String, String)> =
+                let mut attributes: Vec<(String, String)> =
                     all(sample, 3).map(|label| self.attribute(&decode(label))).collect();
+                // Of equal keys, the first counts.
+                attributes.reverse();
                 let names = names([&attributes[..], labels, &of_type]);
                 let stack = numbers(sample, 1).iter().rev().map(|id| self.location(&self.locations[id])).collect();
                 let value = stored_value(&id, numbers(sample, 2)[column].cast_signed(), scale)?;
                 Some((Sample { names, stack, time_ns: i64::try_from(time_ns).ok()? }, self.names(sample), value))
             };
-            out.add(&id, samples.iter().map(read).collect());
+            let series = [labels, &of_type].concat();
+            out.add(&id, &series, samples.iter().map(read).collect());
         }
         Some(out)
     }
 
-    /// Names of functions, root first; inlined ones are frames of their own.
+    /// Returns the names of the functions, root first; each inlined call is a separate frame.
     fn names(&self, sample: &Message) -> Vec<String> {
-        let lines = |id: &u64| all(&self.locations[id], 4).map(decode).collect::<Vec<_>>();
         let name = |line: Message| self.string(&self.functions[&number(&line, 1)], 2).to_owned();
-        let mut names: Vec<String> = numbers(sample, 1).iter().flat_map(lines).map(name).collect();
+        let of_location = |id: &u64| {
+            let location = &self.locations[id];
+            let lines: Vec<String> = all(location, 4).map(decode).map(name).collect();
+            if lines.is_empty() { vec![unnamed(&self.binary(location), self.address(location).1)] } else { lines }
+        };
+        let mut names: Vec<String> = numbers(sample, 1).iter().flat_map(of_location).collect();
         names.reverse();
         names
     }
 
-    /// Sums by names from root to leaf of one column; inlined functions are frames of their own, a function without a
-    /// name is `?`. Values as they stand.
+    /// Returns the sums of one column by stack, as names from root to leaf. Each inlined call is a separate frame, an
+    /// unnamed function is `?`, and values are unchanged.
     #[must_use]
     pub fn folded(&self, column: usize) -> Folded {
         let mut out = Folded::new();
@@ -191,26 +226,41 @@ impl Profile {
     }
 
     fn location(&self, location: &Message) -> String {
-        let mapping = self.mappings.get(&number(location, 2));
-        let file = mapping.map_or("", |mapping| self.string(mapping, 5));
+        let [build_id, file] = self.binary(location);
         let is_kernel = file.starts_with("[kernel");
         let lines: Vec<String> = all(location, 4).map(|line| self.line(&decode(line))).collect();
         if !lines.is_empty() {
-            return lines_location(file, if is_kernel { "kernel" } else { "" }, &lines);
+            return lines_location(&file, if is_kernel { "kernel" } else { "" }, &lines);
         }
-        let build_id = mapping.map_or("", |mapping| self.string(mapping, 6));
+        let (is_offset, address) = self.address(location);
+        address_location([&build_id, &file], is_offset, address, if is_kernel { "kernel" } else { "native" })
+    }
+
+    /// The mapping of a location. A mapping that does not exist is none.
+    fn mapping(&self, location: &Message) -> Option<&Message> {
+        self.mappings.get(&number(location, 2))
+    }
+
+    /// Build ID, with its kind, and file of a location's mapping.
+    fn binary(&self, location: &Message) -> [String; 2] {
+        let text = |field| self.mapping(location).map_or("", |mapping| self.string(mapping, field));
+        let build_id = text(6);
         let is_hex = build_id.len().is_multiple_of(2) && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let build_id = match build_id {
             "" => String::new(),
             id if is_hex => format!("gnu:{}", id.to_lowercase()),
             id => format!("go:{id}"),
         };
-        // A process address inside its mapping is an offset in the file.
+        [build_id, text(5).to_owned()]
+    }
+
+    /// A process address inside its mapping is an offset in the file (true); any other stays.
+    fn address(&self, location: &Message) -> (bool, u64) {
         let address = number(location, 3);
-        let [start, limit, offset] = [2, 3, 4].map(|field| mapping.map_or(0, |mapping| number(mapping, field)));
+        let of_mapping = |field| self.mapping(location).map_or(0, |mapping| number(mapping, field));
+        let [start, limit, offset] = [2, 3, 4].map(of_mapping);
         let is_inside = start <= address && address < limit;
-        let address = if is_inside { address - start + offset } else { address };
-        address_location([&build_id, file], is_inside, address, if is_kernel { "kernel" } else { "native" })
+        (is_inside, if is_inside { address - start + offset } else { address })
     }
 
     fn line(&self, message: &Message) -> String {

@@ -6,15 +6,15 @@ pub type ValueType = (&'static str, &'static str);
 /// One kind of profile of one profiler.
 #[derive(Debug)]
 pub struct Profiler {
-    /// For messages of failed tests.
+    /// Name for messages of failed tests.
     pub name: &'static str,
     /// Columns of values.
     pub sample_types: &'static [ValueType],
-    /// Type and unit of the period; empty where the profiler gives none.
+    /// Type and unit of the period; empty if the profiler gives none.
     pub period_type: ValueType,
-    /// In the unit of the period; 0 where the profiler gives none.
+    /// Period, in its unit; 0 if the profiler gives none.
     pub period: u64,
-    /// True if the profile is of an interval, and not since the process started.
+    /// True if the profile covers an interval, and not the time since the process started.
     pub has_duration: bool,
 }
 
@@ -23,6 +23,22 @@ const SAMPLES: ValueType = ("samples", "count");
 const HEAP: &[ValueType] =
     &[("alloc_objects", "count"), ("alloc_space", "bytes"), ("inuse_objects", "count"), ("inuse_space", "bytes")];
 const CONTENTIONS: &[ValueType] = &[("contentions", "count"), ("delay", "nanoseconds")];
+const DATADOG_PYTHON: &[ValueType] = &[
+    ("cpu-time", "nanoseconds"),
+    ("wall-time", "nanoseconds"),
+    ("exception-samples", "count"),
+    ("alloc-samples", "count"),
+    ("alloc-space", "bytes"),
+    ("heap-space", "bytes"),
+];
+const DATADOG_RUBY: &[ValueType] = &[
+    ("cpu-time", "nanoseconds"),
+    ("cpu-samples", "count"),
+    ("wall-time", "nanoseconds"),
+    ("alloc-samples", "count"),
+    ("heap-live-samples", "count"),
+    ("heap-live-size", "bytes"),
+];
 const NONE: ValueType = ("", "");
 
 const fn profiler(
@@ -35,7 +51,7 @@ const fn profiler(
     Profiler { name, sample_types, period_type, period, has_duration }
 }
 
-/// All of them.
+/// All profilers.
 pub const PROFILERS: &[Profiler] = &[
     profiler("go cpu", &[SAMPLES, CPU], CPU, 10_000_000, true),
     profiler("go heap", HEAP, ("space", "bytes"), 524_288, false),
@@ -64,5 +80,8 @@ pub const PROFILERS: &[Profiler] = &[
     profiler(".net cpu", &[CPU], CPU, 9_000_000, true),
     profiler(".net exceptions", &[("exception", "count")], NONE, 0, true),
     profiler(".net locks", &[("lock_count", "count"), ("lock_time", "nanoseconds")], NONE, 0, true),
+    profiler("async-profiler live", &[("live", "count")], ("objects", "count"), 1, true),
+    profiler("datadog python", DATADOG_PYTHON, NONE, 0, true),
+    profiler("datadog ruby", DATADOG_RUBY, NONE, 0, true),
     profiler("perf samples", &[SAMPLES], ("event", "count"), 1, true),
 ];

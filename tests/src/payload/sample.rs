@@ -1,17 +1,16 @@
-//! A sample, as read from a pushed payload and as read from a node.
+//! A sample, as decoded from a payload or as read from a node.
 //!
-//! Stacks are written from root to leaf, one text for each location with all that tells it from others. Labels of the
-//! series and attributes of the sample are one set of names, as queries see them: a label hides an attribute of the
-//! same name.
+//! A stack is a list of texts from root to leaf, one per location, with all its properties. Labels of the series and
+//! attributes of the sample are one set of names, as queries see them: a label hides an attribute of the same name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything about a sample but its value.
+/// All properties of a sample except its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Labels and attributes by name, as queries write it; none is empty.
+    /// Labels and attributes by name, as in queries; none is empty.
     pub names: BTreeMap<String, String>,
-    /// Root first.
+    /// Locations of the stack, root first.
     pub stack: Vec<String>,
     /// Nanoseconds since 1970.
     pub time_ns: i64,
@@ -23,30 +22,59 @@ pub type Folded = BTreeMap<Vec<String>, i128>;
 /// Content of a push, and the part of it that must be stored.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Profiles of which nothing is wrong: of a pprof, its sample types.
+    /// Number of valid profiles; for a pprof, of its sample types.
     pub accepted: u64,
-    /// The others.
+    /// Number of invalid profiles.
     pub rejected: u64,
-    /// The samples of accepted profiles.
+    /// The samples of accepted profiles, without those that are dropped.
     pub samples: Multiset,
-    /// Their stacks, by profile type.
-    pub folded: BTreeMap<String, Folded>,
+    /// Samples of accepted profiles, by profile type and labels of the series.
+    series: BTreeMap<(String, BTreeMap<String, String>), Vec<Weighted>>,
 }
 
+/// A stack of names from root to leaf, the time of its sample and its value.
+type Weighted = (Vec<String>, i64, i128);
+
 impl Expected {
-    /// Adds what the push says of one profile: its type, its samples, each with its names from root to leaf and its
-    /// value.
-    pub fn add(&mut self, id: &str, profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
+    /// Adds one profile of the push: its type, the labels of its series, and its samples, each with names from root to
+    /// leaf and its value.
+    pub fn add(&mut self, id: &str, labels: &[(String, String)], profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
         let Some(samples) = profile else {
             self.rejected += 1;
             return;
         };
         self.accepted += 1;
-        let folded = self.folded.entry(id.to_owned()).or_default();
+        let newest = samples.iter().map(|(sample, ..)| sample.time_ns).max();
+        let is_zero = |(sample, _, value): &(Sample, Vec<String>, i128)| Some(sample.time_ns) < newest || *value == 0;
+        // A gauge that ends with zeros keeps one of them, so that nothing before it is its last value.
+        self.samples.count += u64::from(is_gauge(id) && newest.is_some() && samples.iter().all(is_zero));
+        let series = self.series.entry((id.to_owned(), names([labels]))).or_default();
         for (sample, names, value) in samples {
-            *folded.entry(names).or_default() += value;
+            series.push((names, sample.time_ns, value));
             self.samples.add(sample, value);
         }
+    }
+
+    /// Returns the profile types with stored samples.
+    #[must_use]
+    pub fn types(&self) -> BTreeSet<&str> {
+        let is_stored = |id: &str, samples: &[Weighted]| {
+            is_gauge(id) && !samples.is_empty() || samples.iter().any(|(.., value)| *value != 0)
+        };
+        self.series.iter().filter(|((id, _), samples)| is_stored(id, samples)).map(|((id, _), _)| id.as_str()).collect()
+    }
+
+    /// Returns the sums of one type by stack; for a gauge, those of the newest time of each series.
+    #[must_use]
+    pub fn folded(&self, id: &str) -> Folded {
+        let mut folded = Folded::new();
+        for samples in self.series.iter().filter(|((of, _), _)| of == id).map(|(_, samples)| samples) {
+            let newest = samples.iter().map(|(_, time, _)| *time).max().unwrap_or_default();
+            for (names, _, value) in samples.iter().filter(|(_, time, _)| !is_gauge(id) || *time == newest) {
+                *folded.entry(names.clone()).or_default() += value;
+            }
+        }
+        folded
     }
 }
 
@@ -56,7 +84,7 @@ pub fn is_possible(time_ns: u64, now_ns: u64) -> bool {
     (946_684_800_000_000_000..=now_ns + 600_000_000_000).contains(&time_ns)
 }
 
-/// The value in the unit of its profile type, if it may be one: values are never negative, but for gauges.
+/// Returns the value in the unit of its profile type; `None` if it is invalid: only gauges may have negative values.
 #[must_use]
 pub fn stored_value(id: &str, value: i64, scale: i64) -> Option<i128> {
     let value = value.checked_mul(scale)?;
@@ -70,10 +98,10 @@ pub fn is_gauge(id: &str) -> bool {
     kind.starts_with("inuse_") || ["goroutine", "goroutines", "threadcreate"].contains(&kind)
 }
 
-/// Samples and their values; of equal samples the sum. Zeros say nothing and are left out.
+/// Samples with their values; equal samples are added up, and samples of value 0 are omitted.
 #[derive(Clone, Debug, Default)]
 pub struct Multiset {
-    /// By sample.
+    /// Sum of the values of each sample.
     pub sums: BTreeMap<Sample, i128>,
     /// Number of added samples, without zeros.
     pub count: u64,
@@ -96,7 +124,7 @@ impl Multiset {
         }
     }
 
-    /// Fails where two differ, with the first differences.
+    /// Fails if two differ, with the first differences.
     pub fn assert_equals(&self, want: &Self, what: &str) {
         let sum_of = |sums: &Self, sample: &Sample| sums.sums.get(sample).copied().unwrap_or_default();
         let differs = |(sample, sum): &(&Sample, &i128), other: &Self| sum_of(other, sample) != **sum;
@@ -116,25 +144,25 @@ impl Multiset {
     }
 }
 
-/// Text of a location with lines.
+/// Returns the text of a location with lines.
 #[must_use]
 pub fn lines_location(mapping_file: &str, frame_type: &str, lines: &[String]) -> String {
     format!("{mapping_file}|{frame_type}|{}", lines.join(" <- "))
 }
 
-/// One line of it.
+/// Returns the text of one line of a location.
 #[must_use]
 pub fn line(name: &str, system_name: &str, file: &str, start_line: i64, line: i64, column: i64) -> String {
     format!("{name} ({system_name}) {file}:{start_line}:{line}:{column}")
 }
 
-/// A location without lines as text; the build ID is `kind:id` or empty.
+/// Returns the text of a location without lines; the build ID is `kind:id` or empty.
 #[must_use]
 pub fn address_location([build_id, file]: [&str; 2], is_file_offset: bool, address: u64, frame_type: &str) -> String {
     format!("{build_id}|{file}|{frame_type}|{}{address:#x}", if is_file_offset { "offset " } else { "" })
 }
 
-/// A label's name as queries write it: `[a-zA-Z0-9_]`, no digit first.
+/// Returns a label's name as in queries: `[a-zA-Z0-9_]`, no digit first.
 #[must_use]
 pub fn query_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -144,7 +172,7 @@ pub fn query_name(name: &str) -> String {
     out
 }
 
-/// Names of several sources; a later one wins.
+/// Merges names of several sources; a later source takes precedence.
 #[must_use]
 pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
@@ -155,9 +183,23 @@ pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> B
     out
 }
 
-/// A profile type's id, and the factor of its values. `siblings` are the other sample types; each is (type, unit).
+/// Returns the displayed name of an unnamed frame: its file, or else its build ID, and the address in it.
+#[must_use]
+pub fn unnamed([build_id, file]: &[String; 2], address: u64) -> String {
+    let binary = match file.rsplit('/').next() {
+        Some(base) if !base.is_empty() => base,
+        _ if !build_id.is_empty() => build_id,
+        _ => "[unknown]",
+    };
+    format!("{binary}+{address:#x}")
+}
+
+/// Returns a profile type's ID, and the factor of its values. `siblings` are all sample types, each (type, unit).
+///
+/// `name` is the name in the push, or empty.
 #[must_use]
 pub fn profile_type(
+    name: &str,
     sample: &(String, String),
     siblings: &[(String, String)],
     period: &(String, String),
@@ -170,6 +212,7 @@ pub fn profile_type(
     let (sample, scale) = if counts_periods { (period, period_value) } else { (sample, 1) };
     let beside = |kind: &str| siblings.iter().any(|sibling| sibling.0 == kind);
     let name = match sample.0.as_str() {
+        _ if !name.is_empty() => name,
         "cpu" => "process_cpu",
         "samples" if beside("cpu") => "process_cpu",
         "samples" if beside("wall") => "wall",
@@ -178,5 +221,6 @@ pub fn profile_type(
         kind if kind.starts_with("alloc_") || kind.starts_with("inuse_") => "memory",
         kind => kind,
     };
-    (format!("{name}:{}:{}:{}:{}", sample.0, sample.1, period.0, period.1), scale)
+    let parts = [&sample.0, &sample.1, &period.0, &period.1].map(|part| part.replace(':', "_")).join(":");
+    (format!("{}:{parts}", query_name(name)), scale)
 }

@@ -1,4 +1,4 @@
-//! The commands that talk to a running varve: what they print, and what they say when they cannot.
+//! Commands against a running varve: their output and their errors.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -29,7 +29,7 @@ fn refusal(endpoint: &str, arguments: &[&str]) -> String {
     stderr
 }
 
-/// With one sample an hour and a half ago, and one now.
+/// Starts a varve with one sample of 90 minutes ago, and one of now.
 fn with_two_samples() -> Varve {
     let varve = Varve::up();
     let now = now_ns();
@@ -175,7 +175,8 @@ fn an_unusable_data_directory_is_reported_once() {
         String::from_utf8(output.stderr).unwrap()
     };
     let stderr = start(&file);
-    let last = stderr.lines().last().unwrap();
-    assert!(last.starts_with("varve: the data directory"), "{stderr}");
-    assert_eq!(last.matches("os error").count(), 1, "{stderr}");
+    assert!(stderr.lines().last().unwrap().starts_with("varve: the data directory"), "{stderr}");
+    for part in ["the data directory", file.to_str().unwrap(), "os error"] {
+        assert_eq!(stderr.matches(part).count(), 1, "{part}: {stderr}");
+    }
 }

@@ -1,5 +1,5 @@
-//! What is wrong with a push: refused or cut with a reason, over HTTP and gRPC; what is right beside it is kept;
-//! memory is bounded.
+//! Invalid pushes over HTTP and gRPC: they are refused or truncated with a reason, valid parts are kept, and memory is
+//! bounded.
 
 use tests::damaged::{self, with_dictionary, with_sample};
 use tests::grpc::{Sending, export, rejected};
@@ -65,7 +65,7 @@ fn truncated_deep_stacks_keep_their_weight_below_a_marker_frame() {
         let request = Request::new(&service).seen(stack(&names), vec![now, now + 1]).bytes();
         let reply = varve.push_otlp(&request, None).expect(200);
         let (count, reason) = rejected(&decode(&reply.body));
-        assert!(count == 0 && reason.contains(&depth.to_string()) && reason.contains("cut"), "{reason}");
+        assert!(count == 0 && reason.contains(&depth.to_string()) && reason.contains("truncated"), "{reason}");
         let window = (now as f64 / 1e9 - 10.0, now as f64 / 1e9 + 10.0);
         let folded = varve.folded(&format!("process_cpu{{service_name=\"{service}\"}}"), window);
         let (kept, weight) = folded.first_key_value().unwrap();
@@ -76,7 +76,7 @@ fn truncated_deep_stacks_keep_their_weight_below_a_marker_frame() {
     }
 }
 
-/// One GiB of zeros, compressed.
+/// Returns one GiB of zeros, compressed in each way.
 fn bombs() -> [(CompressionEncoding, &'static str, Vec<u8>); 2] {
     let zeros = || std::io::Read::take(std::io::repeat(0), 1 << 30);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -85,8 +85,7 @@ fn bombs() -> [(CompressionEncoding, &'static str, Vec<u8>); 2] {
     [(CompressionEncoding::Gzip, "gzip", gzip.finish().unwrap()), (CompressionEncoding::Zstd, "zstd", zstd)]
 }
 
-/// A gRPC message that says that it is compressed, as bytes on the wire cannot be sent by a client that compresses
-/// itself.
+/// Sends a gRPC message that is already compressed, which a usual client cannot do.
 fn grpc_bomb(varve: &Varve, encoding: &str, bomb: &[u8]) -> (String, String) {
     use tests::grpc::{block_on, raw_call};
     let mut framed = vec![1];
@@ -244,6 +243,27 @@ fn bodies_in_other_formats_are_refused_by_name() {
 }
 
 #[test]
+fn a_push_to_the_other_endpoint_names_its_format_and_endpoint() {
+    let varve = Varve::up();
+    let cpu = ("cpu".to_owned(), "nanoseconds".to_owned());
+    let pprof = pprof::build(cpu, None, &[(&["leaf", "main"], 5)], now_ns());
+    let over_http = varve.push_otlp(&pprof, None).refused_by_otlp_with(&[400]).rpc_status().message;
+    let over_grpc = export(&varve.grpc, &pprof, Sending::default()).unwrap_err().message().to_owned();
+    for text in [over_http, over_grpc] {
+        assert!(text.contains("the body is a pprof profile") && text.contains("/api/v1/push?service_name"), "{text}");
+    }
+    let otlp = damaged::good("elsewhere");
+    for body in [gzip(&otlp), otlp] {
+        let text = varve.push_pprof(&body, &[("service_name", "elsewhere")], None).refused_with(&[400]).text();
+        assert!(text.contains("the body is an OTLP request") && text.contains("/v1development/profiles"), "{text}");
+    }
+    for (name, request) in damaged::requests("damaged") {
+        let text = varve.push_otlp(&request, None).refused_by_otlp_with(&[400]).rpc_status().message;
+        assert!(!text.contains("pprof"), "{name} is damaged OTLP: {text}");
+    }
+}
+
+#[test]
 fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
     let varve = Varve::up();
     let total = |service: &str| {
@@ -276,7 +296,7 @@ fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
     }
 }
 
-/// The answer to a push of which only the head is sent.
+/// Sends only the head of a push; returns the response.
 fn announced(varve: &Varve, length: &str) -> (u16, String) {
     let head = format!(
         "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\n\
@@ -298,7 +318,7 @@ fn pushes_beyond_the_budget_are_429_with_a_retry_time() {
         let head = "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\n\
                     content-type: application/x-protobuf\r\ncontent-length: 33000000\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        // Who is refused midway cannot write the rest.
+        // A client that is refused early cannot write the rest.
         let _refused_midway = stream.write_all(&vec![0; 30_000_000]);
         stream
     };

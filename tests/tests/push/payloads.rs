@@ -1,5 +1,5 @@
-//! Every real payload: what a node has of it afterwards is, sample for sample, what an independent decoder reads out
-//! of the same bytes, and the same push again changes nothing.
+//! Payloads of real clients: the stored samples equal those of an independent decoder, and a repeated push changes
+//! nothing.
 
 use proto::Window;
 use tests::grpc::{Sending, export};
@@ -10,7 +10,7 @@ use tests::server::Varve;
 use tests::shared::payloads;
 use tests::stored;
 
-/// One push, and what it says.
+/// One push, and its content.
 struct Push {
     name: String,
     run: String,
@@ -60,18 +60,18 @@ impl Push {
         };
         assert_eq!(reply.status, 200, "{}: {}", self.name, reply.text());
         let said = reply.text();
-        assert!(!said.contains("refused") && !said.contains("cut"), "{}: {said}", self.name);
+        assert!(!said.contains("refused") && !said.contains("truncated"), "{}: {said}", self.name);
     }
 
     fn check(&self, varve: &Varve, when: &str) {
-        // All of 2000 to the future: nothing may stand at another time than it should.
+        // The window is from 2000 to the future, so that samples with wrong times are found, too.
         let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
         let got = stored::samples(varve, ("run", &self.run), window);
         got.assert_equals(&self.want, &format!("{} {when}", self.name));
     }
 }
 
-/// Pushes twice, checks, restarts, pushes again, checks again.
+/// Pushes twice, checks, restarts, pushes again, and checks again.
 fn counts_once(pushes: &[Push], key: impl Fn(&Push) -> Option<String>) {
     let mut varve = Varve::up();
     for push in pushes {
@@ -173,8 +173,7 @@ fn pprof_downloads_have_the_stacks_that_were_pushed() {
             }
             let mut want = profile.folded(column);
             want.values_mut().for_each(|sum| *sum *= i128::from(scale));
-            // What would break the lines of the folded form is written otherwise there, and a frame without a name
-            // gets one.
+            // Folded stacks replace characters that would break lines, and give unnamed frames a name.
             let differs = |frame: &String| frame.is_empty() || frame.contains([';', '\n', '\r']);
             if !profile.is_symbolized() || want.keys().flatten().any(differs) {
                 continue;
@@ -198,7 +197,8 @@ fn assert_same(got: &Folded, want: &Folded, what: &str) {
     assert!(wrong.is_empty(), "{what}: {} stacks differ; the first, got and wanted: {first:?}", wrong.len());
 }
 
-/// Parents first, each node's total its own and its children's, nothing lost by pruning.
+/// Checks a flame graph: parents come first, each total is the node's own value plus its children's, and pruning loses
+/// nothing.
 fn check_tree(reply: &tests::http::Reply, total: i128, nodes_max: u32, what: &str) {
     let graph = reply.json();
     let number = |value: &serde_json::Value| i128::from(value.as_i64().unwrap());

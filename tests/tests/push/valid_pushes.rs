@@ -1,7 +1,7 @@
 //! Property test: valid pushes of every profiler and format are stored exactly.
 //!
-//! Other profiles in the same push and the content of the store change nothing. Each stored push is compared with an
-//! independent reading of its bytes. `VARVE_PUSH_CASES` runs that many random cases instead of a few fixed ones.
+//! Neither other profiles in the same push nor the content of the store change the result. Each stored push is compared
+//! with an independent decoder. `VARVE_SOAK=1` runs many random cases instead of a few fixed ones.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,53 +10,73 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proto::Window;
 use tests::grpc::{Sending, export, rejected};
-use tests::payload::generated::{Defect, Profile, Seen, Shape, otlp};
+use tests::payload::generated::{Defect, FRAMES, LABELS, Layout, Profile, Seen, Shape, otlp};
 use tests::payload::otlp::now_ns;
 use tests::payload::profilers::PROFILERS;
-use tests::payload::sample::{Expected, Folded, is_gauge};
+use tests::payload::sample::{Expected, Folded, Multiset, Sample, is_gauge};
 use tests::payload::wire::{decode, encode};
 use tests::payload::{otlp_decoded, otlp_json, pprof};
 use tests::server::{Processes, Setup, Varve};
 use tests::stored;
 
-/// Cases of a usual run; each is two pushes and all that is asked about them.
+/// Default number of cases; each has two pushes, and the queries that check them.
 const CASES: u32 = 128;
 
-/// How a push is sent.
+/// Factor of the number of cases with `VARVE_SOAK=1`.
+const SOAK_FACTOR: u32 = 16;
+
+/// Format and transport of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    Pprof,
-    Otlp,
+    /// `name` is the name of the profile types, or empty.
+    Pprof {
+        name: &'static str,
+        has_time: bool,
+    },
+    Otlp(Layout),
     OtlpJson,
-    OtlpGrpc,
+    OtlpGrpc(Layout),
 }
 
-const FORMATS: [Format; 4] = [Format::Pprof, Format::Otlp, Format::OtlpJson, Format::OtlpGrpc];
+const FORMATS: [Format; 8] = [
+    Format::Pprof { name: "", has_time: true },
+    Format::Pprof { name: "given name", has_time: true },
+    Format::Pprof { name: "", has_time: false },
+    Format::Otlp(Layout::V1_8),
+    Format::Otlp(Layout::V1_9),
+    Format::Otlp(Layout::Newest),
+    Format::OtlpJson,
+    Format::OtlpGrpc(Layout::Newest),
+];
 
-/// One push: of a pprof, the first profile of the first resource.
+/// One push. A pprof has only the first profile of the first resource.
 #[derive(Clone, Debug)]
 struct Case {
     format: Format,
-    /// Names that no other case has, so that the store knows none of its stacks.
+    /// True if its names are unique, so that the store has none of its stacks.
     is_new: bool,
     resources: Vec<Vec<Profile>>,
 }
 
-/// A number that no other push of this process has.
+/// Returns a number that no other push of this process has.
 fn serial() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An answer: its status, and how many profiles it says were refused.
+/// Response to a push: its status and its counts.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    Stored(u64),
+    /// `samples` is the number of stored samples; only pprof pushes report it.
+    Stored {
+        rejected: u64,
+        samples: Option<u64>,
+    },
     Refused,
 }
 
 impl Case {
-    /// Pushes it for a service that the store does not know and then for another, and checks what is stored of both.
+    /// Pushes the case for two services that the store does not know, and checks the stored samples of both.
     fn check(&self, varve: &Varve) {
         let serial = serial();
         let names = if self.is_new { format!("c{serial}_") } else { String::new() };
@@ -66,102 +86,148 @@ impl Case {
     }
 
     fn push(&self, varve: &Varve, service: &str, names: &str) {
-        let now = now_ns();
+        let now_ns = now_ns();
         let what = format!("{service} {:?}", self.format);
+        let request = |layout| encode(&otlp(layout, service, names, &self.resources, now_ns));
         let (answer, expected) = match self.format {
-            Format::Pprof => {
-                let body = self.resources[0][0].pprof(names, now);
+            Format::Pprof { name, has_time } => {
+                let body = self.resources[0][0].pprof(names, now_ns);
+                let body = if has_time { body } else { pprof::without_time(&body) };
                 let labels = [("service_name".to_owned(), service.to_owned())];
-                let reply = varve.push_pprof(&pprof::gzip(&body), &[("service_name", service)], None);
-                (answer(reply.status, &reply.text(), 0), pprof::Profile::read(&body).expected(&labels))
+                let expected = pprof::Profile::read(&body).named(name).received_at(now_ns).expected(&labels);
+                (send_pprof(varve, service, name, &body), expected)
             }
-            format => {
-                let request = otlp(service, names, &self.resources, now);
-                let bytes = encode(&request);
-                (send_otlp(varve, format, &bytes), Some(otlp_decoded::expected(&bytes)))
+            Format::Otlp(layout) => {
+                let bytes = request(layout);
+                (send_otlp(varve, &bytes), Some(otlp_decoded::expected(&bytes)))
+            }
+            Format::OtlpJson => {
+                let bytes = request(Layout::Newest);
+                (send_otlp_json(varve, &bytes), Some(otlp_decoded::expected(&bytes)))
+            }
+            Format::OtlpGrpc(layout) => {
+                let bytes = request(layout);
+                (send_otlp_grpc(varve, &bytes), Some(otlp_decoded::expected(&bytes)))
             }
         };
+        let has_time = !matches!(self.format, Format::Pprof { has_time: false, .. });
+        let pushed = Pushed { service, now_ns, has_time, what: &what };
         let Some(expected) = expected else {
             assert_eq!(answer, Answer::Refused, "{what}");
-            return check(varve, service, &Expected::default(), now, &what);
+            return pushed.check(varve, &Expected::default());
         };
         let is_refused = expected.accepted == 0 && expected.rejected > 0;
-        let told = if self.format == Format::Pprof { 0 } else { expected.rejected };
-        assert_eq!(answer, if is_refused { Answer::Refused } else { Answer::Stored(told) }, "{what}");
-        check(varve, service, &expected, now, &what);
+        let samples = matches!(self.format, Format::Pprof { .. }).then_some(expected.samples.count);
+        let stored = Answer::Stored { rejected: expected.rejected, samples };
+        assert_eq!(answer, if is_refused { Answer::Refused } else { stored }, "{what}");
+        pushed.check(varve, &expected);
     }
 }
 
-/// What a status means; every other is a failure of the test.
-fn answer(status: u16, text: &str, rejected: u64) -> Answer {
+/// Returns the response with this status and these counts; a status other than 200 and 400 fails the test.
+fn answer(status: u16, text: &str, counts: impl FnOnce() -> (u64, Option<u64>)) -> Answer {
     match status {
-        200 => Answer::Stored(rejected),
+        200 => {
+            let (rejected, samples) = counts();
+            Answer::Stored { rejected, samples }
+        }
         400 => Answer::Refused,
         _ => panic!("answered {status}: {text}"),
     }
 }
 
-fn send_otlp(varve: &Varve, format: Format, bytes: &[u8]) -> Answer {
-    if format == Format::OtlpGrpc {
-        return match export(&varve.grpc, bytes, Sending::default()) {
-            Ok(response) => Answer::Stored(rejected(&response).0),
-            Err(status) if status.code() == tonic::Code::InvalidArgument => Answer::Refused,
-            Err(status) => panic!("answered {status}"),
-        };
-    }
-    if format == Format::Otlp {
-        let reply = varve.push_otlp(bytes, None);
-        let rejected = if reply.status == 200 { rejected(&decode(&reply.body)).0 } else { 0 };
-        return answer(reply.status, &reply.text(), rejected);
-    }
-    let reply = varve.push_otlp_as("application/json", &[], &otlp_json::of_request(&decode(bytes))).unwrap();
-    let rejected =
-        reply.json()["partialSuccess"]["rejectedProfiles"].as_str().map_or(0, |count| count.parse().unwrap());
-    answer(reply.status, &reply.text(), rejected)
+fn send_pprof(varve: &Varve, service: &str, name: &str, body: &[u8]) -> Answer {
+    let reply = varve.push_pprof(&pprof::gzip(body), &[("service_name", service), ("name", name)], None);
+    answer(reply.status, &reply.text(), || {
+        let data = &reply.json()["data"];
+        (data["rejected_profiles"].as_u64().unwrap(), Some(data["samples"].as_u64().unwrap()))
+    })
 }
 
-/// Sums that are not zero; a stack without frames as folded lines have it.
+fn send_otlp(varve: &Varve, bytes: &[u8]) -> Answer {
+    let reply = varve.push_otlp(bytes, None);
+    answer(reply.status, &reply.text(), || (rejected(&decode(&reply.body)).0, None))
+}
+
+fn send_otlp_json(varve: &Varve, bytes: &[u8]) -> Answer {
+    let reply = varve.push_otlp_as("application/json", &[], &otlp_json::of_request(&decode(bytes))).unwrap();
+    answer(reply.status, &reply.text(), || {
+        let json = reply.json();
+        (json["partialSuccess"]["rejectedProfiles"].as_str().map_or(0, |count| count.parse().unwrap()), None)
+    })
+}
+
+fn send_otlp_grpc(varve: &Varve, bytes: &[u8]) -> Answer {
+    match export(&varve.grpc, bytes, Sending::default()) {
+        Ok(response) => Answer::Stored { rejected: rejected(&response).0, samples: None },
+        Err(status) if status.code() == tonic::Code::InvalidArgument => Answer::Refused,
+        Err(status) => panic!("answered {status}"),
+    }
+}
+
+/// Returns the sums that are not zero, with the empty stack as in folded lines.
 fn shown(folded: &Folded) -> Folded {
     let name = |stack: &Vec<String>| if stack.is_empty() { vec!["[no stack]".to_owned()] } else { stack.clone() };
     folded.iter().filter(|(_, sum)| **sum != 0).map(|(stack, sum)| (name(stack), *sum)).collect()
 }
 
-/// Types, totals, stacks, and each sample with its labels and time.
-fn check(varve: &Varve, service: &str, expected: &Expected, now_ns: u64, what: &str) {
-    let at_s = now_ns as f64 / 1e9 + 60.0;
-    let selector = format!("{{service_name=\"{service}\"}}");
-    let window = [("start", at_s - 7200.0), ("end", at_s)].map(|(name, time)| (name, format!("{time:.9}")));
-    let parameters = [("match[]", selector.as_str()), ("start", &window[0].1), ("end", &window[1].1)];
-    let series = varve.get("/api/v1/series", &parameters).expect(200).json();
-    let types = series["data"].as_array().unwrap().iter().map(|labels| labels["__profile_type__"].as_str().unwrap());
-    let types: BTreeSet<&str> = types.collect();
-    for id in types.iter().copied().chain(expected.folded.keys().map(String::as_str)).collect::<BTreeSet<_>>() {
-        let want = expected.folded.get(id).map(shown).unwrap_or_default();
-        if !types.contains(id) {
-            assert_eq!(want, Folded::new(), "{what} {id}: nothing is stored");
-            continue;
+/// A push with a response.
+struct Pushed<'c> {
+    service: &'c str,
+    /// Time before it was sent.
+    now_ns: u64,
+    has_time: bool,
+    what: &'c str,
+}
+
+impl Pushed<'_> {
+    /// Checks types, totals, stacks, and each sample with its labels and time.
+    fn check(&self, varve: &Varve, expected: &Expected) {
+        let &Self { service, now_ns, what, .. } = self;
+        let at_s = now_ns as f64 / 1e9 + 60.0;
+        let selector = format!("{{service_name=\"{service}\"}}");
+        let window = [("start", at_s - 7200.0), ("end", at_s)].map(|(name, time)| (name, format!("{time:.9}")));
+        let parameters = [("match[]", selector.as_str()), ("start", &window[0].1), ("end", &window[1].1)];
+        let series = varve.get("/api/v1/series", &parameters).expect(200).json();
+        let id = |labels: &'_ serde_json::Value| labels["__profile_type__"].as_str().unwrap().to_owned();
+        let types: BTreeSet<String> = series["data"].as_array().unwrap().iter().map(id).collect();
+        assert!(types.iter().eq(&expected.types()), "{what}: {types:?}, not {:?}", expected.types());
+        for id in &types {
+            let want = shown(&expected.folded(id));
+            let selector = format!("{{__profile_type__=\"{id}\",service_name=\"{service}\"}}");
+            assert_eq!(shown(&varve.folded(&selector, (at_s - 7200.0, at_s))), want, "{what} {id}");
+            let function = if is_gauge(id) { "last_over_time" } else { "sum_over_time" };
+            let got = varve.total(&format!("{function}({selector}[2h])"), at_s);
+            let want = want.values().sum::<i128>() as f64;
+            assert!((got - want).abs() <= want.abs() * 1e-9, "{what} {id}: the total is {got}, not {want}");
         }
-        let selector = format!("{{__profile_type__=\"{id}\",service_name=\"{service}\"}}");
-        assert_eq!(shown(&varve.folded(&selector, (at_s - 7200.0, at_s))), want, "{what} {id}");
-        let function = if is_gauge(id) { "last_over_time" } else { "sum_over_time" };
-        let (got, want) =
-            (varve.total(&format!("{function}({selector}[2h])"), at_s), want.values().sum::<i128>() as f64);
-        assert!((got - want).abs() <= want.abs() * 1e-9, "{what} {id}: the total is {got}, not {want}");
+        self.stored(varve).assert_equals(&expected.samples, what);
     }
-    let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
-    let mut got = stored::samples(varve, ("service_name", service), window);
-    // A gauge that is all zeros has a sample that says so.
-    got.count = expected.samples.count;
-    got.assert_equals(&expected.samples, what);
+
+    /// Returns the stored samples. Those of a push without a time get the time before it was sent.
+    fn stored(&self, varve: &Varve) -> Multiset {
+        let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
+        let mut stored = stored::samples(varve, ("service_name", self.service), window);
+        if !self.has_time {
+            let [sent_ns, until_ns] = [self.now_ns, now_ns()].map(u64::cast_signed);
+            let at_sending = |(mut sample, sum): (Sample, i128)| {
+                assert!((sent_ns..=until_ns).contains(&sample.time_ns), "{}: {sample:?}", self.what);
+                sample.time_ns = sent_ns;
+                (sample, sum)
+            };
+            stored.sums = stored.sums.into_iter().map(at_sending).collect();
+        }
+        stored
+    }
 }
 
 fn any_seen(columns: usize, values: BoxedStrategy<i64>) -> impl Strategy<Value = Seen> {
     let stack = prop_oneof![
-        4 => prop::collection::vec(0_u8..24, 1..7),
+        4 => prop::collection::vec(0..FRAMES, 1..7),
         3 => prop::sample::select(vec![vec![1, 2], vec![5, 1, 2], vec![13, 6, 1, 2], vec![6]]),
         1 => Just(Vec::new()),
     ];
-    let label = prop_oneof![2 => Just(0_u8), 1 => 1_u8..5];
+    let label = prop_oneof![2 => Just(0_u8), 1 => 1..LABELS];
     let seconds = prop::collection::vec(0_u32..300, 1..4);
     (stack, prop::collection::vec(values, columns), label, seconds)
         .prop_map(|(stack, values, label, seconds_before)| Seen { stack, values, label, seconds_before })
@@ -194,13 +260,15 @@ fn any_case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Runs the cases against one varve. It is an error of the test's own if the same case is another the next time.
+/// Runs the cases against one varve.
 fn run(varve: &Varve, cases: u32) {
-    let named = std::env::var("VARVE_PUSH_CASES").ok().map(|cases| cases.parse().unwrap());
-    let config = Config { cases: named.unwrap_or(cases), failure_persistence: None, ..Config::default() };
-    let mut runner = match named {
-        Some(_) => TestRunner::new(config),
-        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
+    let cases = if is_soak { cases * SOAK_FACTOR } else { cases };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = if is_soak {
+        TestRunner::new(config)
+    } else {
+        TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
     };
     let outcome = runner.run(&any_case(), |case| {
         case.check(varve);
@@ -219,7 +287,7 @@ fn valid_pushes_are_stored_exactly_by_a_remote_node() {
     run(&Varve::start(Setup { processes: Processes::Three, ..Setup::default() }), CASES / 4);
 }
 
-/// A sample of stack `[number]` with these values.
+/// Returns a sample of stack `[number]` with these values.
 fn seen(number: u8, values: &[i64]) -> Seen {
     Seen { stack: vec![number], values: values.to_vec(), label: number % 3, seconds_before: vec![0] }
 }
@@ -246,9 +314,8 @@ fn stacks_of_dropped_samples_do_not_refuse_a_push_to_an_empty_store() {
         beside(Defect::Shape),
     ];
     for format in FORMATS {
-        let varve = Varve::up();
         for resources in &pushes {
-            Case { format, is_new: true, resources: resources.clone() }.check(&varve);
+            Case { format, is_new: true, resources: resources.clone() }.check(&Varve::up());
         }
     }
 }
