@@ -293,19 +293,22 @@ impl Varve {
         }
     }
 
-    /// Stops varve with SIGTERM; returns the exit status of the process that holds the data.
+    /// Stops varve with SIGTERM; returns success if all its processes returned it, or the status of one that failed.
     ///
     /// # Panics
     /// If it does not end.
     pub fn terminate(&mut self) -> ExitStatus {
         // Agents and routers first, as an operator would.
-        let mut status = ExitStatus::from_raw(0);
+        let mut all = ExitStatus::from_raw(0);
         while let Some(mut child) = self.children.pop() {
             let pid = if self.children.is_empty() { self.pid_of(&child) } else { child.id().cast_signed() };
             signal(pid, libc::SIGTERM);
-            status = self.wait_for(&mut child);
+            let status = self.wait_for(&mut child);
+            if !status.success() {
+                all = status;
+            }
         }
-        status
+        all
     }
 
     /// Waits until the process that holds the data has ended by itself.

@@ -206,7 +206,7 @@ async fn misplaced_and_broken_requests_are_refused_with_advice() {
         (request(7, 1, good.clone()), Code::NotFound, "shard 7 is not on this node"),
         (request(FIRST_DATA_SHARD, 2, good.clone()), Code::FailedPrecondition, "placement 2"),
         (request(FIRST_DATA_SHARD, 1, None), Code::Internal, "no batch"),
-        (request(FIRST_DATA_SHARD, 1, dangling), Code::Internal, "stack is not defined"),
+        (request(FIRST_DATA_SHARD, 1, dangling), Code::Internal, "the stack of a sample has no definition"),
         (request(FIRST_DATA_SHARD, 1, without_labels), Code::Aborted, "send it with all of them"),
     ] {
         let status = opened.node.append(request).await.unwrap_err();

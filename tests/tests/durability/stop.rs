@@ -3,6 +3,7 @@
 //! A process that runs its exit handlers while a thread still uses a database would abort.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -16,13 +17,23 @@ use tests::program::{Program, STUCK_READS};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Default number of rounds; `VARVE_SIGTERM_ROUNDS` sets another one.
+/// Rounds; with `VARVE_SOAK=1`, ten times as many.
 const ROUNDS: u64 = 20;
 /// The time after which supervisors kill.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn rounds() -> u64 {
-    std::env::var("VARVE_SIGTERM_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap())
+    let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
+    if is_soak { 10 * ROUNDS } else { ROUNDS }
+}
+
+/// Gives an ELF file another build ID, so that the server does not know it. Other bytes stay as they are.
+fn set_build_id(file: &mut [u8], number: u64) {
+    // The header of the note: name and value have 4 and 20 bytes; type 3.
+    let note = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    if let Some(at) = file.windows(note.len()).position(|bytes| bytes == note) {
+        file[at + note.len()..][..8].copy_from_slice(&number.to_le_bytes());
+    }
 }
 
 /// Threads that send requests until they are stopped, whatever the responses are.
@@ -53,11 +64,17 @@ impl Requests {
             ("POST", format!("{base}/api/v1/admin/verify"), Some(Vec::new())),
             ("GET", format!("{base}/metrics"), None),
         ];
-        let thread = |(method, url, body): (&'static str, String, Option<Vec<u8>>)| {
+        let thread = |(method, url, mut body): (&'static str, String, Option<Vec<u8>>)| {
             let stop = Arc::clone(&stop);
             let answered = Arc::clone(&answered);
             std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
+                for number in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    if let Some(body) = &mut body {
+                        set_build_id(body, number);
+                    }
                     if request(method, &url, &[], body.as_deref()).is_ok_and(|reply| reply.status == 200) {
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
@@ -102,8 +119,7 @@ fn survives_sigterm(processes: Processes, rounds: u64) {
     let outcomes = load.stop();
     let answered = requests.stop();
     assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new());
-    let bulk = varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0);
-    assert_eq!(bulk, (200 * 2000 * PERIOD_NS) as f64);
+    assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
     figure(&json!({"suite": "stop", "processes": format!("{processes:?}"), "rounds": rounds,
         "acknowledged": outcomes.acknowledged.len(), "answered": answered, "longest_ms": longest.as_millis()}));
     assert!(answered > rounds && outcomes.acknowledged.len() as u64 > rounds, "too few to mean anything");
@@ -119,27 +135,45 @@ fn sigterm_of_a_node_with_a_router_exits_with_status_0() {
     survives_sigterm(Processes::Three, rounds() / 4);
 }
 
+/// The sum of the service `bulk`.
+fn bulk_total(varve: &Varve) -> f64 {
+    varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0)
+}
+
+/// A stopped varve with a compacted state, whose reads of the state do not return while the file `stuck` exists.
+struct StuckReads {
+    varve: Varve,
+    stuck: PathBuf,
+    /// Exists after exit handlers ran.
+    handlers: PathBuf,
+    library: Program,
+}
+
+impl StuckReads {
+    fn stopped() -> Self {
+        let library = Program::compile("stuck_reads.so", STUCK_READS, &["-shared", "-fPIC"]);
+        let [stuck, handlers] = ["stuck", "handlers"].map(|name| library.folder().join(name));
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let environment = [("LD_PRELOAD", &library.path), ("STUCK_READS", &stuck), ("EXIT_HANDLERS", &handlers)];
+        let environment = environment.map(|(name, path)| (name.to_owned(), text(path)));
+        let mut varve = Varve::start(Setup { environment: environment.to_vec(), ..Setup::default() });
+        // More than a database reads when it is opened.
+        let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
+        assert_eq!(varve.push_otlp(&bulk("bulk", 200, &times), None).status, 200);
+        // Compacted data is in files, and no longer in memory.
+        let url = format!("http://{}/api/v1/admin/compact", varve.http);
+        assert_eq!(request("POST", &url, &[], Some(b"")).unwrap().status, 200);
+        assert!(varve.terminate().success(), "{}", varve.said());
+        assert!(handlers.exists(), "a usual end runs exit handlers");
+        std::fs::remove_file(&handlers).unwrap();
+        Self { varve, stuck, handlers, library }
+    }
+}
+
 /// The process ends although a thread does not end, and does not destroy RocksDB's static objects before that.
 #[test]
 fn a_process_with_stuck_threads_exits_without_exit_handlers() {
-    let library = Program::compile("stuck_reads.so", STUCK_READS, &["-shared", "-fPIC"]);
-    let [stuck, handlers] = ["stuck", "handlers"].map(|name| library.folder().join(name));
-    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let environment = [("LD_PRELOAD", &library.path), ("STUCK_READS", &stuck), ("EXIT_HANDLERS", &handlers)];
-    let environment = environment.map(|(name, path)| (name.to_owned(), text(path)));
-    let mut varve = Varve::start(Setup { environment: environment.to_vec(), ..Setup::default() });
-    // More than a database reads when it is opened.
-    let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
-    let push = |varve: &Varve| varve.push_otlp(&bulk("bulk", 200, &times), None).status;
-    assert_eq!(push(&varve), 200);
-    let post = |varve: &Varve, task: &str| {
-        request("POST", &format!("http://{}/api/v1/admin/{task}", varve.http), &[], Some(b"")).map(|reply| reply.status)
-    };
-    // Compacted data is in files, and no longer in memory.
-    assert_eq!(post(&varve, "compact").unwrap(), 200);
-    assert!(varve.terminate().success(), "{}", varve.said());
-    assert!(handlers.exists(), "a usual end runs exit handlers");
-    std::fs::remove_file(&handlers).unwrap();
+    let StuckReads { mut varve, stuck, handlers, library: _library } = StuckReads::stopped();
     varve.launch();
     std::fs::write(&stuck, "").unwrap();
     let url = varve.http.clone();
@@ -147,7 +181,9 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
         request("POST", &format!("http://{url}/api/v1/admin/verify"), &[], Some(b"")).map(|reply| reply.status)
     });
     std::thread::sleep(Duration::from_secs(1));
-    assert!(!verifying.is_finished(), "verifying needs no reads");
+    if verifying.is_finished() {
+        panic!("verifying needs no reads: {:?}", verifying.join().unwrap());
+    }
     let began = Instant::now();
     let status = varve.terminate();
     let took = began.elapsed();
@@ -158,6 +194,31 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     assert!(verifying.join().unwrap().is_err(), "verifying came to an end");
     std::fs::remove_file(&stuck).unwrap();
     varve.launch();
-    let total = varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0);
-    assert_eq!(total, (200 * 2000 * PERIOD_NS) as f64);
+    assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
+}
+
+/// A state that is opened for long, as one with damaged files is, does not keep the process from ending.
+#[test]
+fn sigterm_while_the_state_is_opened_exits_with_status_0() {
+    let StuckReads { mut varve, stuck, handlers: _, library: _library } = StuckReads::stopped();
+    std::fs::write(&stuck, "").unwrap();
+    let log = varve.folder().join("log");
+    let starts = || std::fs::read_to_string(&log).unwrap().matches("opening the state").count();
+    let before = starts();
+    varve.spawn();
+    let began = Instant::now();
+    while starts() == before {
+        assert!(began.elapsed() < PATIENCE, "it does not open the state: {}", varve.said());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(varve.is_running(), "{}", varve.said());
+    let began = Instant::now();
+    let status = varve.terminate();
+    let took = began.elapsed();
+    assert_eq!((status.code(), status.signal()), (Some(0), None), "{}", varve.said());
+    assert!(took < PATIENCE, "it took {took:?} to end");
+    std::fs::remove_file(&stuck).unwrap();
+    varve.launch();
+    assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
 }

@@ -33,13 +33,23 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let clock = WrongClock::new();
-        let setup = Setup { environment: clock.environment(), ..Setup::default() };
-        let mut world = Self { varve: Varve::start(setup.flags(&RETENTION)), clock, pushed: 0 };
-        for days in [9, 5, 1, 0] {
-            world.push(now_ns() - days * DAY_NS).unwrap();
-        }
+        let mut world = Self::start_empty(0);
+        world.push_history();
         world
+    }
+
+    /// Starts without samples, and with the clock this many seconds ahead.
+    fn start_empty(ahead_s: i64) -> Self {
+        let clock = WrongClock::new();
+        clock.set(ahead_s);
+        let setup = Setup { environment: clock.environment(), ..Setup::default() };
+        Self { varve: Varve::start(setup.flags(&RETENTION)), clock, pushed: 0 }
+    }
+
+    fn push_history(&mut self) {
+        for days in [9, 5, 1, 0] {
+            self.push(now_ns() - days * DAY_NS).unwrap();
+        }
     }
 
     /// Pushes a sample of one time; the error is the response.
@@ -145,6 +155,9 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     let said = world.push_to("right", now_ns()).unwrap_err();
     assert!(said.starts_with("400") && said.contains("clock"), "{said}");
     assert_eq!(world.admin_clock(&[]).1["state"], "behind");
+    world.restart();
+    assert_eq!(world.admin_clock(&[]).1["state"], "behind", "after a restart");
+    assert_eq!(world.samples("right", now_ns() + 60 * SECOND_NS), world.pushed);
     world.clock.set(0);
     world.holds_for(Duration::from_secs(3), "with the right clock again");
     // Only now the samples of a year ago are too old.
@@ -157,27 +170,51 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     world.holds_for(Duration::from_secs(2), "after a restart");
 }
 
-/// After a start, the last log entry is the only source of the time, so an idle node logs the time.
+/// The clock was a year ahead at the first start, so the log is. An operator accepts the right time.
+#[test]
+fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
+    let mut world = World::start_empty(YEAR_S);
+    world.push_to("wrong", now_ns() + YEAR_S.unsigned_abs() * SECOND_NS).unwrap();
+    world.clock.set(0);
+    world.admin_clock(&["--accept"]);
+    world.push_history();
+    world.restart();
+    let report = world.admin_clock(&[]).1;
+    assert_eq!(report["state"], "agrees");
+    assert!(report["log_time"].as_f64().unwrap() > now_ns() as f64 / 1e9 + 300.0 * 86_400.0, "{report}");
+    world.clock.set(200 * 86_400);
+    world.holds_for(wrong_for(), "200 days ahead");
+    world.restart();
+    world.holds_for(wrong_for(), "after a restart 200 days ahead");
+    assert_eq!(world.admin_clock(&[]).1["state"], "ahead");
+    world.clock.set(0);
+    world.holds_for(Duration::from_secs(2), "with the right clock again");
+    assert_eq!(world.admin_clock(&[]).1["state"], "agrees");
+}
+
+/// After a start, the stored time is the only source of the time, so an idle node stores it.
 #[test]
 fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();
+    // The time of the start is stored.
+    std::thread::sleep(Duration::from_secs(2));
     let hours = |hours: i64| hours * 3600;
+    let syncs = |world: &World| world.metric("varve_node_log_syncs_total");
+    let before = syncs(&world);
     world.clock.set(hours(20));
-    let logged = |world: &World| world.metric("varve_node_applied_index");
-    let before = logged(&world);
     let began = Instant::now();
-    while logged(&world) == before {
-        assert!(began.elapsed() < Duration::from_secs(10), "the time is not logged");
+    while syncs(&world) == before {
+        assert!(began.elapsed() < Duration::from_secs(10), "the time is not stored");
         std::thread::sleep(Duration::from_millis(100));
     }
     world.varve.kill();
     world.clock.set(hours(40));
     world.varve.launch();
-    assert_eq!(world.admin_clock(&[]).1["state"], "agrees", "20 hours since the last entry");
+    assert_eq!(world.admin_clock(&[]).1["state"], "agrees", "20 hours since the time was stored");
     world.varve.kill();
     world.clock.set(hours(120));
     world.varve.launch();
-    assert_eq!(world.admin_clock(&[]).1["state"], "ahead", "three days since the last entry");
+    assert_eq!(world.admin_clock(&[]).1["state"], "ahead", "three days since the time was stored");
 }
 
 #[test]
