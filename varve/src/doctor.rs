@@ -1,4 +1,4 @@
-//! `varve agent doctor`: tries everything that an agent needs of this host.
+//! `varve agent doctor`: tests all requirements of an agent on this host.
 
 use std::fmt::Write as _;
 
@@ -67,9 +67,9 @@ fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&Rehearsed>) -> 
         }
     }
     match off_cpu {
-        Ok(()) => line("ok", "so were those for waits (--off-cpu)"),
+        Ok(()) => line("ok", "the BPF programs for waits (--off-cpu) were loaded, attached and removed again"),
         Err(error) => {
-            line("partly", "those for waits (--off-cpu) cannot be loaded and attached");
+            line("partly", "the BPF programs for waits (--off-cpu) cannot be loaded and attached");
             line("", &format!("{error:#}"));
         }
     }

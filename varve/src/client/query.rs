@@ -16,7 +16,7 @@ pub(crate) fn run(options: &QueryOptions) -> anyhow::Result<()> {
     if options.format == "json" {
         return print(&format!("{}\n", body.trim_end()));
     }
-    let answer: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
+    let answer: Value = serde_json::from_str(&body).context("the response is not JSON")?;
     match table(&answer["data"]) {
         Some(table) => print(&table),
         None => print(&format!("no series match {} at {time}\n", printable(&options.promql))),

@@ -1,4 +1,4 @@
-//! `varve node`: keeps profiles; routers reach it over gRPC.
+//! `varve node`: stores profiles, and serves routers over gRPC.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
-    let node = Node::open(config(&data, &storage), &mut registry).await?;
+    let opened = stop_signals.unless_stopped(Node::open(config(&data, &storage), &mut registry)).await;
+    let Some(node) = opened.transpose()? else { return Ok(()) };
     let servers = Servers::default();
     let ready_node = Arc::clone(&node);
     let readiness =

@@ -14,10 +14,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::process::{exit, log};
 
-/// How long requests in flight may take when the process stops. The agent has 5 s before that, and the node 10 s
+/// Longest time of requests in flight when the process stops. The agent has 5 s before that, and the node 10 s
 /// after it to flush and close.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long running threads may take after that. The sum is less than the 30 s after which supervisors kill.
+/// Longest wait for running threads after that. The sum is less than the 30 s after which supervisors kill.
 const THREADS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts logging and runs a role.
@@ -56,6 +56,16 @@ impl StopSignals {
     pub(super) async fn stop_requested(&mut self) {
         self.next().await;
         tracing::info!("stopping: requests in flight are finished");
+    }
+
+    /// Returns the result of `start`, or `None` if the process must stop before that. Work that `start` left running
+    /// then ends with the process (see [`block_on_runtime`]).
+    pub(super) async fn unless_stopped<T>(&mut self, start: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop_requested() => None,
+            started = start => Some(started),
+        }
     }
 
     /// Returns at the next signal.

@@ -32,7 +32,8 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
 
     let mut registry = operations::registry();
     let config = super::node::config(&data, &storage);
-    let node = Node::open(config, &mut registry).await?;
+    let opened = stop_signals.unless_stopped(Node::open(config, &mut registry)).await;
+    let Some(node) = opened.transpose()? else { return Ok(()) };
     let symbols = match open_symbols(&data.data_dir, Limits::DEFAULT) {
         Ok(symbols) => symbols,
         Err(error) => {
@@ -94,7 +95,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Samples this host. Where that fails, the other parts go on, and the web UI shows the reason.
+/// Samples this host. If that fails, the other parts continue, and the web UI shows the reason.
 fn start_agent(config: ::agent::Config, stop: CancellationToken, status: Status) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = ::agent::run(config, stop, status).await {
@@ -117,7 +118,7 @@ fn status_source(status: Status, frequency_hz: u32, no_agent: bool) -> AgentStat
     }))
 }
 
-/// An address to connect to, from one to listen on.
+/// Converts an address to listen on to an address to connect to.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
