@@ -25,12 +25,12 @@ struct Destination<'a> {
 }
 
 impl Engine {
-    /// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
+    /// Removes definitions from the batch that the shard already has, so that only new ones are proposed.
     /// Returns what is needed to restore the batch, or `None` if it is still complete.
     ///
     /// # Errors
-    /// [`StripError`]: the batch is refused, now or always, or a partition cannot be read. The batch must not be used
-    /// afterwards.
+    /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
+    /// not be used afterwards.
     pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
         let tenant = self.state.read().tenants.get(&batch.tenant).copied();
         let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
@@ -206,7 +206,7 @@ impl Engine {
     }
 }
 
-/// Returns the known nodes of a batch's stacks, and the partitions that miss definitions which the batch leaves out.
+/// Returns the known nodes of a batch's stacks, and the partitions that do not have definitions that the batch omits.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],
@@ -242,9 +242,9 @@ struct Import<'a> {
     stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
-    /// True if to skip samples whose series or stack is not defined.
+    /// True if samples are skipped whose series or stack is not defined.
     skips_undefined: bool,
-    /// Windows of chunks that skipped samples were of.
+    /// Windows of chunks of the skipped samples.
     skipped: BTreeSet<u32>,
 }
 

@@ -1,9 +1,9 @@
 //! Deletes samples by selector and time, when the entry is applied.
 //!
-//! Raw samples are deleted exactly. Where they were dropped already, coarser windows that overlap the time are
-//! deleted as a whole, so that no data of a deletion remains.
-//! Windows made from deleted samples are stale until they are summed up again. Series are selected by their labels.
-//! If the labels of a tier do not decide whether a series matches, nothing is deleted, and the outcome says why.
+//! Raw samples are deleted exactly. If they were dropped before, coarser windows that overlap the time are deleted
+//! entirely, so that no data of a deletion remains. Windows with deleted samples are stale until they are summed up
+//! again. Series are selected by their labels. If a tier dropped a label that decides whether a series matches, nothing
+//! is deleted, and the outcome gives the reason.
 //!
 //! The deletion is written in pieces of bounded size, and the position is written last. A piece holds whole windows
 //! and their stale marks. An interrupted deletion is applied again, with the same result.
@@ -45,7 +45,7 @@ pub(crate) struct Selected {
 pub(crate) struct Changes {
     pub(crate) batch: WriteBatch,
     pub(crate) stale: Vec<StaleKey>,
-    /// Values that are deleted as a whole, and their damage with them: partition, series and window.
+    /// Values that are deleted entirely, together with their damage: partition, series and window.
     gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
     windows: u64,
@@ -133,9 +133,9 @@ impl Engine {
         if changes.batch.size_in_bytes() >= PIECE_BYTES { self.write_piece(changes) } else { Ok(()) }
     }
 
-    /// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone. A
-    /// partition of hours or days learns its series and its dropped names when windows are rolled up, and each
-    /// replica does that at its own time.
+    /// Seals and rolls up everything on which the verdict depends, so that the verdict follows from the log alone. A
+    /// partition of hours or days gets its series and its dropped names when windows are rolled up, and replicas do
+    /// that at different times.
     fn complete_coarser(&self, writing: &Writing<'_>, deletion: &Deletion) -> Result<(), EngineError> {
         let Window { start_ns, end_ns } = deletion.window;
         let complete_ns = {
@@ -152,7 +152,7 @@ impl Engine {
         self.roll_up(writing, complete_ns)
     }
 
-    /// Returns the partitions to delete from: raw samples, and coarser tiers where the finer one was dropped. Other
+    /// Returns the partitions to delete from: raw samples, and coarser tiers if the finer one was dropped. Other
     /// windows are summed up again.
     fn partitions_of(&self, deletion: &Deletion) -> Vec<PartitionKey> {
         let state = self.state.read();
@@ -318,7 +318,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Deletes windows of a coarser tier that overlap the time, where the finer tier was dropped.
+    /// Deletes windows of a coarser tier that overlap the time, if the finer tier was dropped.
     fn delete_windows(&self, selected: Selected, deleted: Window, changes: &mut Changes) -> Result<(), EngineError> {
         let Selected { key, series, is_gauge } = selected;
         let tier = key.tier;

@@ -1,4 +1,4 @@
-//! Rolls up: sums windows of hours and days from those of the next finer tier, and again after one of those changed.
+//! Rollup: sums windows of hours and days from those of the next finer tier, and again after one of those changed.
 //!
 //! The database lists the windows to sum up (`key::StaleKey`). A window is listed in the same write as its finer
 //! windows, and removed in the same write as its sum. A window that is neither stale nor in a head is therefore
@@ -239,7 +239,7 @@ impl Engine {
         Ok(values)
     }
 
-    /// Adds up the finer windows of one source series; of a gauge, only the last window. Returns the added windows.
+    /// Adds up the finer windows of one source series; for a gauge, only the last window. Returns the added windows.
     fn windows_of(
         &self,
         source: PartitionKey,

@@ -1,4 +1,4 @@
-//! Seals windows: the samples of one series in one window become one chunk, and the sums of its minutes.
+//! Sealing: the samples of one series in one window become one chunk, and the sums of its minutes.
 //!
 //! A window is sealed when its time is over. If the head is over its budget, windows are evicted earlier, each as
 //! several chunks without minutes. These become one chunk when the time is over, unless they are too large to hold at
@@ -29,8 +29,8 @@ pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
 /// Time for which samples for a sealed window are collected before it is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
 /// Time for which samples are collected for a window that has not ended by the state's clock: three windows. Only
-/// windows of the future wait this long. If the clock is slower than the senders' clocks, their samples must not stay
-/// in memory until it catches up.
+/// windows of the future wait this long. If the clock is later than the senders' clocks, their samples must not stay in
+/// memory until it catches up.
 const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
 /// Divisor of the head's budget: a window with more samples than this part is not merged into one chunk. Sorting and

@@ -1,5 +1,5 @@
-//! Signatures of windows: one number for all sums of all series and stacks of a window. Signatures add up as the sums
-//! do.
+//! Signatures of windows: one number for all sums of all series and stacks of a window. Signatures add up like the
+//! sums.
 //!
 //! A signature is the sum of weight × sum over series and stacks, modulo 2^128. A weight is a hash of the names of
 //! series and stack, which are the same in every tier.
