@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -28,6 +27,7 @@ use crate::engine::state::State;
 use crate::engine::write_lock::WriteLock;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::damage::{Damage, read_replaced};
+use crate::integrity::quarantine::damaged_files::DamagedFiles;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::repair;
 use crate::memory::footprint::MemoryTotal;
@@ -52,10 +52,7 @@ pub struct Engine {
     pub(crate) writing: WriteLock,
     /// Last position up to which the database is durable.
     pub(crate) flushed: Mutex<Option<Position>>,
-    /// True if table files with damaged blocks were found since the engine was opened.
-    pub(crate) needs_repair: AtomicBool,
-    /// True if there are table files with damaged blocks. Nothing is compacted then.
-    pub(crate) has_damaged_files: AtomicBool,
+    pub(crate) damaged_files: DamagedFiles,
 }
 
 impl fmt::Debug for Engine {
@@ -71,7 +68,7 @@ impl Engine {
     /// [`EngineError`]: another process has the directory open, the disk fails, or the state is corrupt or of another
     /// version.
     pub fn open(config: Config) -> Result<Self, EngineError> {
-        let (database, is_damaged) = open_repaired(&config)?;
+        let (database, repair_failure) = open_repaired(&config)?;
         let applied = database::read_position(&database)?;
         let damage = Damage::read(&database.snapshot())?;
         let replaced = read_replaced(&database.snapshot())?;
@@ -98,8 +95,7 @@ impl Engine {
             loading: Mutex::new(()),
             writing: WriteLock::default(),
             flushed: Mutex::new(applied),
-            needs_repair: AtomicBool::new(false),
-            has_damaged_files: AtomicBool::new(is_damaged),
+            damaged_files: DamagedFiles::after_repair(repair_failure),
         };
         engine.quarantine_lost()?;
         engine.find_orphans()?;
@@ -134,7 +130,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Loads the partitions that have samples in no chunk yet. They stay in memory.
+    /// Loads the partitions with samples that are in no chunk yet. They stay in memory.
     fn load_heads(&self) -> Result<(), EngineError> {
         let raw: Vec<PartitionKey> = {
             let state = self.state.read();
@@ -218,7 +214,7 @@ impl Engine {
     }
 
     /// Returns an existing partition of minutes, hours or days for a caller that needs no dictionary. If it is not in
-    /// memory, it is read without its dictionary, which is most of it, and not kept.
+    /// memory, it is read without its dictionary, which is most of its data, and is not kept.
     pub(crate) fn outline(
         &self,
         key: PartitionKey,
@@ -259,8 +255,8 @@ impl Engine {
         self.state.read().clock_ns
     }
 
-    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest time
-    /// that was written recently.
+    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest
+    /// recently written time.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
         let state = self.state.read();
         let newest =
@@ -304,11 +300,11 @@ impl Engine {
 }
 
 /// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged
-/// now. Returns whether damaged files remain.
-fn open_repaired(config: &Config) -> Result<(DB, bool), EngineError> {
+/// now. Returns the error of a repair that failed, so that damaged files remain.
+fn open_repaired(config: &Config) -> Result<(DB, Option<EngineError>), EngineError> {
     loop {
-        let is_damaged = repair::repair(config)?;
-        match database::open(config, is_damaged) {
+        let failure = repair::repair(config)?;
+        match database::open(config, failure.is_some()) {
             Err(EngineError::Database(error)) if is_corruption(&error) => {
                 let number = repair::file_named(error.as_ref());
                 let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
@@ -316,7 +312,7 @@ fn open_repaired(config: &Config) -> Result<(DB, bool), EngineError> {
                     return Err(error.into());
                 }
             }
-            opened => return Ok((opened?, is_damaged)),
+            opened => return Ok((opened?, failure)),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::database::{self, Snapshot, unlogged};
 use crate::encoding::chunk::Scratch;
 use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
-use crate::engine::upkeep::seal::{Sealing, SeriesWindow, StoredChunk, StoredChunks, write_chunk, write_minutes};
+use crate::engine::upkeep::seal::{Sealing, SeriesWindow, WindowChunk, WindowChunks, write_chunk, write_minutes};
 use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
@@ -275,9 +275,9 @@ impl Engine {
         let mut minutes = Minutes::default();
         let Changes { batch, scratch, .. } = changes;
         let at = SeriesWindow { raw, window, series, is_gauge };
-        let StoredChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
+        let WindowChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
         let mut kept = Vec::new();
-        for StoredChunk { key, samples: before } in chunks {
+        for WindowChunk { key, samples: before } in chunks {
             let mut left = Samples::default();
             match self.samples_of(&key, window) {
                 Ok(samples) => keep_outside(&samples, deleted, &mut left),

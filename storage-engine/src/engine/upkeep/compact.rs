@@ -1,6 +1,4 @@
-//! Compacts the state: seals, rolls up and compacts everything, so that its size on disk can be measured.
-
-use std::sync::atomic::Ordering;
+//! Compaction on request: seals, rolls up and compacts everything, so that its size on disk can be measured.
 
 use proto::Tier;
 use rocksdb::{BottommostLevelCompaction, CompactOptions, WriteBatch};
@@ -42,7 +40,7 @@ impl Engine {
             let writing = self.writing.lock();
             self.make_durable(&writing)?
         };
-        if self.has_damaged_files.load(Ordering::Relaxed) {
+        if self.has_damaged_files() {
             // RocksDB refuses all writes after a compaction that read a damaged block.
             return Ok(flushed);
         }

@@ -1,4 +1,4 @@
-//! Flushes: makes everything applied so far durable, and turns windows whose time is over into chunks.
+//! Flush: makes everything applied so far durable, and turns windows whose time is over into chunks.
 //!
 //! 1. Freeze, under the state's lock: record the samples, definitions and IDs in memory, and their position.
 //! 2. Encode, without locks. Later entries are applied meanwhile.
@@ -19,7 +19,7 @@ use crate::database::key::{self, PartitionKey};
 use crate::database::{self, unlogged};
 use crate::encoding::head_block;
 use crate::engine::Engine;
-use crate::engine::upkeep::seal::{GRACE_NS, Sealed, Sealing, SeriesWindow, is_due};
+use crate::engine::upkeep::seal::{GRACE_NS, SealBatch, Sealing, SeriesWindow, is_due};
 use crate::engine::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
@@ -63,7 +63,7 @@ enum Fate {
 
 /// Result of step 2.
 struct Encoded {
-    sealed: Sealed,
+    sealed: SealBatch,
     /// Fates by index of the frozen partition, then of its chunk.
     fates: Vec<Vec<Fate>>,
     damage: UnwrittenDamage,
@@ -96,9 +96,9 @@ impl Engine {
     /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
     pub fn flush(&self) -> Result<Flushed, EngineError> {
         let flushed = self.flush_all();
-        if let Err(EngineError::Database(error)) = &flushed {
+        if let Err(error) = &flushed {
             // After a compaction read a damaged block, each write fails with an error that names the file.
-            self.note_file(error.as_ref());
+            self.note_error(error);
         }
         flushed
     }
@@ -193,7 +193,8 @@ impl Engine {
     }
 
     fn encode(&self, frozen: &FrozenState, batch: WriteBatch, sealing: Sealing) -> Result<Encoded, EngineError> {
-        let mut out = Encoded { sealed: Sealed::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
+        let mut out =
+            Encoded { sealed: SealBatch::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
         for partition in &frozen.partitions {
             let FrozenPartition { key, lengths, chunks, .. } = partition;
             let unwritten = {

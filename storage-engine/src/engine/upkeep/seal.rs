@@ -65,13 +65,13 @@ pub(crate) struct SeriesWindow {
 }
 
 /// Chunks of a window of a series, and the error of a chunk that cannot be read.
-pub(crate) struct StoredChunks {
-    pub(crate) chunks: Vec<StoredChunk>,
+pub(crate) struct WindowChunks {
+    pub(crate) chunks: Vec<WindowChunk>,
     pub(crate) damage: Option<EngineError>,
 }
 
 /// Key of a chunk, and its number of samples.
-pub(crate) struct StoredChunk {
+pub(crate) struct WindowChunk {
     pub(crate) key: Vec<u8>,
     pub(crate) samples: u64,
 }
@@ -103,13 +103,13 @@ impl StaleChanges {
 
 /// Chunks and minutes to write.
 #[derive(Default)]
-pub(crate) struct Sealed {
+pub(crate) struct SealBatch {
     pub(crate) batch: WriteBatch,
     pub(crate) marks: StaleChanges,
     scratch: Scratch,
 }
 
-impl Sealed {
+impl SealBatch {
     /// Starts with the content of `batch`, which is written first.
     pub(crate) fn after(batch: WriteBatch) -> Self {
         Self { batch, ..Self::default() }
@@ -154,7 +154,7 @@ impl Engine {
         log_index: u64,
     ) -> Result<(), EngineError> {
         let evicted: Vec<StaleKey> = self.state.read().evicted(sealing).collect();
-        let mut sealed = Sealed::default();
+        let mut sealed = SealBatch::default();
         for key in evicted {
             let minutes = minutes_of(&key);
             let partition = match self.partition(minutes) {
@@ -174,8 +174,8 @@ impl Engine {
         self.write_sealed(writing, &mut sealed)
     }
 
-    fn write_sealed(&self, _writing: &Writing<'_>, sealed: &mut Sealed) -> Result<(), EngineError> {
-        let Sealed { batch, marks, .. } = sealed;
+    fn write_sealed(&self, _writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), EngineError> {
+        let SealBatch { batch, marks, .. } = sealed;
         // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
         // samples.
         let damage = self.state.read().damage.unwritten();
@@ -194,12 +194,12 @@ impl Engine {
         at: SeriesWindow,
         head: Option<&Frozen>,
         log_index: u64,
-        out: &mut Sealed,
+        out: &mut SealBatch,
     ) -> Result<(), EngineError> {
         let SeriesWindow { raw, window, series, is_gauge } = at;
-        let Sealed { batch, marks, scratch } = out;
+        let SealBatch { batch, marks, scratch } = out;
         let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
-        let StoredChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
+        let WindowChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
         if damage.is_none() && self.state.read().damage.is_partly_damaged(raw, series, window) {
             // A repair lost a chunk of this window.
             let key = raw.series_window(Section::Chunks, series, window);
@@ -214,7 +214,7 @@ impl Engine {
         }
         let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
         let mut minutes = Minutes::default();
-        for StoredChunk { key, .. } in chunks {
+        for WindowChunk { key, .. } in chunks {
             let of_chunk = match self.samples_of(&key, window) {
                 Ok(of_chunk) => of_chunk,
                 Err(error) if error.is_damage() => {
@@ -292,7 +292,7 @@ impl Engine {
     }
 
     /// Returns the readable chunks of a window of a series, and the error of one that cannot be read.
-    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<StoredChunks, EngineError> {
+    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<WindowChunks, EngineError> {
         let mut chunks = Vec::new();
         let mut damage = None;
         let snapshot = self.database.snapshot();
@@ -300,13 +300,13 @@ impl Engine {
         while let Some(item) = walk.next()? {
             match item {
                 Ok((key, value)) => match Self::count_of(&key, &value, window) {
-                    Ok(samples) => chunks.push(StoredChunk { key: key.to_vec(), samples }),
+                    Ok(samples) => chunks.push(WindowChunk { key: key.to_vec(), samples }),
                     Err(wrong) => damage = Some(wrong.into()),
                 },
                 Err(keys) => damage = Some(keys.error.into()),
             }
         }
-        Ok(StoredChunks { chunks, damage })
+        Ok(WindowChunks { chunks, damage })
     }
 
     /// Returns the number of samples of a chunk.

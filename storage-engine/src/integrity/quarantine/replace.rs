@@ -1,5 +1,5 @@
-//! Replacing a partition whose definitions are damaged: its values are moved to keys of their own, and an empty
-//! partition begins under the old keys, so that new samples of its time are stored.
+//! Replacement of a partition whose definitions are damaged: its values are moved to other keys, and an empty partition
+//! begins under the old keys, so that new samples of its time can be stored.
 //!
 //! Nothing reads the moved values. They are deleted when their time expires, or with a deletion of any of it.
 
@@ -21,23 +21,20 @@ use crate::memory::partition::Partition;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Engine {
-    /// As [`Engine::partition`], but replaces a partition whose definitions are damaged. The caller does not hold
-    /// `writing`.
+    /// Does the same as [`Engine::partition`], but replaces a partition whose definitions are damaged. The caller must
+    /// not hold `writing`.
     pub(crate) fn partition_or_replacement(
         &self,
         key: PartitionKey,
     ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        match self.partition(key) {
-            Err(EngineError::Quarantined { .. }) => {
-                let _writing = self.writing.lock();
-                let replaced = self.replace_partition(key);
-                if let Err(EngineError::Database(error)) = &replaced {
-                    self.note_file(error.as_ref());
+        loop {
+            match self.partition(key) {
+                Err(EngineError::Quarantined { .. }) => {
+                    let _writing = self.writing.lock();
+                    self.replace_partition(key).inspect_err(|error| self.note_error(error))?;
                 }
-                replaced?;
-                self.partition(key)
+                partition => return partition,
             }
-            partition => partition,
         }
     }
 
@@ -95,18 +92,17 @@ impl Engine {
         state.stale.retain(|stale| !is_of_partition(stale));
         state.damage.unwritten_stale.retain(|stale| !is_of_partition(stale));
         state.forget(&key);
-        state.damage.clear_definitions_damaged(key);
+        state.damage.replaced(key);
         // Numbers that were read of it mean nothing any more.
         state.drops += 1;
         state.replaced.insert(key, newest);
-        // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
         let generation = shared.read().generation();
         state.keep(Partition::new(key, generation));
         Ok(())
     }
 
     /// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
-    /// calls this for the partitions of its time, because nobody can tell which of their series match. The caller holds
+    /// calls this for the partitions of its time, because it is unknown which of their series match. The caller holds
     /// `writing`.
     pub(crate) fn drop_damaged_partitions(
         &self,
@@ -144,8 +140,8 @@ fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     ranges
 }
 
-/// Records that a partition was replaced. `newest` is the number of the newest table file that the old one may have
-/// values in.
+/// Records that a partition was replaced. `newest` is the number of the newest table file that may have values of the
+/// old one.
 fn put_marker(key: PartitionKey, newest: u64, batch: &mut WriteBatch) {
     database::put(batch, &key::quarantined(&key.prefix()), &newest.to_be_bytes());
 }

@@ -1,4 +1,4 @@
-//! Reporting damage to operators: the damaged windows, and how many there are.
+//! Reports of damage to operators: the damaged windows, and their number.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::engine::Engine;
 use crate::integrity::quarantine::area::Area;
 
-/// A time range whose stored samples or sums are damaged. Answers that touch it report it.
+/// A time range whose stored samples or sums are damaged. Responses that overlap it report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedWindow {
     /// Tier of the values.
@@ -56,7 +56,7 @@ fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
 }
 
 impl Engine {
-    /// Describes the tier, tenant, series and time of a key. `None`: the key is not of a partition.
+    /// Describes the tier, tenant, series and time of a key; `None` if the key belongs to no partition.
     pub(crate) fn describe_key(&self, key: &[u8]) -> Option<String> {
         let partition = PartitionKey::of_key(key)?;
         let tenant = self.tenant_name(partition.tenant);
@@ -84,7 +84,7 @@ impl Engine {
             tier: key.tier,
             tenant: name(key.tenant),
             window: area.time(key.tier),
-            series: (area.series != (0, u32::MAX)).then_some(area.series),
+            series: area.some_series(),
             what: what.to_owned(),
         };
         state.damage.iter().map(damaged).collect()
