@@ -26,7 +26,7 @@ type Why = [String; 4];
 /// Facts about a frame: its first line, and why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
-/// Responses for a router that knew no location.
+/// Returns the responses for a router that knew no location.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
     (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
 }
@@ -184,7 +184,8 @@ impl<K: Ord + Clone> Weights<K> {
 
 impl Weights<Frame> {
     /// Number of frames, of named ones, and by reason of the others, with the weight of the stacks that pass them.
-    fn symbolization(&self, table: &Table) -> String {
+    /// Also returns the reasons in the order of the response.
+    fn symbolization<'a>(&self, table: &'a Table) -> (String, Vec<&'a Why>) {
         let mut frames: BTreeSet<&Frame> = BTreeSet::new();
         let mut shares: BTreeMap<&Why, (BTreeSet<&Frame>, i128)> = BTreeMap::new();
         let mut pending = self.children(&[]);
@@ -212,12 +213,14 @@ impl Weights<Frame> {
             )
         };
         let frames = frames.len();
+        let reasons = shares.keys().copied().collect();
         let unnamed: Vec<String> = shares.into_iter().map(share).collect();
-        format!("{{\"frames\":{frames},\"named\":{named},\"unnamed\":[{}]}}", unnamed.join(","))
+        (format!("{{\"frames\":{frames},\"named\":{named},\"unnamed\":[{}]}}", unnamed.join(",")), reasons)
     }
 
     fn json(&self, table: &Table, nodes_max: usize) -> String {
         let (pruned, left_out, other) = self.pruned(nodes_max);
+        let (symbolization, reasons) = self.symbolization(table);
         let mut names = vec![json!("total")];
         let mut frames = vec![json!({})];
         let mut numbers: BTreeMap<Option<Frame>, usize> = BTreeMap::new();
@@ -225,7 +228,11 @@ impl Weights<Frame> {
         for (i, (depth, frame, own, total, _)) in pruned.iter().enumerate() {
             let number = if i == 0 { 0 } else { *numbers.entry(frame.clone()).or_insert(names.len()) };
             if number == names.len() {
-                let (name, object) = described(frame.as_ref(), table);
+                let (name, mut object) = described(frame.as_ref(), table);
+                let why = frame.as_ref().and_then(|frame| table[frame].1.as_ref());
+                if let Some(index) = reasons.iter().position(|reason| Some(*reason) == why) {
+                    object.insert("unnamed".to_owned(), json!(index));
+                }
                 names.push(json!(name));
                 frames.push(Value::Object(object));
             }
@@ -237,12 +244,11 @@ impl Weights<Frame> {
         let frames = Value::Array(frames);
         let nodes = nodes.join(",");
         let total = self.total[&Vec::new()];
-        let symbolization = self.symbolization(table);
         format!(
             "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\
              \"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
-             \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
+             \"shards\":{{\"queried\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
              \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"names_pending\":[],\"warnings\":[]}}"
         )
     }
