@@ -13,7 +13,6 @@ pub(crate) mod write_lock;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -25,9 +24,9 @@ use rocksdb::DB;
 use crate::database::key::{PartitionKey, Section};
 use crate::database::{self, Snapshot};
 use crate::engine::state::State;
+use crate::engine::state::partitions::SharedPartition;
 use crate::engine::write_lock::WriteLock;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
-use crate::integrity::quarantine::damage::{Damage, read_replaced};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::repair;
 use crate::memory::footprint::MemoryTotal;
@@ -72,24 +71,9 @@ impl Engine {
     /// version.
     pub fn open(config: Config) -> Result<Self, EngineError> {
         let (database, is_damaged) = open_repaired(&config)?;
-        let applied = database::read_position(&database)?;
-        let damage = Damage::read(&database.snapshot())?;
-        let replaced = read_replaced(&database.snapshot())?;
-        let state = State {
-            applied: applied.clone(),
-            membership: database::read_membership(&database)?,
-            clock_ns: database::read_clock(&database)?,
-            tenants: database::read_tenants(&database)?,
-            existing: database::read_partition_keys(&database)?,
-            stale: database::read_stale(&database.snapshot())?,
-            expired: database::read_expired(&database)?,
-            damage,
-            replaced,
-            // Generations of an earlier process are invalid in this one.
-            generations: RandomState::new().build_hasher().finish() / 2,
-            ..State::default()
-        };
-        let definitions = state.definitions.clone();
+        let state = State::read(&database.snapshot())?;
+        let applied = state.applied().cloned();
+        let definitions = state.partitions.definitions().clone();
         let engine = Self {
             config,
             database,
@@ -113,15 +97,15 @@ impl Engine {
         {
             let mut state = self.state.write();
             let damaged: Vec<PartitionKey> = state.damage.iter().map(|(key, ..)| key).collect();
-            state.existing.extend(damaged);
+            damaged.into_iter().for_each(|key| state.partitions.add(key));
         }
         let orphans: Vec<PartitionKey> = {
             let state = self.state.read();
-            let raw = state.existing.iter().filter(|key| key.tier == Tier::Raw);
-            raw.map(|raw| raw.in_tier(Tier::Minute)).filter(|key| !state.existing.contains(key)).collect()
+            let raw = state.partitions.existing().iter().filter(|key| key.tier == Tier::Raw);
+            raw.map(|raw| raw.in_tier(Tier::Minute)).filter(|key| !state.partitions.exists(key)).collect()
         };
         for key in orphans {
-            self.state.write().existing.insert(key);
+            self.state.write().partitions.add(key);
             let raw = key.in_tier(Tier::Raw);
             let snapshot = self.database.snapshot();
             // Batch IDs need no definitions.
@@ -138,7 +122,7 @@ impl Engine {
     fn load_heads(&self) -> Result<(), EngineError> {
         let raw: Vec<PartitionKey> = {
             let state = self.state.read();
-            state.existing.iter().copied().filter(|key| key.tier == Tier::Raw).collect()
+            state.partitions.existing().iter().copied().filter(|key| key.tier == Tier::Raw).collect()
         };
         for key in raw {
             let snapshot = self.database.snapshot();
@@ -146,8 +130,7 @@ impl Engine {
                 continue;
             }
             match self.partition(key.in_tier(Tier::Minute)) {
-                Ok(Some(partition)) => self.state.write().head += partition.read().head.size(),
-                Ok(None) => {}
+                Ok(_) => {}
                 // The partition is quarantined, and everything else is served.
                 Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
@@ -158,7 +141,7 @@ impl Engine {
 
     /// Returns the position of the last entry in the state; after opening, that of the last flushed one.
     pub fn applied(&self) -> Option<Position> {
-        self.state.read().applied.clone()
+        self.state.read().applied().cloned()
     }
 
     /// Returns the position up to which the state is durable. The log may be purged up to it.
@@ -168,28 +151,28 @@ impl Engine {
 
     /// Returns the membership that was last stored with [`Engine::skip`].
     pub fn membership(&self) -> Option<Bytes> {
-        self.state.read().membership.clone()
+        self.state.read().membership().cloned()
     }
 
     /// Returns an existing partition of minutes, hours or days. Reads it from the database if it is not in memory.
     pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        if let Some(partition) = self.state.read().loaded.get(&key) {
+        if let Some(partition) = self.state.read().partitions.loaded(&key) {
             return Ok(Some(Arc::clone(partition)));
         }
         let _loading = self.loading.lock();
         loop {
             let (shared, drops, now_ns) = {
                 let mut state = self.state.write();
-                if let Some(partition) = state.loaded.get(&key) {
+                if let Some(partition) = state.partitions.loaded(&key) {
                     return Ok(Some(Arc::clone(partition)));
                 }
-                if !state.existing.contains(&key) {
+                if !state.partitions.exists(&key) {
                     return Ok(None);
                 }
                 if state.damage.has_damaged_definitions(key) {
                     return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
                 }
-                (state.tenant_dictionary(key.tenant), state.drops, state.clock_ns)
+                (state.partitions.dictionary(key.tenant), state.partitions.drops(), state.clock.entries_ns())
             };
             // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
             // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
@@ -199,7 +182,7 @@ impl Engine {
                 Ok((stored.into_partition(&mut shared.write())?, damaged_head))
             });
             let (partition, damaged_head) = match read {
-                Err(error) if error.is_damage() && self.state.read().drops == drops => {
+                Err(error) if error.is_damage() && self.state.read().partitions.drops() == drops => {
                     return Err(self.quarantine_partition(key, &error));
                 }
                 // The partition was dropped meanwhile, with its files.
@@ -208,10 +191,10 @@ impl Engine {
             };
             let mut state = self.state.write();
             let is_current = shared.read().generation() == partition.generation;
-            if state.drops == drops && is_current {
+            if state.partitions.drops() == drops && is_current {
                 damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
-                let partition = state.keep(partition);
-                state.evict(self.config.idle_dictionary_bytes_max());
+                let partition = state.partitions.keep(partition);
+                state.partitions.evict(self.config.idle_dictionary_bytes_max());
                 return Ok(Some(partition));
             }
         }
@@ -226,10 +209,10 @@ impl Engine {
     ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
         {
             let state = self.state.read();
-            if let Some(partition) = state.loaded.get(&key) {
+            if let Some(partition) = state.partitions.loaded(&key) {
                 return Ok(Some(Arc::clone(partition)));
             }
-            if !state.existing.contains(&key) {
+            if !state.partitions.exists(&key) {
                 return Ok(None);
             }
             if state.damage.has_damaged_definitions(key) {
@@ -239,7 +222,7 @@ impl Engine {
         match StoredPartition::outline(snapshot, key) {
             Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
             // A snapshot does not keep the files of partitions that were dropped meanwhile.
-            Err(error) if error.is_damage() && self.state.read().existing.contains(&key) => {
+            Err(error) if error.is_damage() && self.state.read().partitions.exists(&key) => {
                 Err(self.quarantine_partition(key, &error))
             }
             Err(error) if error.is_damage() => Ok(None),
@@ -250,22 +233,22 @@ impl Engine {
     /// Advances the clock for sealing to at least this time, in nanoseconds since 1970, so that windows also end in a
     /// shard without new entries. Changes no response.
     pub fn pass_time(&self, now_ns: i64) {
-        let mut state = self.state.write();
-        state.now_ns = state.now_ns.max(now_ns);
+        self.state.write().clock.pass(now_ns);
     }
 
     /// Returns the largest `proposed_at_ns` of the applied entries, in nanoseconds since 1970; 0 before the first.
     pub fn clock_ns(&self) -> i64 {
-        self.state.read().clock_ns
+        self.state.read().clock.entries_ns()
     }
 
     /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest time
     /// that was written recently.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
         let state = self.state.read();
-        let newest =
-            |partition: &Arc<RwLock<Partition>>| partition.read().head.arrivals().map(|(window, _)| window).max();
-        state.loaded.values().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
+        let newest = |(_, partition): (&PartitionKey, &SharedPartition)| {
+            partition.read().head.arrivals().map(|(window, _)| window).max()
+        };
+        state.partitions.all_loaded().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
     }
 
     /// Stops compactions, which may take long, so that the engine can be closed. Nothing may be written afterwards.
@@ -275,10 +258,10 @@ impl Engine {
 
     /// Returns a tenant's dictionary.
     pub(crate) fn tenant_dictionary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
-        if let Some(shared) = self.state.read().dictionaries.get(&tenant) {
+        if let Some(shared) = self.state.read().partitions.loaded_dictionary(tenant) {
             return Arc::clone(shared);
         }
-        self.state.write().tenant_dictionary(tenant)
+        self.state.write().partitions.dictionary(tenant)
     }
 
     /// Returns the approximate memory of dictionaries and series, in bytes.
@@ -288,14 +271,14 @@ impl Engine {
 
     /// Returns the approximate memory of samples in no chunk yet, in bytes.
     pub fn head_bytes(&self) -> usize {
-        self.state.read().head.bytes
+        self.state.read().partitions.head_size().bytes
     }
 
     /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring
     /// up to it frees space.
     pub fn oldest_ends_ns(&self) -> BTreeMap<(Tier, u8), i64> {
         let mut oldest = BTreeMap::new();
-        for key in &self.state.read().existing {
+        for key in self.state.read().partitions.existing() {
             let end_ns = oldest.entry((key.tier, key.class)).or_insert(i64::MAX);
             *end_ns = key.end_ns().min(*end_ns);
         }

@@ -150,7 +150,7 @@ impl Engine {
     /// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not
     /// real.
     fn keep_if_there(&self, key: PartitionKey, found: Verified, verified: &mut Verified) {
-        if self.state.read().existing.contains(&key) {
+        if self.state.read().partitions.exists(&key) {
             verified.extend(found);
         }
     }
@@ -161,7 +161,8 @@ impl Engine {
         for (&(key, window), compared) in &signatures.0 {
             let end_ns = key.tier.window_end_ns(window);
             let finer = Tier::from_number(key.tier.number() - 1).unwrap_or(key.tier);
-            let is_dropped = [finer, key.tier].into_iter().any(|tier| end_ns <= state.horizon_ns(tier, key.class));
+            let is_dropped =
+                [finer, key.tier].into_iter().any(|tier| end_ns <= state.horizons.horizon_ns(tier, key.class));
             let first = StaleKey { tier: key.tier, class: key.class, window, tenant: key.tenant, series: 0 };
             let is_stale = stale.range(first..=StaleKey { series: u32::MAX, ..first }).next().is_some();
             if is_dropped || is_stale {

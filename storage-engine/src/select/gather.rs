@@ -185,22 +185,23 @@ impl Engine {
 
     fn plan_query<'a>(&'a self, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {
         let state = self.state.read();
-        let tenant = state.tenants.get(query.tenant).copied();
+        let tenant = state.tenants.number(query.tenant);
         let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();
         let mut with_heads = BTreeMap::new();
         for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
-            if !state.existing.contains(key) {
+            if !state.partitions.exists(key) {
                 // Without this error, the query would be planned again without end.
                 let key = key.in_tier(Tier::Raw).prefix();
                 return Err(Corruption { key, check: CorruptionCheck::Content }.into());
             }
-            if let Some(partition) = state.loaded.get(key).filter(|partition| !partition.read().head.is_empty()) {
+            let loaded = state.partitions.loaded(key);
+            if let Some(partition) = loaded.filter(|partition| !partition.read().head.is_empty()) {
                 with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), query));
             }
         }
         let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
         let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
-        let shared = tenant.and_then(|tenant| state.dictionaries.get(&tenant).map(Arc::clone));
+        let shared = tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant).map(Arc::clone));
         let found = RefCell::default();
         let view = View { shared, snapshot: self.database.snapshot(), is_wanted: query.is_wanted, found };
         Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
@@ -218,7 +219,7 @@ impl Engine {
         let state = self.state.read();
         let exists = |key: &PartitionKey| {
             let has_raw = planned.plan.parts.get(key).is_some_and(|part| !part.raw.is_empty());
-            state.existing.contains(key) && (!has_raw || state.existing.contains(&key.in_tier(Tier::Raw)))
+            state.partitions.exists(key) && (!has_raw || state.partitions.exists(&key.in_tier(Tier::Raw)))
         };
         if newest_first.iter().all(exists) { result } else { Ok(Progress::Dropped) }
     }

@@ -19,7 +19,8 @@ impl Engine {
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
         let shared = {
             let state = self.state.read();
-            state.tenants.get(tenant).and_then(|tenant| state.dictionaries.get(tenant)).map(Arc::clone)
+            let tenant = state.tenants.number(tenant);
+            tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant)).map(Arc::clone)
         };
         let Some(shared) = shared else { return LocationPage::default() };
         let shared = shared.read();

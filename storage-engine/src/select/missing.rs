@@ -65,7 +65,7 @@ impl Engine {
         let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
         let windows = {
             let state = self.state.read();
-            let Some(&tenant) = state.tenants.get(query.tenant) else { return Ok(false) };
+            let Some(tenant) = state.tenants.number(query.tenant) else { return Ok(false) };
             plan(&state, tenant, &[touched], Tiers::ALL)
         };
         if windows.missing.iter().any(|range| range.class == class) {

@@ -10,6 +10,8 @@ use crate::database::key::PartitionKey;
 use crate::engine::Engine;
 use crate::engine::apply::split::{self, Part};
 use crate::engine::apply::strip::{defines_nothing, strip};
+use crate::engine::state::State;
+use crate::engine::state::partitions::SharedPartition;
 use crate::error::{EngineError, StripError};
 use crate::integrity::quarantine::area::Area;
 use crate::memory::batch_ids;
@@ -20,8 +22,30 @@ use crate::{Outcome, Position, TimeResolution};
 /// Key of a partition, the partition if it exists, and the parts of a batch for it.
 struct Destination<'a> {
     key: PartitionKey,
-    partition: Option<Arc<RwLock<Partition>>>,
+    partition: Option<SharedPartition>,
     parts: Vec<Part<'a>>,
+}
+
+/// Samples of a batch in the numbers of one partition.
+struct Imported {
+    key: PartitionKey,
+    partition: SharedPartition,
+    /// Samples by series.
+    samples: Vec<(u32, Samples)>,
+    /// Windows of chunks that samples without definitions were of.
+    skipped: BTreeSet<u32>,
+}
+
+impl Imported {
+    /// Adds the samples to the head, and quarantines the windows of skipped ones.
+    fn add_to(self, state: &mut State) {
+        for window in self.skipped {
+            let area = Area::of_windows(window, window);
+            state.quarantine_in_all_tiers(self.key, area, "definitions of new samples were damaged");
+        }
+        let now_ns = state.clock.entries_ns();
+        state.partitions.add_samples(&mut self.partition.write(), self.samples, now_ns);
+    }
 }
 
 impl Engine {
@@ -32,7 +56,7 @@ impl Engine {
     /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
     /// not be used afterwards.
     pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
-        let tenant = self.state.read().tenants.get(&batch.tenant).copied();
+        let tenant = self.state.read().tenants.number(&batch.tenant);
         let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
         let partitions = keys.len();
         let partitions_max = limits::BATCH_PARTITIONS_MAX;
@@ -86,16 +110,12 @@ impl Engine {
     /// [`EngineError::OutOfOrder`].
     pub fn skip(&self, position: Position, membership: Option<bytes::Bytes>) -> Result<(), EngineError> {
         self.check_order(&position)?;
-        let mut state = self.state.write();
-        state.applied = Some(position);
-        if membership.is_some() {
-            state.membership = membership;
-        }
+        self.state.write().skip(position, membership);
         Ok(())
     }
 
     fn check_order(&self, position: &Position) -> Result<(), EngineError> {
-        let applied = self.state.read().applied.as_ref().map_or(0, |applied| applied.index);
+        let applied = self.state.read().applied().map_or(0, |applied| applied.index);
         // A log begins at 0 or 1, and has no gaps after that.
         if applied > 0 && position.index != applied + 1 {
             return Err(EngineError::OutOfOrder { index: position.index, applied });
@@ -104,17 +124,12 @@ impl Engine {
     }
 
     fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
-        let (now_ns, tenant, is_new_tenant, horizon_ns) = {
-            let state = self.state.read();
-            let known = state.tenants.get(&batch.tenant).copied();
-            let next = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
-            let horizon_ns = state.horizon_ns(Tier::Raw, batch.retention_class);
-            (state.clock_ns.max(now_ns), known.unwrap_or(next), known.is_none(), horizon_ns)
-        };
+        let state = self.state.read();
+        let tenant = state.tenants.number_or_next(&batch.tenant);
+        let horizon_ns = state.horizons.horizon_ns(Tier::Raw, batch.retention_class);
+        drop(state);
         let pass = |outcome| {
-            let mut state = self.state.write();
-            state.applied = Some(position.clone());
-            state.clock_ns = now_ns;
+            self.state.write().apply(position.clone(), now_ns);
             Ok(outcome)
         };
         // Raw samples of this time were dropped while the batch was on its way. Its samples would create a chunk
@@ -132,53 +147,55 @@ impl Engine {
         {
             return pass(Outcome::Duplicate);
         }
-        let mut partitions = Vec::new();
+        let mut destinations = Vec::new();
         for (key, parts) in parts {
-            partitions.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
+            destinations.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
         }
         let shared = self.tenant_dictionary(tenant);
-        let (nodes, incomplete) = known_nodes(batch, &partitions, &shared.read());
+        let (nodes, incomplete) = known_nodes(batch, &destinations, &shared.read());
         // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
         // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
         // damage that only this replica has.
-        if incomplete.iter().any(|key| !self.state.read().replaced.contains_key(key)) {
+        if incomplete.iter().any(|&key| self.state.read().damage.newest_replaced_file(key).is_none()) {
             return pass(Outcome::Dangling);
         }
         // Definitions are added first. Nothing refers to them yet, so the state is locked only while samples are
         // added.
         let mut imported = Vec::new();
-        let mut skipped = Vec::new();
-        for Destination { key, partition, parts } in partitions {
-            let partition = self.existing_or_new(key, partition, &shared);
-            let mut shared = shared.write();
-            let mut inner = partition.write();
-            let skips_undefined = incomplete.contains(&key);
-            let mut import = Import::new(batch, shared.current(&nodes), self.config.time_resolution, skips_undefined);
-            let samples: Vec<_> = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
-            inner.recount();
-            shared.recount();
-            skipped.extend(import.skipped.into_iter().map(|window| (key, window)));
-            drop(inner);
-            imported.push((partition, samples));
+        for destination in destinations {
+            let is_complete = !incomplete.contains(&destination.key);
+            imported.push(self.import(batch, destination, &shared, &nodes, is_complete));
         }
         let mut state = self.state.write();
-        for (key, window) in skipped {
-            let area = Area::of_windows(window, window);
-            state.quarantine_in_all_tiers(key, area, "definitions of new samples were damaged");
-        }
-        if is_new_tenant {
-            state.tenants.insert(batch.tenant.clone(), tenant);
-            state.unwritten_tenants.insert(tenant, batch.tenant.clone());
-        }
-        for (partition, samples) in imported {
-            state.add_samples(&mut partition.write(), samples, now_ns);
-        }
+        state.apply(position, now_ns);
+        state.tenants.add(&batch.tenant);
+        imported.into_iter().for_each(|imported| imported.add_to(&mut state));
         if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
             state.batch_ids.insert(id, partition);
         }
-        state.applied = Some(position);
-        state.clock_ns = now_ns;
         Ok(outcome)
+    }
+
+    /// Adds the definitions of a batch to a partition. Returns the samples in the partition's numbers. `is_complete`:
+    /// false if to skip samples whose series or stack is not defined.
+    fn import(
+        &self,
+        batch: &Batch,
+        Destination { key, partition, parts }: Destination<'_>,
+        shared: &RwLock<TenantDictionary>,
+        nodes: &BatchNodes,
+        is_complete: bool,
+    ) -> Imported {
+        let partition = self.existing_or_new(key, partition, shared);
+        let mut shared = shared.write();
+        let mut inner = partition.write();
+        let mut import = Import::new(batch, shared.current(nodes), self.config.time_resolution, !is_complete);
+        let samples = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
+        inner.recount();
+        shared.recount();
+        let skipped = import.skipped;
+        drop(inner);
+        Imported { key, partition, samples, skipped }
     }
 
     fn is_known(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
@@ -192,17 +209,17 @@ impl Engine {
     fn existing_or_new(
         &self,
         key: PartitionKey,
-        partition: Option<Arc<RwLock<Partition>>>,
+        partition: Option<SharedPartition>,
         shared: &RwLock<TenantDictionary>,
-    ) -> Arc<RwLock<Partition>> {
+    ) -> SharedPartition {
         let mut state = self.state.write();
-        state.existing.insert(key.in_tier(Tier::Raw));
+        state.partitions.add(key.in_tier(Tier::Raw));
         if let Some(partition) = partition {
             return partition;
         }
-        state.existing.insert(key);
+        state.partitions.add(key);
         let generation = shared.read().generation();
-        state.keep(Partition::new(key, generation))
+        state.partitions.keep(Partition::new(key, generation))
     }
 }
 

@@ -97,7 +97,7 @@ impl Engine {
                 _ => self.delete_windows(selected, deletion.window, &mut changes)?,
             }
         }
-        let clock_ns = self.state.read().clock_ns.max(now_ns);
+        let clock_ns = self.state.read().clock.entries_ns().max(now_ns);
         database::put(&mut changes.batch, key::CLOCK, &clock_ns.to_be_bytes());
         database::put_position(&mut changes.batch, &position);
         self.write_piece(&mut changes)?;
@@ -106,9 +106,7 @@ impl Engine {
     }
 
     fn pass(&self, position: Position, now_ns: i64, outcome: Outcome) -> Outcome {
-        let mut state = self.state.write();
-        state.applied = Some(position);
-        state.clock_ns = state.clock_ns.max(now_ns);
+        self.state.write().apply(position, now_ns);
         outcome
     }
 
@@ -140,12 +138,12 @@ impl Engine {
         let Window { start_ns, end_ns } = deletion.window;
         let complete_ns = {
             let state = self.state.read();
-            let ends_ns = |&(finer, class): &(Tier, u8)| {
+            let ends_ns = |(finer, class): (Tier, u8)| {
                 let coarser = finer.coarser().filter(|&coarser| coarser != Tier::Minute)?;
-                let gone_ns = state.horizon_ns(finer, class).min(end_ns);
+                let gone_ns = state.horizons.horizon_ns(finer, class).min(end_ns);
                 (start_ns < gone_ns).then(|| PartitionKey::of(coarser, class, 0, gone_ns).end_ns())
             };
-            state.expired.keys().filter_map(ends_ns).max()
+            state.horizons.expired().filter_map(ends_ns).max()
         };
         let Some(complete_ns) = complete_ns else { return Ok(()) };
         self.write_all(writing, WriteBatch::default(), Sealing::Before(complete_ns))?;
@@ -156,17 +154,17 @@ impl Engine {
     /// windows are summed up again.
     fn partitions_of(&self, deletion: &Deletion) -> Vec<PartitionKey> {
         let state = self.state.read();
-        let tenant = state.tenants.get(&deletion.tenant).copied();
+        let tenant = state.tenants.number(&deletion.tenant);
         let Window { start_ns, end_ns } = deletion.window;
         let is_touched = |key: &&PartitionKey| {
             let finer = Tier::from_number(key.tier.number().wrapping_sub(1));
-            let gone_ns = finer.map_or(i64::MAX, |finer| state.horizon_ns(finer, key.class));
+            let gone_ns = finer.map_or(i64::MAX, |finer| state.horizons.horizon_ns(finer, key.class));
             Some(key.tenant) == tenant
                 && key.overlaps(start_ns, end_ns)
                 && start_ns < gone_ns
                 && key.start_ns() < gone_ns
         };
-        state.existing.iter().filter(is_touched).copied().collect()
+        state.partitions.existing().iter().filter(is_touched).copied().collect()
     }
 
     /// Returns the matching series, or as the inner error the index of the first undecided matcher. A matcher is
@@ -324,7 +322,7 @@ impl Engine {
         let tier = key.tier;
         let values = values_of(tier);
         let finer = Tier::from_number(tier.number().wrapping_sub(1));
-        let gone_ns = finer.map_or(i64::MIN, |finer| self.state.read().horizon_ns(finer, key.class));
+        let gone_ns = finer.map_or(i64::MIN, |finer| self.state.read().horizons.horizon_ns(finer, key.class));
         let snapshot = self.database.snapshot();
         let mut walk = Self::stored(&snapshot, selected, Section::Windows, deleted);
         while let Some(item) = walk.next()? {

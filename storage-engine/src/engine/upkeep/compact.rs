@@ -25,15 +25,17 @@ impl Engine {
             let writing = self.writing.lock();
             self.write_all(&writing, WriteBatch::default(), Sealing::Before(i64::MAX))?;
         }
-        let clock_ns = self.state.read().sealing_clock_ns();
+        let clock_ns = self.state.read().clock.sealing_ns();
         for tier in [Tier::Hour, Tier::Day] {
             for due in self.due(tier, clock_ns) {
                 let writing = self.writing.lock();
                 self.roll_up_window(&writing, &due)?;
             }
         }
-        let keys: Vec<PartitionKey> =
-            self.state.read().existing.iter().filter(|key| key.tier != Tier::Raw).copied().collect();
+        let keys: Vec<PartitionKey> = {
+            let state = self.state.read();
+            state.partitions.existing().iter().filter(|key| key.tier != Tier::Raw).copied().collect()
+        };
         for key in keys {
             let writing = self.writing.lock();
             self.join_dictionary(&writing, key)?;

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 use proto::{TenantId, Tier};
 use rocksdb::WriteBatch;
 
@@ -19,15 +18,15 @@ use crate::database::key::{self, PartitionKey};
 use crate::database::{self, unlogged};
 use crate::encoding::head_block;
 use crate::engine::Engine;
+use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
 use crate::engine::upkeep::seal::{GRACE_NS, Sealed, Sealing, SeriesWindow, is_due};
 use crate::engine::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
 use crate::memory::head::Frozen;
-use crate::memory::partition::{Lengths, Partition};
+use crate::memory::partition::Lengths;
 use crate::memory::run::joined;
-use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Flushed, Position};
 
 /// Everything in memory as of one moment.
@@ -44,8 +43,8 @@ struct FrozenState {
 
 struct FrozenPartition {
     key: PartitionKey,
-    partition: Arc<RwLock<Partition>>,
-    shared: Arc<RwLock<TenantDictionary>>,
+    partition: SharedPartition,
+    shared: SharedDictionary,
     lengths: Lengths,
     chunks: Vec<Frozen>,
 }
@@ -73,21 +72,21 @@ impl Engine {
     /// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
     pub fn wants_flush(&self) -> bool {
         let state = self.state.read();
-        let clock_ns = state.sealing_clock_ns();
-        let holds_due = |partition: &Arc<RwLock<Partition>>| {
+        let clock_ns = state.clock.sealing_ns();
+        let holds_due = |(_, partition): (&PartitionKey, &SharedPartition)| {
             let partition = partition.read();
             let mut arrivals = partition.head.arrivals();
             arrivals.any(|(window, since_ns)| is_due(window, since_ns, clock_ns))
         };
-        state.head.bytes >= self.config.head_bytes_max
-            || state.loaded.values().any(holds_due)
+        state.partitions.head_size().bytes >= self.config.head_bytes_max
+            || state.partitions.all_loaded().any(holds_due)
             || state.evicted(Sealing::Due).next().is_some()
-            || state.is_stale(clock_ns.saturating_sub(GRACE_NS))
+            || state.stale.is_due(clock_ns.saturating_sub(GRACE_NS))
     }
 
     /// Returns whether the head is so far over its budget that entries should wait for a flush.
     pub fn is_overfull(&self) -> bool {
-        self.state.read().head.bytes >= self.config.head_bytes_max / 8 * 9
+        self.state.read().partitions.head_size().bytes >= self.config.head_bytes_max / 8 * 9
     }
 
     /// Makes everything applied so far durable. Returns the position up to which the state is durable.
@@ -106,7 +105,7 @@ impl Engine {
     fn flush_all(&self) -> Result<Flushed, EngineError> {
         let writing = self.writing.lock();
         self.write_all(&writing, WriteBatch::default(), Sealing::Due)?;
-        let clock_ns = self.state.read().sealing_clock_ns();
+        let clock_ns = self.state.read().clock.sealing_ns();
         self.roll_up(&writing, clock_ns.saturating_sub(GRACE_NS))?;
         self.make_durable(&writing)
     }
@@ -114,8 +113,10 @@ impl Engine {
     /// Flushes RocksDB. Returns the position up to which the state is durable then.
     pub(crate) fn make_durable(&self, _writing: &Writing<'_>) -> Result<Flushed, EngineError> {
         // Both were written in the same batch.
-        let position = database::read_position(&self.database)?;
-        let written = Flushed { position, membership: database::read_membership(&self.database)? };
+        let snapshot = self.database.snapshot();
+        let position = database::read_position(&snapshot)?;
+        let written = Flushed { position, membership: database::read_membership(&snapshot)? };
+        drop(snapshot);
         self.database.flush()?;
         self.flushed.lock().clone_from(&written.position);
         Ok(written)
@@ -135,7 +136,7 @@ impl Engine {
         let log_index = frozen.position.index;
         drop(frozen);
         self.seal_evicted(writing, sealing, log_index)?;
-        self.state.write().evict(self.config.idle_dictionary_bytes_max());
+        self.state.write().partitions.evict(self.config.idle_dictionary_bytes_max());
         Ok(())
     }
 
@@ -146,29 +147,28 @@ impl Engine {
         for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
             let mut inner = partition.partition.write();
             inner.wrote(partition.lengths);
-            state.head -= inner.head.size();
-            for (chunk, fate) in partition.chunks.iter().zip(fates) {
-                match fate {
-                    Fate::Kept => inner.head.wrote(chunk, frozen.position.index),
-                    Fate::Sealed | Fate::Evicted => inner.head.remove(chunk),
+            state.partitions.change_head(&mut inner, |head| {
+                for (chunk, fate) in partition.chunks.iter().zip(fates) {
+                    match fate {
+                        Fate::Kept => head.wrote(chunk, frozen.position.index),
+                        Fate::Sealed | Fate::Evicted => head.remove(chunk),
+                    }
                 }
-            }
-            state.head += inner.head.size();
+            });
         }
         encoded.sealed.marks.apply(&mut state);
         state.batch_ids.wrote();
         state.damage.wrote(&encoded.damage);
-        for tenant in frozen.tenants.keys() {
-            state.unwritten_tenants.remove(tenant);
-        }
+        state.tenants.wrote(&frozen.tenants);
         Ok(())
     }
 
     fn freeze(&self) -> Option<FrozenState> {
         let mut state = self.state.write();
-        let position = state.applied.clone()?;
+        let position = state.applied()?.clone();
         let mut partitions = Vec::new();
-        let loaded: Vec<_> = state.loaded.iter().map(|(key, partition)| (*key, Arc::clone(partition))).collect();
+        let loaded = state.partitions.all_loaded();
+        let loaded: Vec<_> = loaded.map(|(key, partition)| (*key, Arc::clone(partition))).collect();
         for (key, partition) in loaded {
             let mut inner = partition.write();
             if inner.head.is_empty() && !inner.has_unwritten() {
@@ -177,18 +177,18 @@ impl Engine {
             let lengths = inner.lengths();
             let chunks = inner.head.freeze();
             drop(inner);
-            let shared = state.tenant_dictionary(key.tenant);
+            let shared = state.partitions.dictionary(key.tenant);
             partitions.push(FrozenPartition { key, partition, shared, lengths, chunks });
         }
         Some(FrozenState {
             position,
-            membership: state.membership.clone(),
-            clock_ns: state.clock_ns,
-            sealing_clock_ns: state.sealing_clock_ns(),
-            tenants: state.unwritten_tenants.clone(),
+            membership: state.membership().cloned(),
+            clock_ns: state.clock.entries_ns(),
+            sealing_clock_ns: state.clock.sealing_ns(),
+            tenants: state.tenants.unwritten(),
             batch_ids: state.batch_ids.freeze(),
             partitions,
-            is_over_budget: state.head.bytes >= self.config.head_bytes_max,
+            is_over_budget: state.partitions.head_size().bytes >= self.config.head_bytes_max,
         })
     }
 

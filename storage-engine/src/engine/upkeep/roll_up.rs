@@ -60,7 +60,7 @@ impl Engine {
     pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<DueWindow> {
         let mut due: Vec<DueWindow> = Vec::new();
         let state = self.state.read();
-        for key in state.stale.iter().filter(|key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns) {
+        for key in state.stale.due(tier, before_ns) {
             let &StaleKey { tier, class, window, tenant, series } = key;
             match due.last_mut() {
                 Some(last) if (last.class, last.window, last.tenant) == (class, window, tenant) => {
@@ -126,9 +126,7 @@ impl Engine {
             target.wrote(lengths);
             target.recount();
         }
-        done.iter().for_each(|key| {
-            state.stale.remove(key);
-        });
+        state.stale.remove(&done);
         state.stale.extend(stale);
         Ok(())
     }
@@ -143,15 +141,13 @@ impl Engine {
         }
         let shared = self.tenant_dictionary(key.tenant);
         let mut state = self.state.write();
-        state.existing.insert(key);
+        state.partitions.add(key);
         let generation = shared.read().generation();
-        Ok(state.keep(Partition::new(key, generation)))
+        Ok(state.partitions.keep(Partition::new(key, generation)))
     }
 
     pub(crate) fn tenant_name(&self, id: u32) -> TenantId {
-        let state = self.state.read();
-        let name = state.tenants.iter().find(|(_, of)| **of == id).map(|(name, _)| name.clone());
-        name.unwrap_or_else(TenantId::default_tenant)
+        self.state.read().tenants.name(id).cloned().unwrap_or_else(TenantId::default_tenant)
     }
 
     /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If

@@ -89,9 +89,7 @@ impl StaleChanges {
     /// Applies the changes, after their values were written.
     pub(crate) fn apply(self, state: &mut State) {
         state.stale.extend(self.stale);
-        self.no_longer_stale.iter().for_each(|key| {
-            state.stale.remove(key);
-        });
+        state.stale.remove(&self.no_longer_stale);
         for (key, series, window) in self.restored {
             // Samples that were lost in the head stay lost.
             if !state.damage.touches(key.in_tier(Tier::Raw), series, (window, window)) {
@@ -131,13 +129,13 @@ impl Sealed {
 impl State {
     /// Returns the evicted windows that have nothing in the head now and whose time is over.
     pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
-        let clock_ns = self.sealing_clock_ns();
+        let clock_ns = self.clock.sealing_ns();
         let is_due = move |key: &StaleKey| {
             let over_ns = Tier::Raw.window_end_ns(key.window).saturating_add(GRACE_NS);
             over_ns <= clock_ns || sealing.takes(key.window)
         };
         let is_in_head = |key: &StaleKey| {
-            let partition = self.loaded.get(&minutes_of(key));
+            let partition = self.partitions.loaded(&minutes_of(key));
             partition.is_some_and(|partition| partition.read().head.holds(key.window, key.series))
         };
         let evicted = self.stale.iter().take_while(|key| key.tier == Tier::Minute).copied();

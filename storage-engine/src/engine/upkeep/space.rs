@@ -31,7 +31,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: the disk cannot be read.
     pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
-        let keys = read_partition_keys(&self.database)?;
+        let keys = read_partition_keys(&self.database.snapshot())?;
         let bounds: Vec<_> = keys.iter().map(|key| (key.prefix(), key.end())).collect();
         let ranges: Vec<_> = bounds.iter().map(|(from, to)| rocksdb::Range::new(from, to)).collect();
         let mut extents: BTreeMap<(i64, Tier, u8), u64> = BTreeMap::new();

@@ -54,9 +54,9 @@ impl Engine {
         let mut statistics = Statistics::default();
         {
             let state = self.state.read();
-            statistics.head_samples = state.head.samples as u64;
-            statistics.dictionary_bytes = state.dictionary_bytes() as u64;
-            for partition in state.loaded.values() {
+            statistics.head_samples = state.partitions.head_size().samples as u64;
+            statistics.dictionary_bytes = state.partitions.definitions().bytes() as u64;
+            for (_, partition) in state.partitions.all_loaded() {
                 let partition = partition.read();
                 statistics.series += partition.series.len() as u64;
                 for (label, values) in partition.index.cardinalities() {

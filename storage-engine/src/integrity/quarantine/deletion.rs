@@ -25,11 +25,11 @@ impl Engine {
         matchers: &[ReadyMatcher],
     ) -> Result<(), EngineError> {
         let Window { start_ns, end_ns } = deletion.window;
-        let tenant = self.state.read().tenants.get(&deletion.tenant).copied();
+        let tenant = self.state.read().tenants.number(&deletion.tenant);
         let is_touched = |key: &PartitionKey| Some(key.tenant) == tenant && key.overlaps(start_ns, end_ns);
         let touched: Vec<PartitionKey> = {
             let state = self.state.read();
-            let replaced = state.replaced.keys().copied();
+            let replaced = state.damage.replaced().map(|(key, _)| key);
             state.damage.without_definitions().chain(replaced).filter(is_touched).collect()
         };
         for key in touched {

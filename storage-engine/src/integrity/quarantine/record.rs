@@ -47,33 +47,33 @@ impl Engine {
 
     /// Quarantines the keys that were lost in a repair.
     pub(crate) fn quarantine_lost(&self) -> Result<(), EngineError> {
-        let lost = repair::read_lost(&self.database)?;
+        let lost = repair::read_lost(&self.database.snapshot())?;
         for (_, lost) in &lost {
             let is_hit = |key: &PartitionKey| lost.from < key.end() && key.prefix() < lost.to;
             // A partition that lost all of its keys is found by the times that other tiers have.
             let hit: BTreeSet<PartitionKey> = {
                 let state = self.state.read();
-                let tenants: Vec<u32> = state.tenants.values().copied().collect();
-                that_may_exist(&state.existing, &tenants, state.clock_ns).filter(is_hit).collect()
+                let tenants = state.tenants.numbers();
+                that_may_exist(state.partitions.existing(), &tenants, state.clock.entries_ns()).filter(is_hit).collect()
             };
             let file = repair::file_named(&lost.what);
             for key in hit {
-                if key.end_ns() <= self.state.read().horizon_ns(key.tier, key.class) {
+                if key.end_ns() <= self.state.read().horizons.horizon_ns(key.tier, key.class) {
                     continue;
                 }
                 // The old partition's values were lost, of which all is quarantined already.
                 let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
-                if file.is_some_and(|file| self.state.read().replaced.get(&named).is_some_and(|newest| file <= *newest))
-                {
+                let newest = self.state.read().damage.newest_replaced_file(named);
+                if file.zip(newest).is_some_and(|(file, newest)| file <= newest) {
                     continue;
                 }
-                self.state.write().existing.insert(key);
+                self.state.write().partitions.add(key);
                 for section in Section::ALL {
                     self.quarantine_lost_section(key, section, lost)?;
                 }
             }
         }
-        self.state.write().damage.lost = lost.into_iter().map(|(at, _)| at).collect();
+        self.state.write().damage.quarantined_lost(lost.into_iter().map(|(at, _)| at).collect());
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Engine {
         let raw = key.in_tier(Tier::Raw);
         {
             let mut state = self.state.write();
-            let is_raw_gone = raw.end_ns() <= state.horizon_ns(Tier::Raw, raw.class);
+            let is_raw_gone = raw.end_ns() <= state.horizons.horizon_ns(Tier::Raw, raw.class);
             if is_raw_gone || state.damage.areas_of(raw).any(|damaged| damaged.overlaps(area)) {
                 state.add_damage(key, area, what);
             }
@@ -152,7 +152,7 @@ impl Engine {
                 let stale = stale_key(raw, Tier::Minute, window, series);
                 let mut state = self.state.write();
                 state.stale.insert(stale);
-                state.damage.unwritten_stale.insert(stale);
+                state.damage.make_stale(stale);
             }
         }
         Ok(())

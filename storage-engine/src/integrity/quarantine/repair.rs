@@ -17,7 +17,7 @@ use rocksdb::{DB, LiveFile, WriteBatch};
 
 use crate::Config;
 use crate::database::key;
-use crate::database::{self, Item, unlogged};
+use crate::database::{self, Item, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 
@@ -274,9 +274,9 @@ pub(crate) struct Lost {
 }
 
 /// Key ranges that repairs lost and that are not quarantined yet, with the keys of their records.
-pub(crate) fn read_lost(database: &DB) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
+pub(crate) fn read_lost(snapshot: &Snapshot<'_>) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
     let mut lost = Vec::new();
-    for item in database::scan(database, &key::losses()) {
+    for item in database::scan(snapshot, &key::losses()) {
         let (at, value) = item?;
         let note = crate::database::frame::open(&at, &value)?;
         let Some((length, rest)) = note.split_first_chunk::<4>() else { continue };

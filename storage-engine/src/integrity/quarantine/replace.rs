@@ -93,15 +93,13 @@ impl Engine {
         self.database.write_opt(batch, &unlogged())?;
         state.damage.wrote(&damage);
         state.stale.retain(|stale| !is_of_partition(stale));
-        state.damage.unwritten_stale.retain(|stale| !is_of_partition(stale));
-        state.forget(&key);
-        state.damage.clear_definitions_damaged(key);
+        state.damage.replace(key, newest);
+        state.partitions.forget(&key);
         // Numbers that were read of it mean nothing any more.
-        state.drops += 1;
-        state.replaced.insert(key, newest);
+        state.partitions.count_drop();
         // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
         let generation = shared.read().generation();
-        state.keep(Partition::new(key, generation));
+        state.partitions.keep(Partition::new(key, generation));
         Ok(())
     }
 
@@ -115,8 +113,7 @@ impl Engine {
         let (damaged, replaced) = {
             let state = self.state.read();
             let damaged: Vec<_> = state.damage.without_definitions().filter(|key| is_touched(key)).collect();
-            let replaced: Vec<_> =
-                state.replaced.iter().filter(|(key, _)| is_touched(key)).map(|(key, newest)| (*key, *newest)).collect();
+            let replaced: Vec<_> = state.damage.replaced().filter(|(key, _)| is_touched(key)).collect();
             (damaged, replaced)
         };
         for key in damaged {

@@ -76,10 +76,7 @@ impl Engine {
     /// All known damage, by tier and time.
     pub fn damaged_windows(&self) -> Vec<DamagedWindow> {
         let state = self.state.read();
-        let name = |id: u32| {
-            let found = state.tenants.iter().find(|(_, of)| **of == id);
-            found.map(|(name, _)| name.as_str().to_owned()).unwrap_or_default()
-        };
+        let name = |number: u32| state.tenants.name(number).map(|name| name.as_str().to_owned()).unwrap_or_default();
         let damaged = |(key, area, what): (PartitionKey, Area, &str)| DamagedWindow {
             tier: key.tier,
             tenant: name(key.tenant),
@@ -93,6 +90,6 @@ impl Engine {
     /// Counts of damage.
     pub fn damage_counts(&self) -> DamageCounts {
         let state = self.state.read();
-        DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads }
+        DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads() }
     }
 }
