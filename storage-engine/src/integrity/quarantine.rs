@@ -3,10 +3,10 @@
 pub(crate) mod area;
 pub(crate) mod damage;
 pub(crate) mod damaged_keys;
-mod deletion;
+pub(crate) mod deletion;
 mod mark;
 pub(crate) mod part_damage;
-mod record;
+pub(crate) mod record;
 pub(crate) mod repair;
 pub(crate) mod replace;
 pub(crate) mod report;
