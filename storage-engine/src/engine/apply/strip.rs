@@ -1,13 +1,11 @@
 //! Removal of definitions from a batch that the shard already has.
 
-use std::sync::Arc;
-
-use parking_lot::RwLock;
 use proto::{Batch, Stripped, limits};
 
 use crate::engine::Engine;
 use crate::engine::apply::append::partition_or_replacement;
 use crate::engine::apply::split;
+use crate::engine::state::partitions::SharedPartition;
 use crate::error::StripError;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
@@ -49,11 +47,7 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
 
 /// Removes the definitions from the batch that all partitions of its samples know. Returns `None` if a partition
 /// misses a definition that was removed before.
-fn remove_known(
-    batch: &mut Batch,
-    partitions: &[Arc<RwLock<Partition>>],
-    shared: &TenantDictionary,
-) -> Option<Stripped> {
+fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
     // long.

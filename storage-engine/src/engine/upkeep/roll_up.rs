@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use proto::{Fingerprint, LabelSet, TenantId, Tier};
 use rocksdb::WriteBatch;
 
@@ -18,6 +17,7 @@ use crate::database::key::{PartitionKey, Section, StaleKey, stale_key, two_numbe
 use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::Row;
 use crate::encoding::windows::{self, WindowRows};
+use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
@@ -27,7 +27,6 @@ use crate::integrity::quarantine::record::{quarantine_keys, quarantine_value};
 use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::partition::Partition;
-use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Stale window of several series.
 pub(crate) struct DueWindow {
@@ -42,9 +41,9 @@ pub(crate) struct DueWindow {
 /// Source and target partitions of a window.
 struct RollUp<'a> {
     due: &'a DueWindow,
-    source: Arc<RwLock<Partition>>,
-    target: Arc<RwLock<Partition>>,
-    shared: Arc<RwLock<TenantDictionary>>,
+    source: SharedPartition,
+    target: SharedPartition,
+    shared: SharedDictionary,
 }
 
 /// Sums up every stale window that ends at or before a time.
@@ -131,7 +130,7 @@ pub(crate) fn roll_up_window(writing: &Writing<'_>, due: &DueWindow) -> Result<(
 }
 
 /// Returns a partition of hours or days, created if it does not exist.
-fn partition_or_new(writing: &Writing<'_>, key: PartitionKey) -> Result<Arc<RwLock<Partition>>, EngineError> {
+fn partition_or_new(writing: &Writing<'_>, key: PartitionKey) -> Result<SharedPartition, EngineError> {
     match writing.partition(key) {
         Ok(Some(partition)) => return Ok(partition),
         Ok(None) => {}
