@@ -7,13 +7,16 @@ pub(crate) mod partitions;
 pub(crate) mod stale;
 pub(crate) mod tenants;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::Position;
+use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot};
 use crate::engine::state::clock::Clock;
 use crate::engine::state::horizons::Horizons;
-use crate::engine::state::partitions::Partitions;
+use crate::engine::state::partitions::{Partitions, SharedPartition};
 use crate::engine::state::stale::StaleWindows;
 use crate::engine::state::tenants::Tenants;
 use crate::error::EngineError;
@@ -34,6 +37,16 @@ pub(crate) struct State {
     pub(crate) damage: Damage,
 }
 
+/// Location of a partition whose definitions can be read.
+pub(crate) enum Found {
+    /// In memory.
+    Loaded(SharedPartition),
+    /// Only in the database.
+    Stored,
+    /// Nowhere.
+    Missing,
+}
+
 impl State {
     /// Reads the state that the database holds. Partitions are not loaded yet.
     pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
@@ -48,6 +61,23 @@ impl State {
             horizons: Horizons::stored(database::read_expired(snapshot)?),
             damage: Damage::read(snapshot)?,
         })
+    }
+
+    /// Finds a partition of minutes, hours or days.
+    ///
+    /// # Errors
+    /// [`EngineError::Quarantined`]: its definitions are damaged.
+    pub(crate) fn find(&self, key: PartitionKey) -> Result<Found, EngineError> {
+        if let Some(partition) = self.partitions.loaded(&key) {
+            return Ok(Found::Loaded(Arc::clone(partition)));
+        }
+        if !self.partitions.exists(&key) {
+            return Ok(Found::Missing);
+        }
+        if self.damage.has_damaged_definitions(key) {
+            return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
+        }
+        Ok(Found::Stored)
     }
 
     /// Returns the position of the last entry in the state.

@@ -11,8 +11,8 @@ use proto::TenantId;
 use crate::Config;
 use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
-use crate::engine::state::State;
 use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
+use crate::engine::state::{Found, State};
 use crate::engine::store::state_database::StateDatabase;
 use crate::error::EngineError;
 use crate::integrity::quarantine::record::quarantine_partition;
@@ -77,14 +77,10 @@ impl Store {
         let _loading = self.loading.lock();
         loop {
             let mut state = self.state.write();
-            if let Some(partition) = state.partitions.loaded(&key) {
-                return Ok(Some(Arc::clone(partition)));
-            }
-            if !state.partitions.exists(&key) {
-                return Ok(None);
-            }
-            if state.damage.has_damaged_definitions(key) {
-                return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
+            match state.find(key)? {
+                Found::Loaded(partition) => return Ok(Some(partition)),
+                Found::Missing => return Ok(None),
+                Found::Stored => {}
             }
             let shared = state.partitions.dictionary(key.tenant);
             let drops = state.partitions.drops();
@@ -123,17 +119,10 @@ impl Store {
         key: PartitionKey,
         snapshot: &Snapshot<'_>,
     ) -> Result<Option<SharedPartition>, EngineError> {
-        {
-            let state = self.state.read();
-            if let Some(partition) = state.partitions.loaded(&key) {
-                return Ok(Some(Arc::clone(partition)));
-            }
-            if !state.partitions.exists(&key) {
-                return Ok(None);
-            }
-            if state.damage.has_damaged_definitions(key) {
-                return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
-            }
+        match self.state.read().find(key)? {
+            Found::Loaded(partition) => return Ok(Some(partition)),
+            Found::Missing => return Ok(None),
+            Found::Stored => {}
         }
         match StoredPartition::outline(snapshot, key) {
             Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
