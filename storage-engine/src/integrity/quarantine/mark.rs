@@ -26,7 +26,8 @@ impl State {
         let is_skipped = skipped.as_ref().is_some_and(|key| self.damage.skip(key));
         let is_kept = || self.horizons.horizon_ns(Tier::Raw, key.class) < key.end_ns();
         if key.tier == Tier::Minute && area.is_value() && !self.damage.has_damaged_definitions(*key) && is_kept() {
-            let (series, window) = (area.series.0, area.windows.0);
+            let series = area.series.0;
+            let window = area.windows.0;
             let stale = StaleKey { tier: Tier::Minute, class: key.class, window, tenant: key.tenant, series };
             let raw = self.damage.touches(key.in_tier(Tier::Raw), series, area.windows);
             if !raw && self.stale.insert(stale) {

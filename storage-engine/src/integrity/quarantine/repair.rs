@@ -87,7 +87,8 @@ pub(crate) fn repair(config: &Config) -> Result<bool, EngineError> {
 
 /// Completes a repair that was interrupted, or undoes it.
 fn finish(directory: &Path) -> io::Result<()> {
-    let (old, new) = (beside(directory, ".damaged"), beside(directory, ".repaired"));
+    let old = beside(directory, ".damaged");
+    let new = beside(directory, ".repaired");
     if !directory.exists() && old.exists() {
         fs::rename(if new.join(COMPLETE).exists() { &new } else { &old }, directory)?;
     }
@@ -108,7 +109,8 @@ fn remove(file: &Path) -> io::Result<()> {
 
 fn rebuild(config: &Config, numbers: &[u64]) -> Result<(), EngineError> {
     let directory = &config.directory;
-    let (replaced, new) = (beside(directory, ".damaged"), beside(directory, ".repaired"));
+    let replaced = beside(directory, ".damaged");
+    let new = beside(directory, ".repaired");
     let mut options = database::options(config);
     // Also a file that cannot be opened must not keep the database from opening.
     options.set_paranoid_checks(false);
@@ -309,7 +311,8 @@ mod tests {
         for is_complete in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("state");
-            let (old, new) = (beside(&state, ".damaged"), beside(&state, ".repaired"));
+            let old = beside(&state, ".damaged");
+            let new = beside(&state, ".repaired");
             fs::create_dir(&old).unwrap();
             fs::create_dir(&new).unwrap();
             fs::write(old.join("which"), "old").unwrap();

@@ -51,7 +51,8 @@ fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
         let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(time_ns).unwrap_or_default());
         humantime::format_rfc3339_seconds(time).to_string()
     };
-    let (start, end) = (time(window.start_ns), time(window.end_ns));
+    let start = time(window.start_ns);
+    let end = time(window.end_ns);
     format!("tier {}, tenant {tenant:?}, {series}, from {start} to {end}", tier.name())
 }
 
