@@ -144,15 +144,14 @@ fn describe(store: &Store, verified: &mut Verified) {
     }
 }
 
-/// Adds the result of a partition, unless it was dropped meanwhile: no snapshot keeps its files, so its faults
-/// mean nothing.
+/// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not real.
 fn keep_if_there(store: &Store, key: PartitionKey, found: Verified, verified: &mut Verified) {
     if store.state().partitions.exists(&key) {
         verified.extend(found);
     }
 }
 
-/// Compares windows with the finer ones that they are made of, where all of those still exist.
+/// Compares windows with their finer windows, if all of those still exist.
 fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
     let state = store.state();
     for (&(key, window), compared) in &signatures.0 {

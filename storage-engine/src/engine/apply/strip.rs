@@ -45,8 +45,8 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     Ok(left_out)
 }
 
-/// Removes the definitions from the batch that all partitions of its samples know. Returns `None` if a partition
-/// misses a definition that was removed before.
+/// Removes definitions from the batch that all partitions of its samples have. Returns `None` if a definition that was
+/// removed before is missing in a partition.
 fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits

@@ -14,7 +14,7 @@ impl Horizons {
         Self(expired)
     }
 
-    /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has nothing at or before it.
+    /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has no data up to this time.
     pub(crate) fn horizon_ns(&self, tier: Tier, class: u8) -> i64 {
         let before_ns = self.0.get(&(tier, class)).copied().unwrap_or_default();
         before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns()

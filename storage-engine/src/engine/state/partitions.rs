@@ -13,8 +13,8 @@ use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Partitions without new samples that are kept in memory for queries. Above this number a quarter is evicted at
-/// once, so that a query of many partitions does not evict for each of them.
+/// Most partitions without new samples that are kept in memory for queries. Beyond it, a quarter is evicted at once, so
+/// that a query of many partitions does not evict for each of them.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// Partition in memory, shared with the queries that read it.
@@ -156,9 +156,9 @@ impl Partitions {
         }
     }
 
-    /// Evicts unused partitions until the rest fits, those with the oldest times first: new samples and most queries
-    /// use the newest. A partition that a query holds stays, because a second copy would receive samples that the
-    /// first one then misses.
+    /// Evicts unused partitions until the others fit, those with the oldest times first: new samples and most queries
+    /// use the newest. A partition that a query uses stays, because new samples would go to a second copy that the
+    /// query does not see.
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |partitions: &Self| partitions.definitions.bytes() > bytes_max;
         if is_over(self) {

@@ -1,4 +1,4 @@
-//! Stale windows: those that are not the sum of their finer windows yet.
+//! Stale windows: those that are not, or not yet, the sum of their finer windows.
 
 use std::collections::BTreeSet;
 

@@ -18,8 +18,8 @@ use crate::memory::matcher::ReadyMatcher;
 /// Description of windows that a deletion removed because they cannot be summed without the deleted samples.
 const MADE_FROM_DAMAGED: &str = "deleted with the damaged values that it was made from";
 
-/// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones:
-/// nobody can tell which of their series match.
+/// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones,
+/// because it is unknown which of their series match.
 pub(crate) fn delete_damaged_partitions(
     writing: &Writing<'_>,
     deletion: &Deletion,
@@ -40,8 +40,8 @@ pub(crate) fn delete_damaged_partitions(
     drop_damaged_partitions(writing, is_touched)
 }
 
-/// Deletes the coarser windows of the selected series that were made from a time of a partition: they cannot be
-/// made again without the deleted samples.
+/// Deletes the coarser windows of the selected series that were summed from a time of a partition: they cannot be
+/// summed again without the deleted samples.
 fn delete_made_from(
     writing: &Writing<'_>,
     source: PartitionKey,
@@ -70,7 +70,7 @@ fn delete_made_from(
     writing.write(batch)
 }
 
-/// The series of a partition that match, or all of them where it does not say which do.
+/// Returns the series of a partition that match, or all of them if that is undecidable.
 fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
     match selected_in(store, key, matchers)? {
         Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),

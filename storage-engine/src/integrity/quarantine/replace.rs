@@ -80,8 +80,7 @@ fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteB
 }
 
 /// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
-/// calls this for the partitions of its time, because nobody can tell which of their series match. The caller holds
-/// `writing`.
+/// calls this for the partitions of its time, because it is unknown which of their series match.
 pub(crate) fn drop_damaged_partitions(
     writing: &Writing<'_>,
     is_touched: impl Fn(&PartitionKey) -> bool,
