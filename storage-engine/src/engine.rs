@@ -70,12 +70,12 @@ impl Engine {
         self.store.database().stop_background_work();
     }
 
-    /// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
+    /// Removes definitions from the batch that the shard already has, so that only new ones are proposed.
     /// Returns what is needed to restore the batch, or `None` if it is still complete.
     ///
     /// # Errors
-    /// [`StripError`]: the batch is refused, now or always, or a partition cannot be read. The batch must not be used
-    /// afterwards.
+    /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
+    /// not be used afterwards.
     pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
         strip::strip(self, batch)
     }

@@ -165,7 +165,7 @@ fn existing_or_new(
     state.partitions.keep(Partition::new(key, generation))
 }
 
-/// Returns the known nodes of a batch's stacks, and the partitions that miss definitions which the batch leaves out.
+/// Returns the known nodes of a batch's stacks, and the partitions that do not have definitions that the batch omits.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],

@@ -129,9 +129,9 @@ fn write_if_large(writing: &Writing<'_>, changes: &mut Changes) -> Result<(), En
     if changes.batch.size_in_bytes() >= PIECE_BYTES { write_piece(writing, changes) } else { Ok(()) }
 }
 
-/// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone. A
-/// partition of hours or days learns its series and its dropped names when windows are rolled up, and each
-/// replica does that at its own time.
+/// Seals and rolls up everything on which the verdict depends, so that the verdict follows from the log alone. A
+/// partition of hours or days gets its series and its dropped names when windows are rolled up, and replicas do that at
+/// different times.
 fn complete_coarser(writing: &Writing<'_>, deletion: &Deletion) -> Result<(), EngineError> {
     let Window { start_ns, end_ns } = deletion.window;
     let complete_ns = {
@@ -261,7 +261,7 @@ fn delete_in_window(
     Ok(())
 }
 
-/// Deletes windows of a coarser tier that overlap the time, where the finer tier was dropped.
+/// Deletes windows of a coarser tier that overlap the time, if the finer tier was dropped.
 fn delete_windows(
     writing: &Writing<'_>,
     selected: Selected,

@@ -18,7 +18,7 @@ pub(crate) struct Selected {
     pub(crate) is_gauge: bool,
 }
 
-/// Returns the partitions to delete from: raw samples, and coarser tiers where the finer one was dropped. Other
+/// Returns the partitions to delete from: raw samples, and coarser tiers if the finer one was dropped. Other
 /// windows are summed up again.
 pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<PartitionKey> {
     let state = store.state();

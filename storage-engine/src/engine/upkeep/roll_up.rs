@@ -234,7 +234,7 @@ fn values(
     Ok(values)
 }
 
-/// Adds up the finer windows of one source series; of a gauge, only the last window. Returns the added windows.
+/// Adds up the finer windows of one source series; for a gauge, only the last window. Returns the added windows.
 fn windows_of(
     store: &Store,
     source: PartitionKey,
