@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     pub(crate) head_memory_bytes: Gauge,
     pub(crate) quarantined_windows: Gauge,
     pub(crate) damaged_reads: Counter,
+    pub(crate) unrepaired: Gauge,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
     pub(crate) clock_jump_seconds: Gauge,
@@ -52,12 +53,12 @@ pub(crate) struct DirectionLabels {
     pub(crate) direction: &'static str,
 }
 
-/// Why an append was refused.
+/// Reason to refuse an append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     /// The replica is starting or stopping, or has failed.
     NotReady,
-    /// The shard is not on this node, or the placement is not this node's.
+    /// The shard is not on this node, or the request has another placement than the node.
     Misplaced,
     /// The batch contradicts itself or cannot be split into entries.
     Invalid,
@@ -104,6 +105,7 @@ impl Metrics {
             dictionary_memory_bytes: Gauge::default(),
             head_memory_bytes: Gauge::default(),
             quarantined_windows: Gauge::default(),
+            unrepaired: Gauge::default(),
             damaged_reads: Counter::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
@@ -119,7 +121,7 @@ impl Metrics {
         registry.register("log_entry_bytes", "Bytes of entries appended to the Raft log", it.entry_bytes);
         registry.register("log_first_index", "Index of the first entry in the Raft log", it.first_log_index);
         registry.register("applied_index", "Index of the last entry in the state", it.applied_index);
-        registry.register("flushed_index", "Index up to which the state is on disk", it.flushed_index);
+        registry.register("flushed_index", "Index of the last log entry whose effects are on disk", it.flushed_index);
         registry.register("flush_seconds", "Duration of one flush of the state", it.flush_seconds);
         registry.register("disk_bytes", "Space of the data on disk", it.disk_bytes);
         registry.register(
@@ -134,11 +136,16 @@ impl Metrics {
             it.quarantined_windows,
         );
         registry.register("damaged_reads", "Damaged values and blocks found when they were read", it.damaged_reads);
+        registry.register(
+            "unrepaired",
+            "1 if damaged table files cannot be repaired, so that nothing is compacted and space is not freed",
+            it.unrepaired,
+        );
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
-        registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
+        registry.register("replica_state", "1 for the present state of the replica, else 0", it.replica_state);
         registry.register(
             "clock_jump_seconds",
-            "System clock minus the time expected from the elapsed time; 0 where they agree",
+            "System clock minus the time expected from the elapsed time; 0 if they agree",
             it.clock_jump_seconds,
         );
         registry.register("clock_jumps", "Jumps of the system clock that retention does not follow", it.clock_jumps);

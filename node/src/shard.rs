@@ -50,6 +50,9 @@ impl Shard {
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
         })?;
+        if let Some(error) = engine.repair_failure() {
+            tracing::error!(shard = id, %error, "damaged table files cannot be repaired: nothing is compacted");
+        }
         let flushed = Flushed { position: engine.flushed(), membership: engine.membership() };
         let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
         metrics.flushed_index.set(index);
@@ -65,8 +68,8 @@ impl Shard {
         })
     }
 
-    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
-    /// to `self` is dropped.
+    /// Returns a weak reference that cannot be upgraded once all files are closed, which may be a moment after the last
+    /// reference to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -123,7 +126,7 @@ impl Shard {
 
     fn note_applied(&self, index: u64) -> Result<(), ReplicaError> {
         self.metrics.applied_index.set(gauge(index));
-        // A flush usually runs in parallel. Where it is too slow, entries wait for it here.
+        // A flush usually runs in parallel. If it is too slow, entries wait for it here.
         if self.engine.is_overfull() { self.flush() } else { Ok(()) }
     }
 
@@ -142,6 +145,7 @@ impl Shard {
     fn report_damage(&self) {
         let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
         self.metrics.quarantined_windows.set(gauge(windows));
+        self.metrics.unrepaired.set(i64::from(self.engine.repair_failure().is_some()));
         let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);
         let new = damaged_reads.saturating_sub(reported);
         if new > 0 {
@@ -157,7 +161,7 @@ impl Shard {
         self.write(Engine::flush)
     }
 
-    /// Seals, rolls up and compacts everything. Blocks, for long.
+    /// Seals, rolls up and compacts everything. Blocks for a long time.
     pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
         self.write(Engine::compact)
     }

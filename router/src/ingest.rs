@@ -13,7 +13,6 @@ mod normalize;
 mod place;
 pub(crate) mod push;
 pub(crate) mod receive;
-mod refusal_log;
 pub(crate) mod request;
 mod unpack;
 

@@ -1,4 +1,4 @@
-//! The state database: one RocksDB without a WAL, and the few values that belong to no partition.
+//! The state database, a RocksDB without a WAL, and the values that belong to no partition.
 
 pub(crate) mod cursor;
 pub(crate) mod frame;
@@ -187,7 +187,8 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
     let mut stale = BTreeSet::new();
     let mut walk = Walk::new(snapshot, key::stale().to_vec());
     while let Some(item) = walk.next()? {
-        let (at, _) = item.map_err(|keys| keys.error)?;
+        // Windows whose marks cannot be read are restored when the engine is opened.
+        let Ok((at, _)) = item else { continue };
         // The key holds everything. At worst, a window with a damaged value is summed again without need.
         let read = StaleKey::read(&at);
         stale.insert(read.ok_or_else(|| Corruption { key: at.to_vec(), check: CorruptionCheck::Content })?);
@@ -220,8 +221,8 @@ pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<Pa
     Ok(keys)
 }
 
-/// Partitions that may exist where keys cannot be read: those of each tenant, at all times at which any tier has
-/// keys.
+/// Returns the partitions that may exist in a range of unreadable keys: those of each tenant, at all times at which any
+/// tier has keys.
 pub(crate) fn that_may_exist(
     known: &BTreeSet<PartitionKey>,
     tenants: &[u32],

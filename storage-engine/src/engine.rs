@@ -210,8 +210,8 @@ impl Engine {
     /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
     pub fn flush(&self) -> Result<Flushed, EngineError> {
         let flushed = flush::flush(&self.writing());
-        self.store.database().note_failed_write(&flushed);
-        flushed
+        // After a compaction read a damaged block, each write fails with an error that names the file.
+        flushed.inspect_err(|error| self.store.database().note_error(error))
     }
 
     /// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts
@@ -327,5 +327,11 @@ impl Engine {
     /// they are repaired nothing is compacted, so dropped partitions still take disk space.
     pub fn has_damaged_files(&self) -> bool {
         self.store.database().has_damaged_files()
+    }
+
+    /// Returns the error of the repair if it failed when the engine was opened. The state is served unrepaired, but
+    /// nothing is compacted, so it grows.
+    pub fn repair_failure(&self) -> Option<&EngineError> {
+        self.store.database().repair_failure()
     }
 }

@@ -1,5 +1,7 @@
 //! A push, from the body of its request to its acknowledgement: [`Pusher`] runs the steps, one after the other.
 
+mod refusal_log;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,6 +13,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use proto::{Batch, TenantId};
 
+use self::refusal_log::RefusalLog;
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, append};
 use crate::ingest::decode::{decode, recognized};
@@ -19,7 +22,6 @@ use crate::ingest::known_stacks::{KnownStacks, StackKey};
 use crate::ingest::normalize::{Destination, normalize};
 use crate::ingest::place::{batch_id, place};
 use crate::ingest::receive::{Arriving, Received, receive};
-use crate::ingest::refusal_log::RefusalLog;
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::{Nodes, NodesError};

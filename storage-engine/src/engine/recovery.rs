@@ -7,12 +7,14 @@ use crate::engine::store::Store;
 use crate::engine::store::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::integrity::quarantine::record::{quarantine_lost, quarantine_partition};
+use crate::integrity::quarantine::found_damage::quarantine_partition;
+use crate::integrity::quarantine::lost_keys::quarantine_lost;
 
 /// Quarantines values that were lost since the state was written, and loads the heads.
 pub(crate) fn recover(writing: &Writing<'_>) -> Result<(), EngineError> {
     quarantine_lost(writing)?;
     find_orphans(writing)?;
+    add_empty_raw(writing);
     load_heads(writing)
 }
 
@@ -41,6 +43,18 @@ fn find_orphans(store: &Store) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+/// Adds the raw partitions that have no key because all of their samples were deleted. They still exist, as on a replica
+/// that was not restarted: the outcome of a later deletion depends on their definitions.
+fn add_empty_raw(store: &Store) {
+    let mut state = store.state_mut();
+    let raw: Vec<PartitionKey> = {
+        let minutes = state.partitions.existing().iter().filter(|key| key.tier == Tier::Minute);
+        let raw = minutes.map(|key| key.in_tier(Tier::Raw));
+        raw.filter(|raw| state.horizons.horizon_ns(Tier::Raw, raw.class) < raw.end_ns()).collect()
+    };
+    raw.into_iter().for_each(|key| state.partitions.add(key));
 }
 
 /// Loads the partitions that have samples in no chunk yet. They stay in memory.

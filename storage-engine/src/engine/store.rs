@@ -15,7 +15,7 @@ use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
 use crate::engine::state::{Found, State};
 use crate::engine::store::state_database::StateDatabase;
 use crate::error::EngineError;
-use crate::integrity::quarantine::record::quarantine_partition;
+use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::memory::footprint::MemoryTotal;
 use crate::memory::stored_partition::StoredPartition;
 

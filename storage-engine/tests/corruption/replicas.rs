@@ -1,4 +1,4 @@
-//! Two replicas apply the same entries, and one has damaged definitions. The outcomes are the same, and so is all data
+//! Two replicas apply the same entries, and one has damaged values. The outcomes are the same, and so is all data
 //! that is not reported as damaged.
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn local_damage_changes_no_outcome_and_no_undamaged_window() {
     let store = Store::new();
     let mut random = Random::new(1);
     let mut number = 0;
-    for kind in ["1m dictionary", "1m series", "1m left out"] {
+    for kind in ["1m dictionary", "1m series", "1m left out", "head", "chunk", "1h windows"] {
         let values = &store.values[kind];
         for (key, value) in values.iter().step_by(values.len().div_ceil(VALUES)) {
             let paths = [store.copy(number), store.copy(number + 1)];

@@ -129,15 +129,14 @@ pub(crate) fn partition_or_replacement(
     engine: &Engine,
     key: PartitionKey,
 ) -> Result<Option<SharedPartition>, EngineError> {
-    match engine.store.partition(key) {
-        Err(EngineError::Quarantined { .. }) => {
-            let writing = engine.writing();
-            let replaced = replace_partition(&writing, key);
-            writing.database().note_failed_write(&replaced);
-            replaced?;
-            writing.partition(key)
+    loop {
+        match engine.store.partition(key) {
+            Err(EngineError::Quarantined { .. }) => {
+                let writing = engine.writing();
+                replace_partition(&writing, key).inspect_err(|error| writing.database().note_error(error))?;
+            }
+            partition => return partition,
         }
-        partition => partition,
     }
 }
 

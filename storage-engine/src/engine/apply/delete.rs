@@ -24,12 +24,12 @@ use crate::engine::store::write_lock::Writing;
 use crate::engine::upkeep::flush::write_all;
 use crate::engine::upkeep::roll_up::roll_up;
 use crate::engine::upkeep::seal::{Sealing, SeriesWindow, write_chunk, write_minutes};
-use crate::engine::upkeep::stored_chunks::{StoredChunk, StoredChunks, chunks_of, count_of, samples_of};
+use crate::engine::upkeep::stored_chunks::{WindowChunk, WindowChunks, chunks_of, count_of, samples_of};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::deletion::{delete_damaged_chunks, delete_damaged_partitions, delete_lost_chunks};
-use crate::integrity::quarantine::record::{quarantine_keys, quarantine_value};
+use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_value};
 use crate::memory::matcher::ReadyMatcher;
 use crate::{Outcome, Position};
 
@@ -218,9 +218,9 @@ fn delete_in_window(
     let mut minutes = Minutes::default();
     let Changes { batch, scratch, .. } = changes;
     let at = SeriesWindow { raw, window, series, is_gauge };
-    let StoredChunks { chunks, mut damage } = chunks_of(writing, raw, window, series)?;
+    let WindowChunks { chunks, mut damage } = chunks_of(writing, raw, window, series)?;
     let mut kept = Vec::new();
-    for StoredChunk { key, samples: before } in chunks {
+    for WindowChunk { key, samples: before } in chunks {
         let mut left = Samples::default();
         match samples_of(writing, &key, window) {
             Ok(samples) => keep_outside(&samples, deleted, &mut left),

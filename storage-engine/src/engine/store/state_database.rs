@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::BatchId;
 use rocksdb::checkpoint::Checkpoint;
@@ -12,6 +11,7 @@ use crate::Config;
 use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
+use crate::integrity::quarantine::damaged_files::DamagedFiles;
 use crate::integrity::quarantine::repair;
 use crate::memory::batch_ids;
 
@@ -19,11 +19,9 @@ use crate::memory::batch_ids;
 pub(crate) struct StateDatabase {
     database: DB,
     directory: PathBuf,
-    /// True if table files with damaged blocks were found since the database was opened.
-    needs_repair: AtomicBool,
-    /// True if there are table files with damaged blocks. Nothing is compacted then, because RocksDB refuses all
-    /// writes after a compaction that read a damaged block.
-    has_damaged_files: AtomicBool,
+    /// Nothing is compacted while there are some, because RocksDB refuses all writes after a compaction that read a
+    /// damaged block.
+    damaged_files: DamagedFiles,
 }
 
 impl StateDatabase {
@@ -31,8 +29,8 @@ impl StateDatabase {
     /// now.
     pub(crate) fn open(config: &Config) -> Result<Self, EngineError> {
         loop {
-            let is_damaged = repair::repair(config)?;
-            match database::open(config, is_damaged) {
+            let failure = repair::repair(config)?;
+            match database::open(config, failure.is_some()) {
                 Err(EngineError::Database(error)) if is_corruption(&error) => {
                     let number = repair::file_named(error.as_ref());
                     let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
@@ -44,8 +42,7 @@ impl StateDatabase {
                     return Ok(Self {
                         database: opened?,
                         directory: config.directory.clone(),
-                        needs_repair: AtomicBool::new(false),
-                        has_damaged_files: AtomicBool::new(is_damaged),
+                        damaged_files: DamagedFiles::after_repair(failure),
                     });
                 }
             }
@@ -109,32 +106,35 @@ impl StateDatabase {
 
     /// Returns whether table files with damaged blocks were found since the database was opened.
     pub(crate) fn needs_repair(&self) -> bool {
-        self.needs_repair.load(Ordering::Relaxed)
+        self.damaged_files.needs_repair()
     }
 
-    /// Returns whether there are table files with damaged blocks.
+    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on.
     pub(crate) fn has_damaged_files(&self) -> bool {
-        self.has_damaged_files.load(Ordering::Relaxed)
+        self.repair_failure().is_some() || self.needs_repair()
     }
 
-    /// Lists the table file that an error of RocksDB names for repair.
-    pub(crate) fn note_damaged_file(&self, what: &str) {
+    /// Returns the error of the repair if it failed when the database was opened.
+    pub(crate) fn repair_failure(&self) -> Option<&EngineError> {
+        self.damaged_files.repair_failure()
+    }
+
+    /// Lists the table file that an error of RocksDB names for repair, if the error is of damage.
+    pub(crate) fn note_error(&self, error: &EngineError) {
+        if let EngineError::Database(error) = error
+            && is_corruption(error)
+        {
+            self.note_file(error.as_ref());
+        }
+    }
+
+    /// Lists the table file that a description of damage names for repair.
+    pub(crate) fn note_file(&self, what: &str) {
         let Some(number) = repair::file_named(what) else { return };
-        // If this fails, the next compaction fails, and the database is opened again after that.
-        let _is_stopped = self.database.set_options(&[("disable_auto_compactions", "true")]);
-        // A file that was listed before could not be repaired when the database was opened.
-        if repair::note_file(&self.directory, number).is_ok_and(|is_new| is_new) {
-            self.has_damaged_files.store(true, Ordering::Relaxed);
-            self.needs_repair.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Lists the table file that the error of a write names for repair. After a compaction read a damaged block, each
-    /// write fails with an error that names the file.
-    pub(crate) fn note_failed_write<T>(&self, written: &Result<T, EngineError>) {
-        if let Err(EngineError::Database(error)) = written {
-            self.note_damaged_file(error.as_ref());
-        }
+        // If one of these fails, the next compaction fails, and the database is opened again after that.
+        let _is_noted = self.damaged_files.note(&self.directory, number, || {
+            let _is_stopped = self.database.set_options(&[("disable_auto_compactions", "true")]);
+        });
     }
 
     /// Writes a batch. It is durable after [`StateDatabase::flush`].

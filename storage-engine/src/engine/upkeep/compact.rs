@@ -1,4 +1,4 @@
-//! Compacts the state: seals, rolls up and compacts everything, so that its size on disk can be measured.
+//! Compaction on request: seals, rolls up and compacts everything, so that its size on disk can be measured.
 
 use proto::Tier;
 use rocksdb::WriteBatch;

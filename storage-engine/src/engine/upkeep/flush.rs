@@ -1,4 +1,4 @@
-//! Flushes: makes everything applied so far durable, and turns windows whose time is over into chunks.
+//! Flush: makes everything applied so far durable, and turns windows whose time is over into chunks.
 //!
 //! 1. Freeze, under the state's lock: record the samples, definitions and IDs in memory, and their position.
 //! 2. Encode, without locks. Later entries are applied meanwhile.
@@ -21,7 +21,7 @@ use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::Writing;
 use crate::engine::upkeep::roll_up::roll_up;
-use crate::engine::upkeep::seal::{GRACE_NS, Sealed, Sealing, SeriesWindow, is_due, seal, seal_evicted};
+use crate::engine::upkeep::seal::{GRACE_NS, SealBatch, Sealing, SeriesWindow, is_due, seal, seal_evicted};
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
@@ -63,7 +63,7 @@ enum Fate {
 
 /// Result of step 2.
 struct Encoded {
-    sealed: Sealed,
+    sealed: SealBatch,
     /// Fates by index of the frozen partition, then of its chunk.
     fates: Vec<Vec<Fate>>,
     damage: UnwrittenDamage,
@@ -168,7 +168,7 @@ fn encode(
     batch: WriteBatch,
     sealing: Sealing,
 ) -> Result<Encoded, EngineError> {
-    let mut out = Encoded { sealed: Sealed::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
+    let mut out = Encoded { sealed: SealBatch::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
     for partition in &frozen.partitions {
         let FrozenPartition { key, lengths, chunks, .. } = partition;
         let unwritten = {

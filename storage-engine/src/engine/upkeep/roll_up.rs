@@ -23,7 +23,7 @@ use crate::engine::store::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::integrity::quarantine::record::{quarantine_keys, quarantine_value};
+use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_value};
 use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::partition::Partition;

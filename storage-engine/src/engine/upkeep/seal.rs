@@ -17,10 +17,10 @@ use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::state::State;
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::Writing;
-use crate::engine::upkeep::stored_chunks::{StoredChunk, StoredChunks, chunks_of, samples_of};
+use crate::engine::upkeep::stored_chunks::{WindowChunk, WindowChunks, chunks_of, samples_of};
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::area::Area;
-use crate::integrity::quarantine::record::quarantine_value;
+use crate::integrity::quarantine::found_damage::quarantine_value;
 use crate::memory::head::Frozen;
 use crate::memory::run::joined;
 
@@ -90,13 +90,13 @@ impl StaleChanges {
 
 /// Chunks and minutes to write.
 #[derive(Default)]
-pub(crate) struct Sealed {
+pub(crate) struct SealBatch {
     pub(crate) batch: WriteBatch,
     pub(crate) marks: StaleChanges,
     scratch: Scratch,
 }
 
-impl Sealed {
+impl SealBatch {
     /// Starts with the content of `batch`, which is written first.
     pub(crate) fn after(batch: WriteBatch) -> Self {
         Self { batch, ..Self::default() }
@@ -135,7 +135,7 @@ impl State {
 /// Merges the chunks of each evicted window whose time is over.
 pub(crate) fn seal_evicted(writing: &Writing<'_>, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
     let evicted: Vec<StaleKey> = writing.state().evicted(sealing).collect();
-    let mut sealed = Sealed::default();
+    let mut sealed = SealBatch::default();
     for key in evicted {
         let minutes = minutes_of(&key);
         let partition = match writing.partition(minutes) {
@@ -155,8 +155,8 @@ pub(crate) fn seal_evicted(writing: &Writing<'_>, sealing: Sealing, log_index: u
     write_sealed(writing, &mut sealed)
 }
 
-fn write_sealed(writing: &Writing<'_>, sealed: &mut Sealed) -> Result<(), EngineError> {
-    let Sealed { batch, marks, .. } = sealed;
+fn write_sealed(writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), EngineError> {
+    let SealBatch { batch, marks, .. } = sealed;
     // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
     // samples.
     let damage = writing.state().damage.unwritten();
@@ -175,12 +175,12 @@ pub(crate) fn seal(
     at: SeriesWindow,
     head: Option<&Frozen>,
     log_index: u64,
-    out: &mut Sealed,
+    out: &mut SealBatch,
 ) -> Result<(), EngineError> {
     let SeriesWindow { raw, window, series, is_gauge } = at;
-    let Sealed { batch, marks, scratch } = out;
+    let SealBatch { batch, marks, scratch } = out;
     let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
-    let StoredChunks { chunks, mut damage } = chunks_left(store, at)?;
+    let WindowChunks { chunks, mut damage } = chunks_left(store, at)?;
     let stale = stale_key(raw, Tier::Minute, window, series);
     batch.delete(stale.bytes());
     marks.no_longer_stale.push(stale);
@@ -190,7 +190,7 @@ pub(crate) fn seal(
     }
     let stays = count > (store.config().head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
     let mut minutes = Minutes::default();
-    for StoredChunk { key, .. } in chunks {
+    for WindowChunk { key, .. } in chunks {
         let of_chunk = match samples_of(store, &key, window) {
             Ok(of_chunk) => of_chunk,
             Err(error) if error.is_damage() => {
@@ -235,7 +235,7 @@ pub(crate) fn seal(
 fn chunks_left(
     store: &Store,
     SeriesWindow { raw, window, series, .. }: SeriesWindow,
-) -> Result<StoredChunks, EngineError> {
+) -> Result<WindowChunks, EngineError> {
     let mut stored = chunks_of(store, raw, window, series)?;
     if stored.damage.is_none() && store.state().damage.is_partly_damaged(raw, series, window) {
         let key = raw.series_window(Section::Chunks, series, window);

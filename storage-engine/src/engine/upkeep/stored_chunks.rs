@@ -10,13 +10,13 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
 
 /// Chunks of a window of a series, and the error of a chunk that cannot be read.
-pub(crate) struct StoredChunks {
-    pub(crate) chunks: Vec<StoredChunk>,
+pub(crate) struct WindowChunks {
+    pub(crate) chunks: Vec<WindowChunk>,
     pub(crate) damage: Option<EngineError>,
 }
 
 /// Key of a chunk, and its number of samples.
-pub(crate) struct StoredChunk {
+pub(crate) struct WindowChunk {
     pub(crate) key: Vec<u8>,
     pub(crate) samples: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) fn chunks_of(
     raw: PartitionKey,
     window: u32,
     series: u32,
-) -> Result<StoredChunks, EngineError> {
+) -> Result<WindowChunks, EngineError> {
     let mut chunks = Vec::new();
     let mut damage = None;
     let snapshot = store.database().snapshot();
@@ -35,13 +35,13 @@ pub(crate) fn chunks_of(
     while let Some(item) = walk.next()? {
         match item {
             Ok((key, value)) => match count_of(&key, &value, window) {
-                Ok(samples) => chunks.push(StoredChunk { key: key.to_vec(), samples }),
+                Ok(samples) => chunks.push(WindowChunk { key: key.to_vec(), samples }),
                 Err(wrong) => damage = Some(wrong.into()),
             },
             Err(keys) => damage = Some(keys.error.into()),
         }
     }
-    Ok(StoredChunks { chunks, damage })
+    Ok(WindowChunks { chunks, damage })
 }
 
 /// Returns the number of samples of a chunk.

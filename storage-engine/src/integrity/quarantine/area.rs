@@ -1,12 +1,18 @@
-//! Areas: which series and windows of a partition are damaged.
+//! Areas: ranges of damaged series and windows of a partition.
 
 use proto::{Tier, Window};
 
 use crate::database::key::{self, PartitionKey, Section, two_numbers};
 use crate::integrity::quarantine::damaged_keys::DamagedKeys;
 
+/// Largest number of a series in a lost key range. The range up to `u32::MAX` is for lost definitions.
+const SERIES_MAX: u32 = u32::MAX - 1;
+
 /// Ranges of series and of windows of one partition, both ends included. Windows of minutes are numbered as those of
 /// chunks.
+///
+/// An area of all series, from 0 to `u32::MAX`, also holds series that the partition does not define any more. Lost
+/// keys never give such an area: the definitions of their series are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Area {
     pub(crate) series: (u32, u32),
@@ -31,12 +37,18 @@ impl Area {
         Self::of_windows(numbered.window_of(key.start_ns().saturating_add(1)), numbered.window_of(last_ns))
     }
 
+    /// All series that a partition defines, in its windows up to a time.
+    pub(crate) fn of_defined(key: PartitionKey, until_ns: i64) -> Self {
+        Self { series: (0, SERIES_MAX), ..Self::whole(key, until_ns) }
+    }
+
     /// The area from one key's series and window to another's, both included. Keys are ordered by series, then by
     /// window.
     pub(crate) fn between(key: PartitionKey, from: (u32, u32), to: (u32, u32)) -> Self {
         let whole = Self::whole(key, key.end_ns());
         if from.0 != to.0 {
-            return Self { series: (from.0, to.0.max(from.0)), ..whole };
+            let first = from.0.min(SERIES_MAX);
+            return Self { series: (first, to.0.clamp(first, SERIES_MAX)), ..whole };
         }
         let first = from.1.clamp(whole.windows.0, whole.windows.1);
         Self { series: (from.0, from.0), windows: (first, to.1.clamp(first, whole.windows.1)) }
@@ -54,7 +66,7 @@ impl Area {
         bytes
     }
 
-    /// The partition and the area that a key is the record of.
+    /// Returns the partition and the area of a record, from its key.
     pub(crate) fn read_key(key: &[u8]) -> Option<(PartitionKey, Self)> {
         let (of, rest) = key::read_damage(key)?;
         let (first, last, rest) = two_numbers(rest)?;
@@ -64,6 +76,11 @@ impl Area {
 
     pub(crate) fn has_all_series(self) -> bool {
         self.series == (0, u32::MAX)
+    }
+
+    /// The series, unless it is every series of the partition.
+    pub(crate) fn some_series(self) -> Option<(u32, u32)> {
+        (self.series.0 > 0 || self.series.1 < SERIES_MAX).then_some(self.series)
     }
 
     pub(crate) fn holds(self, series: u32, window: u32) -> bool {
@@ -94,7 +111,7 @@ impl Area {
     }
 }
 
-/// The tier whose windows the values of a tier are numbered by: minutes are stored by the window of their chunk.
+/// Returns the tier whose window numbers the values of a tier have: minutes are stored by the window of their chunk.
 pub(crate) fn numbered(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }
@@ -104,7 +121,7 @@ pub(crate) fn area_of(key: PartitionKey, section: Section, keys: &DamagedKeys) -
     area_between(key, section, &keys.from, &keys.to)
 }
 
-/// The area of a section's keys from one to before another.
+/// Returns the area of a section's keys from one key on and before another.
 pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to: &[u8]) -> Area {
     let prefix = key.section(section);
     let numbers = |bound: &[u8]| match bound.strip_prefix(prefix.as_slice()) {
@@ -124,6 +141,6 @@ pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to:
     // Windows come first.
     let whole = Area::whole(key, key.end_ns());
     let clamped = |window: u32| window.clamp(whole.windows.0, whole.windows.1);
-    let series = if from.0 == to.0 { (from.1, to.1) } else { whole.series };
+    let series = if from.0 == to.0 { (from.1, to.1.min(SERIES_MAX)) } else { (0, SERIES_MAX) };
     Area { series, windows: (clamped(from.0), clamped(to.0)) }
 }

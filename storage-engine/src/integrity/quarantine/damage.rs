@@ -1,8 +1,8 @@
 //! All known damage of a shard, as areas of its partitions: values that cannot be read, or that were lost because of
 //! damage.
 //!
-//! Invariant: every value that an answer, a chunk or a rollup had to skip because of damage lies in an area. An area
-//! may also hold readable values. Answers include those, and still report the area as damaged.
+//! Invariant: every value that a response, a chunk or a rollup had to skip because of damage lies in an area. An area
+//! may also hold readable values. Responses include those, and still report the area as damaged.
 //!
 //! Areas are kept in memory as soon as the damage is found, and written with the next flush. A partition has at most
 //! [`AREAS_MAX`] areas, which are dropped with it, so the retention bounds their number.
@@ -20,7 +20,7 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::{Walk, after};
 
-/// Areas of one partition. One area that covers all of them replaces more than this.
+/// Areas of one partition. If there are more, one area replaces those of all series, and another one the rest.
 const AREAS_MAX: usize = 64;
 
 /// Keys in [`Damage::skipped`].
@@ -34,7 +34,7 @@ const TEXT_BYTES_MAX: usize = 300;
 pub(crate) struct NewDamage {
     pub(crate) key: PartitionKey,
     pub(crate) area: Area,
-    /// The error that the read failed with.
+    /// Error of the read.
     pub(crate) what: String,
     /// The key of a value that passes its checksum but contradicts itself. It must be skipped, because part of it may
     /// be readable.
@@ -66,19 +66,22 @@ impl Damage {
     /// Adds an area. Returns whether it was unknown.
     pub(crate) fn add(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         let areas = self.areas.entry(key).or_default();
-        if areas.keys().any(|known| known.covers(area)) {
+        // It is unknown which defined series of an area of all series lost chunks, so the area replaces none of theirs.
+        let replaces = |a: Area, b: Area| a.covers(b) && a.has_all_series() == b.has_all_series();
+        if areas.keys().any(|known| replaces(*known, area)) {
             return false;
         }
-        areas.retain(|known, _| !area.covers(*known));
+        areas.retain(|known, _| !replaces(area, *known));
         let mut end = what.len().min(TEXT_BYTES_MAX);
         while !what.is_char_boundary(end) {
             end -= 1;
         }
         areas.insert(area, what.get(..end).unwrap_or_default().to_owned());
         if areas.len() > AREAS_MAX {
-            let all = areas.keys().fold(area, |hull, area| hull.hull(*area));
             let text = format!("more than {AREAS_MAX} damaged areas, one of them: {what}");
-            *areas = BTreeMap::from([(all, text)]);
+            let (all, some): (Vec<Area>, Vec<Area>) = areas.keys().partition(|area| area.has_all_series());
+            let hulls = [all, some].into_iter().filter_map(|areas| areas.into_iter().reduce(Area::hull));
+            *areas = hulls.map(|hull| (hull, text.clone())).collect();
         }
         self.changed.insert(key);
         self.damaged_reads += 1;
@@ -159,12 +162,20 @@ impl Damage {
         self.without_definitions.insert(key)
     }
 
-    /// Records that a partition whose definitions are damaged was replaced. Its areas stay. `newest`: the number of the
+    /// Records that an empty partition replaced one with damaged definitions. Its areas of all series stay. The other
+    /// areas are dropped: their values were moved, and no new value can be added to them. `newest` is the number of the
     /// newest table file that may hold values of the old partition.
     pub(crate) fn replace(&mut self, key: PartitionKey, newest: u64) {
         self.without_definitions.remove(&key);
         self.unwritten_stale.retain(|stale| !stale.is_made_of(key));
         self.replaced.insert(key, newest);
+        let raw = (key.tier == Tier::Minute).then(|| key.in_tier(Tier::Raw));
+        for key in [Some(key), raw].into_iter().flatten() {
+            if let Some(areas) = self.areas.get_mut(&key) {
+                areas.retain(|area, _| area.has_all_series());
+                self.changed.insert(key);
+            }
+        }
     }
 
     /// Returns the newest table file that may hold values of the partition that this one replaced, if it did.
@@ -208,7 +219,7 @@ impl Damage {
         UnwrittenDamage { areas: areas.collect(), stale: self.unwritten_stale.clone(), lost: self.lost.clone() }
     }
 
-    /// Records that damage was written. What has changed since stays unwritten.
+    /// Records that damage was written. Later changes stay unwritten.
     pub(crate) fn wrote(&mut self, written: &UnwrittenDamage) {
         let Self { areas, changed, unwritten_stale, lost, .. } = self;
         changed.retain(|key| {
@@ -219,7 +230,8 @@ impl Damage {
         lost.retain(|key| !written.lost.contains(key));
     }
 
-    /// Reads the damage from the database. The key of a record holds the area, so a damaged record still counts.
+    /// Reads the damage from the database. The key of a record holds the area, so a damaged record still counts. Areas
+    /// whose keys cannot be read are replaced when the engine is opened.
     pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
         let mut damage = Self { replaced: read_replaced(snapshot)?, ..Self::default() };
         let mut walk = Walk::new(snapshot, key::damage().to_vec());
@@ -277,6 +289,8 @@ fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::database::key::Section;
+    use crate::integrity::quarantine::area::area_between;
 
     const HOUR_NS: i64 = 3600 * 1_000_000_000;
 
@@ -291,6 +305,24 @@ mod tests {
         }
         assert!((0..1000).all(|i| damage.touches(key, i, (first + i % 7, first + i % 7))));
         assert!(!damage.add(key, Area::value(3, first + 3), "what"), "it is known");
+    }
+
+    #[test]
+    fn a_lost_chunk_section_is_distinguished_from_lost_definitions() {
+        let key = PartitionKey::of(Tier::Raw, 0, 1, 480_000 * HOUR_NS);
+        let section = key.section(Section::Chunks);
+        let lost = area_between(key, Section::Chunks, &section, &after(&section));
+        let window = lost.windows.0;
+        assert!(lost.holds(0, window) && lost.some_series().is_none() && !lost.has_all_series());
+        let mut damage = Damage::default();
+        damage.add(key, lost, "lost");
+        damage.add(key, Area::whole(key, key.end_ns()), "all");
+        assert!(damage.is_partly_damaged(key, 7, window), "an area of all series replaced it");
+        for series in 0..1000 {
+            damage.add(key, Area::value(series, window - 1), "what");
+            assert!(damage.len() <= AREAS_MAX);
+        }
+        assert!(damage.is_partly_damaged(key, 7, window) && damage.areas_of(key).any(Area::has_all_series));
     }
 
     #[test]

@@ -2,19 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use proto::{Tier, limits};
+use proto::Tier;
 
 use crate::database::key::{PartitionKey, StaleKey};
 use crate::engine::state::State;
 use crate::integrity::quarantine::area::{Area, numbered};
 use crate::integrity::quarantine::damage::NewDamage;
 
-impl State {
-    /// Latest time of stored samples.
-    fn stored_until_ns(&self) -> i64 {
-        self.clock.sealing_ns().saturating_add(limits::TIME_AHEAD_MAX_NS)
-    }
+/// Times of a partition's stored values.
+pub(crate) struct StoredTimes {
+    /// End of the range of these times.
+    pub(crate) until_ns: i64,
+    /// Windows of chunks that may have samples in the stored head.
+    pub(crate) in_head: BTreeSet<u32>,
+}
 
+impl State {
     /// Adds damage. Returns whether it was unknown. Minutes whose raw samples are readable become stale instead, and
     /// are made again.
     pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
@@ -39,8 +42,8 @@ impl State {
         self.add_damage(*key, *area, what) || is_skipped
     }
 
-    /// Adds an area. Its partition counts as existing from then on, even if nothing else is left of it, so that queries
-    /// report the damage.
+    /// Adds an area. Its partition counts as existing from then on, even without any other data, so that queries report
+    /// the damage.
     pub(crate) fn add_damage(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         if key.end_ns() <= self.horizons.horizon_ns(key.tier, key.class) {
             return false;
@@ -53,14 +56,15 @@ impl State {
     }
 
     /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet
-    /// made from it. `in_head`: windows of chunks that may have samples in the head.
-    pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, in_head: &BTreeSet<u32>) -> bool {
+    /// summed from it.
+    pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, stored: &StoredTimes) -> bool {
         if self.partitions.loaded(&key).is_some() {
             // Its definitions are in memory.
             return false;
         }
         let is_new = self.damage.mark_definitions_damaged(key);
-        let until_ns = self.stored_until_ns();
+        let StoredTimes { until_ns, in_head } = stored;
+        let until_ns = *until_ns;
         self.add_damage(key, Area::whole(key, until_ns), what);
         if key.tier == Tier::Minute {
             self.add_damage(key.in_tier(Tier::Raw), Area::whole(key.in_tier(Tier::Raw), until_ns), what);
@@ -79,6 +83,17 @@ impl State {
             }
         }
         is_new
+    }
+
+    /// Quarantines a window of the next coarser tier of a partition, and those that are summed from it.
+    pub(crate) fn add_damage_from(&mut self, source: PartitionKey, window: u32, what: &str) {
+        let Some(tier) = source.tier.coarser() else { return };
+        let end_ns = numbered(tier).window_end_ns(window);
+        for tier in std::iter::successors(Some(tier), |tier| tier.coarser()) {
+            let window = numbered(tier).window_of(end_ns);
+            let of = PartitionKey::of(tier, source.class, source.tenant, end_ns);
+            self.add_damage(of, Area::of_windows(window, window), what);
+        }
     }
 
     /// Quarantines windows of minutes in all tiers: they have lost samples that no tier has.

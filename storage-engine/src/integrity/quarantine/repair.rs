@@ -1,12 +1,12 @@
 //! Repair of a state database that has table files with damaged blocks: a compaction that reads one makes RocksDB
 //! refuse all writes.
 //!
-//! The file `DAMAGED` in the state's directory lists the numbers of damaged files as soon as one is found. The next
-//! time that the state is opened, it is rebuilt beside the old one, with hard links to all other files. Both are read
-//! in step, so the readable values of the damaged files are found and written again. Keys that cannot be read are
-//! recorded (`key::lost`), and quarantined when the state is opened.
+//! When a damaged file is found, its number is written to the file `DAMAGED` in the state's directory. When the state
+//! is opened the next time, it is rebuilt in another directory, with hard links to all other files. The two are
+//! compared, and the readable values of the damaged files are written again. Keys that cannot be read are recorded
+//! (`key::lost`), and quarantined when the state is opened.
 //!
-//! Invariant: the old directory does not change until the new one is complete. One rename decides.
+//! Invariant: the old directory does not change until the new one is complete. Then one rename replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -68,19 +68,20 @@ fn beside(directory: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Rebuilds the state without the files that are listed as damaged. Returns whether damaged files are left.
-pub(crate) fn repair(config: &Config) -> Result<bool, EngineError> {
+/// Rebuilds the state without the files that are listed as damaged. Returns the damage that prevents the repair, if
+/// any.
+pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError> {
     finish(&config.directory).map_err(EngineError::Files)?;
     let numbers = listed(&config.directory).map_err(EngineError::Files)?;
     if numbers.is_empty() {
-        return Ok(false);
+        return Ok(None);
     }
     match rebuild(config, &numbers) {
-        Ok(()) => Ok(false),
+        Ok(()) => Ok(None),
         Err(error) => {
             finish(&config.directory).map_err(EngineError::Files)?;
             // With damage that cannot be repaired, the state is served as it is, without compactions.
-            if error.is_damage() { Ok(true) } else { Err(error) }
+            if error.is_damage() { Ok(Some(error)) } else { Err(error) }
         }
     }
 }
@@ -235,8 +236,8 @@ fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), Engi
     Ok(new.write_opt(batch, &unlogged())?)
 }
 
-/// The value of a key, if it can be read. Other than an iterator, a lookup finds the value of a newer file where an
-/// older file has a damaged block.
+/// Returns the value of a key, if it can be read. Unlike an iterator, a lookup finds the value in a newer file even if
+/// an older file has a damaged block.
 fn lookup(database: &DB, key: &[u8]) -> Result<Option<Box<[u8]>>, EngineError> {
     match database.get(key) {
         Ok(found) => Ok(found.map(Vec::into_boxed_slice)),
@@ -257,8 +258,12 @@ fn next(walk: &mut Walk<'_>, batch: &mut WriteBatch) -> Result<Option<Item>, Eng
 }
 
 fn record_lost(DamagedKeys { from, to, error }: DamagedKeys, batch: &mut WriteBatch) -> Result<(), EngineError> {
-    if from.as_slice() < key::partitions().as_slice() {
-        // Without these values the state has no meaning.
+    // Without the values before the stale marks, the state has no meaning. Records of an earlier repair are deleted
+    // soon after it, so that they need no care of their own.
+    let is_vital = |at: &[u8]| {
+        at < key::stale().as_slice() || (key::losses().as_slice()..key::partitions().as_slice()).contains(&at)
+    };
+    if is_vital(&from) {
         return Err(error.into());
     }
     let at = key::lost(&from);

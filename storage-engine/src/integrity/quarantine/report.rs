@@ -81,7 +81,7 @@ pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
         tier: key.tier,
         tenant: name(key.tenant),
         window: area.time(key.tier),
-        series: (area.series != (0, u32::MAX)).then_some(area.series),
+        series: area.some_series(),
         what: what.to_owned(),
     };
     state.damage.iter().map(damaged).collect()

@@ -1,0 +1,242 @@
+//! Lost keys: chunks that a repair lost, and blocks of a table file with one kind of key. The tests construct this
+//! damage, because random damage rarely hits these alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::entry::Deletion;
+use proto::selection::Operation;
+use proto::{Command, Entry, Fold, Matcher, Selection, TenantId, Window};
+use storage_engine::{Config, Engine, Outcome, Position};
+use storage_model::samples::{DAY, SECOND, T0, batch_of};
+use storage_model::world;
+
+use super::damage::in_frame;
+use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, samples};
+
+/// Keys without which the engine does not open.
+const VITAL_KEYS: [&[u8]; 6] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0x", &[2]];
+
+fn database(path: &Path) -> rocksdb::DB {
+    let mut options = rocksdb::Options::default();
+    options.set_disable_auto_compactions(true);
+    options.set_compression_type(rocksdb::DBCompressionType::None);
+    rocksdb::DB::open(&options, path).unwrap()
+}
+
+/// Writes values and deletes keys, without the engine.
+fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
+    let database = database(path);
+    let mut batch = rocksdb::WriteBatch::default();
+    put.iter().for_each(|(key, value)| batch.put(key, value));
+    deleted.iter().for_each(|key| batch.delete(key));
+    database.write(batch).unwrap();
+    database.flush().unwrap();
+}
+
+/// Writes everything into one level, so that each key is in one block.
+fn compact(path: &Path) {
+    database(path).compact_range(None::<&[u8]>, None::<&[u8]>);
+}
+
+/// Flips a bit of a value in its table file, so that the value's block cannot be read. Vital values stay readable.
+fn break_block_of(path: &Path, (key, value): &Stored) {
+    let is_table = |file: &std::path::PathBuf| file.extension().is_some_and(|extension| extension == "sst");
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(is_table);
+    let mut broken = 0;
+    for file in files {
+        let mut bytes = std::fs::read(&file).unwrap();
+        let Some(at) = bytes.windows(value.len()).position(|bytes| bytes == value.as_slice()) else { continue };
+        bytes[at + 1] ^= 1;
+        // The file may be shared with other copies.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, bytes).unwrap();
+        broken += 1;
+    }
+    assert_eq!(broken, 1, "the value is in one file");
+    let database = database(path);
+    assert!(database.get(key).is_err(), "its block is damaged");
+    for vital in VITAL_KEYS {
+        let from = rocksdb::IteratorMode::From(vital, rocksdb::Direction::Forward);
+        let first = database.iterator(from).next().unwrap();
+        assert!(first.is_ok_and(|(key, _)| key.starts_with(vital)), "a vital value is in the same block");
+    }
+}
+
+fn answers(store: &Store, engine: &Engine) -> Vec<Answered> {
+    store.selections.iter().map(|selection| answer(engine, selection, true).unwrap()).collect()
+}
+
+fn check_all(store: &Store, engine: &Engine, wanted: &[Answered], when: &str) {
+    for (selection, wanted) in store.selections.iter().zip(wanted) {
+        let got = answer(engine, selection, true).unwrap_or_else(|why| panic!("{when}: {selection:?}: {why}"));
+        check(selection, wanted.as_ref(), got.as_ref()).unwrap_or_else(|what| panic!("{when}: {what}: {selection:?}"));
+    }
+}
+
+/// Opens a copy with a damaged file, which repairs the file. Everything that is not reported as damaged is exact.
+fn check_repaired(store: &Store, path: &Path) {
+    let engine = Store::open(path).unwrap();
+    check_all(store, &engine, &store.answers, "opened");
+    assert!(engine.needs_repair(), "the damaged file is not listed");
+    engine.flush().unwrap();
+    drop(engine);
+    let engine = Store::open(path).unwrap();
+    assert!(!engine.has_damaged_files(), "{:?}", engine.repair_failure());
+    check_all(store, &engine, &store.answers, "repaired");
+    store.retry(&engine).unwrap();
+    store.append_more(&engine).unwrap();
+    check_all(store, &engine, &store.answers_after, "with new samples");
+    engine.compact().unwrap();
+    check_all(store, &engine, &store.answers_after, "compacted");
+}
+
+/// A time of sealed windows that the store's last batch has late samples of.
+const LATE: i64 = T0 - 8500 * SECOND;
+
+/// Returns the values of a kind in the partition of [`LATE`].
+fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
+    let start = (LATE / (6 * 3600 * SECOND)) as u32;
+    store.values[kind].iter().filter(|(key, _)| key[3..7] == start.to_be_bytes()).cloned().collect()
+}
+
+/// Removes all chunks of a partition of sealed windows, like a repair that lost them.
+fn lose_chunks(store: &Store, path: &Path) {
+    let chunks: Vec<Vec<u8>> = late_values(store, "chunk").into_iter().map(|(key, _)| key).collect();
+    let section = &chunks[0][..12];
+    let end = [section, &[0xff; 20]].concat();
+    let key = [&[5], section].concat();
+    let payload = [(end.len() as u32).to_be_bytes().as_slice(), &end, b"lost"].concat();
+    write(path, &[(key.clone(), in_frame(&key, &payload))], &chunks);
+}
+
+// Regression: sealing took the lost chunks for those of lost definitions, and wrote the minutes from late samples only.
+#[test]
+fn late_samples_do_not_replace_minutes_whose_chunks_were_lost() {
+    let store = Store::new();
+    let path = store.copy(0);
+    lose_chunks(&store, &path);
+    let engine = Store::open(&path).unwrap();
+    check_all(&store, &engine, &store.answers, "opened");
+    store.retry(&engine).unwrap();
+    store.append_more(&engine).unwrap();
+    engine.compact().unwrap();
+    check_all(&store, &engine, &store.answers_after, "compacted");
+}
+
+// Regression: a deletion found no chunks, and left the minutes.
+#[test]
+fn minutes_whose_chunks_were_lost_are_deleted() {
+    let store = Store::new();
+    let paths = [store.copy(0), store.copy(1)];
+    lose_chunks(&store, &paths[1]);
+    let engines = paths.map(|path| Store::open(&path).unwrap());
+    let matcher = Matcher { name: "service_name".to_owned(), operation: Operation::Equal, value: "s1".to_owned() };
+    let window = Window { start_ns: T0 - 20_000 * SECOND, end_ns: T0 + DAY };
+    let deletion = Deletion { tenant: TenantId::default_tenant(), matchers: vec![matcher], window };
+    let entry = Entry { proposed_at_ns: T0 + 1200 * SECOND, command: Command::Delete(deletion) };
+    for engine in &engines {
+        store.retry(engine).unwrap();
+        let outcome = apply(engine, store.last_index() + 2, &Some(entry.clone())).unwrap();
+        assert!(matches!(outcome, Outcome::Deleted { .. }), "{outcome:?}");
+        engine.compact().unwrap();
+    }
+    check_all(&store, &engines[1], &answers(&store, &engines[0]), "deleted");
+}
+
+// Regression: the engine did not open.
+#[test]
+fn stale_marks_in_a_damaged_block_are_restored() {
+    let store = Store::new();
+    let path = store.copy(0);
+    // Marks of the same window, of series that do not exist: enough to fill blocks.
+    let (mark, _) = store.values["stale window"].iter().find(|(key, _)| key[1] == 2).unwrap();
+    let filler = |series: u32| {
+        let key = [&mark[..11], &series.to_be_bytes()].concat();
+        (key.clone(), in_frame(&key, &[]))
+    };
+    let fillers: Vec<Stored> = (1000..5000).map(filler).collect();
+    write(&path, &fillers, &[]);
+    compact(&path);
+    break_block_of(&path, &fillers[2000]);
+    check_repaired(&store, &path);
+}
+
+// Regression: areas that could not be read were forgotten, and no repair succeeded.
+#[test]
+fn areas_in_a_damaged_block_are_replaced_by_larger_ones() {
+    let store = Store::new();
+    let path = store.copy(0);
+    // The sums of this hour are lost, which no other tier tells.
+    let hour = ((T0 - 140_000 * SECOND) / (3600 * SECOND)) as u32;
+    let hours = &store.values["1h windows"];
+    let (hour, _) = hours.iter().find(|(key, _)| key[12..20] == [0_u32, hour].map(u32::to_be_bytes).concat()).unwrap();
+    let area = |series: u32, window: &[u8]| {
+        let series = series.to_be_bytes();
+        let key = [&[4], &hour[1..11], &series, &series, window, window].concat();
+        (key.clone(), in_frame(&key, b"damaged"))
+    };
+    let lost = area(0, &hour[16..20]);
+    // Areas of times and series that do not exist are around it, so that they fill blocks.
+    let earlier = (0..1000_u32).map(|window| area(0, &window.to_be_bytes()));
+    let later = (1000..2000).map(|series| area(series, &[0; 4]));
+    let areas: Vec<Stored> = earlier.chain([lost.clone()]).chain(later).collect();
+    write(&path, &areas, std::slice::from_ref(hour));
+    compact(&path);
+    break_block_of(&path, &lost);
+    check_repaired(&store, &path);
+}
+
+// Regression: the area of such a partition was one window.
+#[test]
+fn damaged_partitions_ahead_of_the_time_of_the_log_are_reported() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let engine = Engine::open(world::config(&path)).unwrap();
+    let command = Command::Append(Arc::new(batch_of(&samples(-8000, 0, 10), None)));
+    let position = Position { index: 1, log_id: Bytes::new() };
+    engine.apply(position, &Entry { proposed_at_ns: T0 - 10 * DAY, command }).unwrap();
+    engine.compact().unwrap();
+    let wanted = answers(&store, &engine);
+    drop(engine);
+    let definitions = database(&path);
+    let items = definitions.iterator(rocksdb::IteratorMode::Start).map(Result::unwrap);
+    let broken: Vec<_> = items.filter(|(key, _)| kind_of(key) == Some("1m series")).collect();
+    drop(definitions);
+    let broken: Vec<Stored> = broken.into_iter().map(|(key, _)| (key.to_vec(), vec![0; 20])).collect();
+    write(&path, &broken, &[]);
+    let engine = Engine::open(world::config(&path)).unwrap();
+    check_all(&store, &engine, &wanted, "opened");
+}
+
+/// A replacement is evicted and read again, while the old partition's damaged block still exists.
+#[test]
+fn a_replaced_partition_keeps_its_new_samples() {
+    let store = Store::new();
+    let path = store.copy(0);
+    compact(&path);
+    break_block_of(&path, late_values(&store, "1m dictionary").last().unwrap());
+    // Everything is evicted after each flush.
+    let config = Config { dictionary_bytes_max: 1, ..world::config(&path) };
+    let engine = Engine::open(config).unwrap();
+    let append = |after: i64, from: i64| {
+        let batch = batch_of(&samples(from, from + 100, 3), None);
+        let command = Command::Append(Arc::new(batch));
+        let index = store.last_index() + after as usize;
+        let entry = Entry { proposed_at_ns: T0 + (1200 + after) * SECOND, command };
+        assert_eq!(apply(&engine, index, &Some(entry)).unwrap(), Outcome::Applied);
+        // Seals them, because a partition with samples in memory is not evicted.
+        engine.compact().unwrap();
+    };
+    for i in 1..5 {
+        append(i, -8900 + i * 100);
+        // Reading other partitions evicts those that are not used.
+        let _read = answers(&store, &engine);
+    }
+    assert!(engine.needs_repair(), "the damaged file is not listed");
+    let window = Window { start_ns: T0 - 8801 * SECOND, end_ns: T0 - 8300 * SECOND };
+    let new = engine.select(&Selection { fold: Fold::Points(window), ..store.selections[0].clone() }).unwrap();
+    assert_eq!(new.samples, 4 * samples(0, 100, 3).len() as u64, "new samples are lost");
+}
