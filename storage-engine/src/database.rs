@@ -112,22 +112,13 @@ fn exact<const N: usize>(key: &[u8], value: &[u8]) -> Result<[u8; N], Corruption
 /// Key and value.
 pub(crate) type Item = (Box<[u8]>, Box<[u8]>);
 
-/// All entries whose keys begin with `prefix`, in order.
-pub(crate) fn scan<'a>(database: &'a DB, prefix: &[u8]) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
-    let mut end = prefix.to_vec();
-    // No key of a section continues with 20 bytes of ones.
-    end.extend([0xff; 20]);
-    let mut options = ReadOptions::default();
-    options.set_iterate_upper_bound(end);
-    database.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
-}
-
 /// All entries of a snapshot whose keys begin with `prefix`, in order.
-pub(crate) fn scan_at<'a>(
+pub(crate) fn scan<'a>(
     snapshot: &'a Snapshot<'_>,
     prefix: &[u8],
 ) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
     let mut end = prefix.to_vec();
+    // No key of a section continues with 20 bytes of ones.
     end.extend([0xff; 20]);
     let mut options = ReadOptions::default();
     options.set_iterate_upper_bound(end);
@@ -141,29 +132,29 @@ pub(crate) fn put_position(batch: &mut WriteBatch, position: &Position) {
     put(batch, key::APPLIED, &value);
 }
 
-pub(crate) fn read_position(database: &DB) -> Result<Option<Position>, EngineError> {
-    let Some(value) = database.get(key::APPLIED)? else { return Ok(None) };
+pub(crate) fn read_position(snapshot: &Snapshot<'_>) -> Result<Option<Position>, EngineError> {
+    let Some(value) = snapshot.get(key::APPLIED)? else { return Ok(None) };
     let Some((index, log_id)) = frame::open(key::APPLIED, &value)?.split_first_chunk() else {
         return Err(Corruption { key: key::APPLIED.to_vec(), check: CorruptionCheck::Length }.into());
     };
     Ok(Some(Position { index: u64::from_be_bytes(*index), log_id: Bytes::copy_from_slice(log_id) }))
 }
 
-pub(crate) fn read_membership(database: &DB) -> Result<Option<Bytes>, EngineError> {
-    let Some(value) = database.get(key::MEMBERSHIP)? else { return Ok(None) };
+pub(crate) fn read_membership(snapshot: &Snapshot<'_>) -> Result<Option<Bytes>, EngineError> {
+    let Some(value) = snapshot.get(key::MEMBERSHIP)? else { return Ok(None) };
     Ok(Some(Bytes::copy_from_slice(frame::open(key::MEMBERSHIP, &value)?)))
 }
 
-pub(crate) fn read_clock(database: &DB) -> Result<i64, EngineError> {
-    match database.get(key::CLOCK)? {
+pub(crate) fn read_clock(snapshot: &Snapshot<'_>) -> Result<i64, EngineError> {
+    match snapshot.get(key::CLOCK)? {
         Some(value) => Ok(i64::from_be_bytes(exact(key::CLOCK, &value)?)),
         None => Ok(0),
     }
 }
 
-pub(crate) fn read_tenants(database: &DB) -> Result<BTreeMap<TenantId, u32>, EngineError> {
+pub(crate) fn read_tenants(snapshot: &Snapshot<'_>) -> Result<BTreeMap<TenantId, u32>, EngineError> {
     let mut tenants = BTreeMap::new();
-    for item in scan(database, &key::tenants()) {
+    for item in scan(snapshot, &key::tenants()) {
         let (at, value) = item?;
         let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
         let name = std::str::from_utf8(frame::open(&at, &value)?).map_err(|_not_utf8| corrupt())?;
@@ -180,9 +171,9 @@ pub(crate) fn put_expired(batch: &mut WriteBatch, tier: Tier, class: u8, before_
     put(batch, &key::expired(tier, class), &before_ns.to_be_bytes());
 }
 
-pub(crate) fn read_expired(database: &DB) -> Result<Expired, EngineError> {
+pub(crate) fn read_expired(snapshot: &Snapshot<'_>) -> Result<Expired, EngineError> {
     let mut expired = Expired::new();
-    for item in scan(database, key::EXPIRED) {
+    for item in scan(snapshot, key::EXPIRED) {
         let (at, value) = item?;
         let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
         let &[tier, class] = at.get(key::EXPIRED.len()..).unwrap_or_default() else { return Err(corrupt().into()) };
@@ -206,11 +197,10 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
 }
 
 /// Every partition that has a key, found by seeking from one partition to the next.
-pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey>, EngineError> {
+pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut damaged = Vec::new();
-    let snapshot = database.snapshot();
-    let mut walk = Walk::new(&snapshot, key::partitions().to_vec());
+    let mut walk = Walk::new(snapshot, key::partitions().to_vec());
     while let Some(item) = walk.next()? {
         match item {
             Ok((at, _)) => {
@@ -222,8 +212,8 @@ pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey
         }
     }
     if !damaged.is_empty() {
-        let tenants: Vec<u32> = read_tenants(database)?.into_values().collect();
-        let clock_ns = read_clock(database)?;
+        let tenants: Vec<u32> = read_tenants(snapshot)?.into_values().collect();
+        let clock_ns = read_clock(snapshot)?;
         let is_lost =
             |key: &PartitionKey| damaged.iter().any(|range| range.from < key.end() && key.prefix() < range.to);
         keys.extend(that_may_exist(&keys, &tenants, clock_ns).filter(is_lost).collect::<Vec<_>>());

@@ -5,62 +5,52 @@
 //! database always holds the state as of exactly one position.
 //! Later entries are in the Raft log. The database has no WAL: a write is durable once [`Engine::flush`] returns.
 //! Entries are applied during a flush.
+//!
+//! This file is the whole interface. `state` and `store` are the data and its locks; functions over the store, or over
+//! the guard of its write lock, do everything else.
 
 pub(crate) mod apply;
+mod recovery;
 pub(crate) mod state;
+pub(crate) mod store;
 pub(crate) mod upkeep;
-pub(crate) mod write_lock;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::Arc;
+use std::path::Path;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
-use proto::Tier;
-use rocksdb::DB;
+use proto::{
+    Answer, Batch, Command, Entry, KnownLocations, LocationPage, Matcher, Selection, SeriesAnswer, Stripped, TenantId,
+    Tier, Window,
+};
 
-use crate::database::key::{PartitionKey, Section};
-use crate::database::{self, Snapshot};
-use crate::engine::state::State;
-use crate::engine::write_lock::WriteLock;
-use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
-use crate::integrity::quarantine::damage::{Damage, read_replaced};
-use crate::integrity::quarantine::damaged_files::DamagedFiles;
-use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::integrity::quarantine::repair;
-use crate::memory::footprint::MemoryTotal;
-use crate::memory::partition::Partition;
-use crate::memory::stored_partition::StoredPartition;
-use crate::memory::tenant_dictionary::TenantDictionary;
-use crate::{Config, Position};
+use crate::database::key::PartitionKey;
+use crate::engine::apply::{append, delete, expire, strip};
+use crate::engine::state::partitions::SharedPartition;
+use crate::engine::store::Store;
+use crate::engine::store::write_lock::{WriteLock, Writing};
+use crate::engine::upkeep::{compact, flush, snapshot, space, statistics};
+use crate::error::{EngineError, SelectError, StripError};
+use crate::integrity::quarantine::report;
+use crate::integrity::verify;
+use crate::select::{self, locations, series};
+use crate::{Config, DamageCounts, DamagedWindow, Extent, Flushed, Outcome, Position, Statistics, Verified};
 
 /// One shard's data. All methods take `&self`. One thread at a time may call apply and skip; any thread may call the
 /// others.
-///
-/// Lock order: `writing`, `loading`, then those of `State`, `flushed`.
 pub struct Engine {
-    pub(crate) config: Config,
-    pub(crate) database: DB,
-    pub(crate) state: RwLock<State>,
-    /// Memory of the definitions.
-    definitions: MemoryTotal,
-    /// Held while a partition is read into memory, so that concurrent readers read it once.
-    loading: Mutex<()>,
-    /// Held while the database is written.
-    pub(crate) writing: WriteLock,
-    /// Last position up to which the database is durable.
-    pub(crate) flushed: Mutex<Option<Position>>,
-    pub(crate) damaged_files: DamagedFiles,
+    store: Store,
+    write_lock: WriteLock,
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Engine").field("config", self.store.config()).finish_non_exhaustive()
     }
 }
 
+/// Opening, applying entries, and positions.
 impl Engine {
     /// Opens or creates the state. Entries that were applied but not flushed must be applied again.
     ///
@@ -68,251 +58,280 @@ impl Engine {
     /// [`EngineError`]: another process has the directory open, the disk fails, or the state is corrupt or of another
     /// version.
     pub fn open(config: Config) -> Result<Self, EngineError> {
-        let (database, repair_failure) = open_repaired(&config)?;
-        let applied = database::read_position(&database)?;
-        let damage = Damage::read(&database.snapshot())?;
-        let replaced = read_replaced(&database.snapshot())?;
-        let state = State {
-            applied: applied.clone(),
-            membership: database::read_membership(&database)?,
-            clock_ns: database::read_clock(&database)?,
-            tenants: database::read_tenants(&database)?,
-            existing: database::read_partition_keys(&database)?,
-            stale: database::read_stale(&database.snapshot())?,
-            expired: database::read_expired(&database)?,
-            damage,
-            replaced,
-            // Generations of an earlier process are invalid in this one.
-            generations: RandomState::new().build_hasher().finish() / 2,
-            ..State::default()
-        };
-        let definitions = state.definitions.clone();
-        let engine = Self {
-            config,
-            database,
-            state: RwLock::new(state),
-            definitions,
-            loading: Mutex::new(()),
-            writing: WriteLock::default(),
-            flushed: Mutex::new(applied),
-            damaged_files: DamagedFiles::after_repair(repair_failure),
-        };
-        engine.quarantine_lost()?;
-        engine.find_orphans()?;
-        engine.load_heads()?;
+        let store = Store::open(config)?;
+        let durable = store.state().applied().cloned();
+        let engine = Self { store, write_lock: WriteLock::new(durable) };
+        recovery::recover(&engine.writing())?;
         Ok(engine)
     }
 
-    /// Quarantines raw samples whose partition of minutes has no key, because the block with its definitions cannot
-    /// be read.
-    fn find_orphans(&self) -> Result<(), EngineError> {
-        {
-            let mut state = self.state.write();
-            let damaged: Vec<PartitionKey> = state.damage.iter().map(|(key, ..)| key).collect();
-            state.existing.extend(damaged);
-        }
-        let orphans: Vec<PartitionKey> = {
-            let state = self.state.read();
-            let raw = state.existing.iter().filter(|key| key.tier == Tier::Raw);
-            raw.map(|raw| raw.in_tier(Tier::Minute)).filter(|key| !state.existing.contains(key)).collect()
-        };
-        for key in orphans {
-            self.state.write().existing.insert(key);
-            let raw = key.in_tier(Tier::Raw);
-            let snapshot = self.database.snapshot();
-            // Batch IDs need no definitions.
-            let samples = Walk::between(&snapshot, raw.prefix(), raw.section(Section::BatchIds), false).next()?;
-            if samples.is_some() {
-                let lost = Corruption { key: key.section(Section::Series), check: CorruptionCheck::Missing };
-                self.quarantine_partition(key, &lost.into());
+    /// Stops compactions, which may take long, so that the engine can be closed. Nothing may be written afterwards.
+    pub fn stop_background_work(&self) {
+        self.store.database().stop_background_work();
+    }
+
+    /// Removes definitions from the batch that the shard already has, so that only new ones are proposed.
+    /// Returns what is needed to restore the batch, or `None` if it is still complete.
+    ///
+    /// # Errors
+    /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
+    /// not be used afterwards.
+    pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
+        strip::strip(self, batch)
+    }
+
+    /// Applies the entry at the next position.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the state is unchanged or not trustworthy; the replica must stop.
+    pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
+        self.check_order(&position)?;
+        let now_ns = entry.proposed_at_ns;
+        match &entry.command {
+            Command::Append(batch) => append::append(self, position, now_ns, batch),
+            &Command::Expire { tier, retention_class, before_ns } => {
+                expire::expire(&self.writing(), position, now_ns, tier, retention_class, before_ns)
             }
+            Command::Delete(deletion) => delete::delete(&self.writing(), position, now_ns, deletion),
         }
+    }
+
+    /// Skips an entry that holds no command. Keeps a new membership, if any, for the log.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfOrder`].
+    pub fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<(), EngineError> {
+        self.check_order(&position)?;
+        self.store.state_mut().skip(position, membership);
         Ok(())
     }
 
-    /// Loads the partitions with samples that are in no chunk yet. They stay in memory.
-    fn load_heads(&self) -> Result<(), EngineError> {
-        let raw: Vec<PartitionKey> = {
-            let state = self.state.read();
-            state.existing.iter().copied().filter(|key| key.tier == Tier::Raw).collect()
-        };
-        for key in raw {
-            let snapshot = self.database.snapshot();
-            if Walk::new(&snapshot, key.section(Section::Head)).next()?.is_none() {
-                continue;
-            }
-            match self.partition(key.in_tier(Tier::Minute)) {
-                Ok(Some(partition)) => self.state.write().head += partition.read().head.size(),
-                Ok(None) => {}
-                // The partition is quarantined, and everything else is served.
-                Err(error) if error.is_damage() => {}
-                Err(error) => return Err(error),
-            }
+    fn check_order(&self, position: &Position) -> Result<(), EngineError> {
+        let applied = self.store.state().applied().map_or(0, |applied| applied.index);
+        // A log begins at 0 or 1, and has no gaps after that.
+        if applied > 0 && position.index != applied + 1 {
+            return Err(EngineError::OutOfOrder { index: position.index, applied });
         }
         Ok(())
     }
 
     /// Returns the position of the last entry in the state; after opening, that of the last flushed one.
     pub fn applied(&self) -> Option<Position> {
-        self.state.read().applied.clone()
+        self.store.state().applied().cloned()
     }
 
     /// Returns the position up to which the state is durable. The log may be purged up to it.
     pub fn flushed(&self) -> Option<Position> {
-        self.flushed.lock().clone()
+        self.write_lock.durable()
     }
 
     /// Returns the membership that was last stored with [`Engine::skip`].
     pub fn membership(&self) -> Option<Bytes> {
-        self.state.read().membership.clone()
+        self.store.state().membership().cloned()
     }
 
-    /// Returns an existing partition of minutes, hours or days. Reads it from the database if it is not in memory.
-    pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        if let Some(partition) = self.state.read().loaded.get(&key) {
-            return Ok(Some(Arc::clone(partition)));
-        }
-        let _loading = self.loading.lock();
-        loop {
-            let (shared, drops, now_ns) = {
-                let mut state = self.state.write();
-                if let Some(partition) = state.loaded.get(&key) {
-                    return Ok(Some(Arc::clone(partition)));
-                }
-                if !state.existing.contains(&key) {
-                    return Ok(None);
-                }
-                if state.damage.has_damaged_definitions(key) {
-                    return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
-                }
-                (state.tenant_dictionary(key.tenant), state.drops, state.clock_ns)
-            };
-            // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
-            // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
-            // its place.
-            let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
-                let damaged_head = std::mem::take(&mut stored.damaged_head);
-                Ok((stored.into_partition(&mut shared.write())?, damaged_head))
-            });
-            let (partition, damaged_head) = match read {
-                Err(error) if error.is_damage() && self.state.read().drops == drops => {
-                    return Err(self.quarantine_partition(key, &error));
-                }
-                // The partition was dropped meanwhile, with its files.
-                Err(error) if error.is_damage() => continue,
-                read => read?,
-            };
-            let mut state = self.state.write();
-            let is_current = shared.read().generation() == partition.generation;
-            if state.drops == drops && is_current {
-                damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
-                let partition = state.keep(partition);
-                state.evict(self.config.idle_dictionary_bytes_max());
-                return Ok(Some(partition));
-            }
-        }
+    /// Waits until the caller alone writes to the store.
+    fn writing(&self) -> Writing<'_> {
+        self.write_lock.lock(&self.store)
+    }
+}
+
+/// Queries.
+impl Engine {
+    /// Returns sums of samples. The response reflects each entry entirely or not at all.
+    ///
+    /// # Errors
+    /// [`SelectError`]: the query is invalid, its response is too large or its data no longer kept, or the state
+    /// cannot be read.
+    pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
+        self.select_while(selection, &|| true)
     }
 
-    /// Returns an existing partition of minutes, hours or days for a caller that needs no dictionary. If it is not in
-    /// memory, it is read without its dictionary, which is most of its data, and is not kept.
-    pub(crate) fn outline(
+    /// Same as [`Engine::select`], but stops when `is_wanted` returns false. It is called before each partition and
+    /// each series.
+    ///
+    /// # Errors
+    /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise those of [`Engine::select`].
+    pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
+        select::select(&self.store, selection, is_wanted)
+    }
+
+    /// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any
+    /// tier still has them.
+    ///
+    /// # Errors
+    /// Those of [`Engine::select`].
+    pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
+        self.series_while(tenant, matchers, window, &|| true)
+    }
+
+    /// Same as [`Engine::series`], but stops when `is_wanted` returns false.
+    ///
+    /// # Errors
+    /// Those of [`Engine::select_while`].
+    pub fn series_while(
         &self,
-        key: PartitionKey,
-        snapshot: &Snapshot<'_>,
-    ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        {
-            let state = self.state.read();
-            if let Some(partition) = state.loaded.get(&key) {
-                return Ok(Some(Arc::clone(partition)));
-            }
-            if !state.existing.contains(&key) {
-                return Ok(None);
-            }
-            if state.damage.has_damaged_definitions(key) {
-                return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
-            }
-        }
-        match StoredPartition::outline(snapshot, key) {
-            Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
-            // A snapshot does not keep the files of partitions that were dropped meanwhile.
-            Err(error) if error.is_damage() && self.state.read().existing.contains(&key) => {
-                Err(self.quarantine_partition(key, &error))
-            }
-            Err(error) if error.is_damage() => Ok(None),
-            Err(error) => Err(error),
-        }
+        tenant: &TenantId,
+        matchers: &[Matcher],
+        window: Window,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<SeriesAnswer, SelectError> {
+        series::series(&self.store, tenant, matchers, window, is_wanted)
     }
 
+    /// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
+    /// the router knows another generation. Returns an empty page for a tenant without locations.
+    pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
+        locations::locations(&self.store, tenant, known)
+    }
+}
+
+/// Upkeep. It changes no response.
+impl Engine {
     /// Advances the clock for sealing to at least this time, in nanoseconds since 1970, so that windows also end in a
     /// shard without new entries. Changes no response.
     pub fn pass_time(&self, now_ns: i64) {
-        let mut state = self.state.write();
-        state.now_ns = state.now_ns.max(now_ns);
+        self.store.state_mut().clock.pass(now_ns);
     }
 
+    /// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
+    pub fn wants_flush(&self) -> bool {
+        flush::wants_flush(&self.store)
+    }
+
+    /// Returns whether the head is so far over its budget that entries should wait for a flush.
+    pub fn is_overfull(&self) -> bool {
+        flush::is_overfull(&self.store)
+    }
+
+    /// Makes everything applied so far durable. Returns the position up to which the state is durable.
+    ///
+    /// # Errors
+    /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
+    pub fn flush(&self) -> Result<Flushed, EngineError> {
+        let flushed = flush::flush(&self.writing());
+        // After a compaction read a damaged block, each write fails with an error that names the file.
+        flushed.inspect_err(|error| self.store.database().note_error(error))
+    }
+
+    /// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts
+    /// the database. Returns the position up to which the state is durable. Takes long.
+    ///
+    /// # Errors
+    /// Those of [`Engine::flush`].
+    pub fn compact(&self) -> Result<Flushed, EngineError> {
+        compact::compact(self)
+    }
+
+    /// Writes everything applied so far to a directory that does not exist yet. [`Engine::open`] opens it with the
+    /// state of the returned position. Files are hard links where possible.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the directory may be incomplete.
+    pub fn snapshot(&self, directory: &Path) -> Result<Flushed, EngineError> {
+        snapshot::snapshot(&self.writing(), directory)
+    }
+
+    /// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
+    /// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
+    /// long. The drop must be flushed first.
+    pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
+        space::reclaim(&self.store, tier, retention_class, before_ns);
+    }
+}
+
+/// Measurements.
+impl Engine {
     /// Returns the largest `proposed_at_ns` of the applied entries, in nanoseconds since 1970; 0 before the first.
     pub fn clock_ns(&self) -> i64 {
-        self.state.read().clock_ns
+        self.store.state().clock.entries_ns()
     }
 
-    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest
-    /// recently written time.
+    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest time
+    /// that was written recently.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
-        let state = self.state.read();
-        let newest =
-            |partition: &Arc<RwLock<Partition>>| partition.read().head.arrivals().map(|(window, _)| window).max();
-        state.loaded.values().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
-    }
-
-    /// Stops compactions, which may take long, so that the engine can be closed. Nothing may be written afterwards.
-    pub fn stop_background_work(&self) {
-        self.database.cancel_all_background_work(false);
-    }
-
-    /// Returns a tenant's dictionary.
-    pub(crate) fn tenant_dictionary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
-        if let Some(shared) = self.state.read().dictionaries.get(&tenant) {
-            return Arc::clone(shared);
-        }
-        self.state.write().tenant_dictionary(tenant)
+        let state = self.store.state();
+        let newest = |(_, partition): (&PartitionKey, &SharedPartition)| {
+            partition.read().head.arrivals().map(|(window, _)| window).max()
+        };
+        state.partitions.all_loaded().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
     }
 
     /// Returns the approximate memory of dictionaries and series, in bytes.
     pub fn dictionary_bytes(&self) -> usize {
-        self.definitions.bytes()
+        self.store.dictionary_bytes()
     }
 
     /// Returns the approximate memory of samples in no chunk yet, in bytes.
     pub fn head_bytes(&self) -> usize {
-        self.state.read().head.bytes
+        self.store.state().partitions.head_size().bytes
     }
 
     /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring
     /// up to it frees space.
     pub fn oldest_ends_ns(&self) -> BTreeMap<(Tier, u8), i64> {
         let mut oldest = BTreeMap::new();
-        for key in &self.state.read().existing {
+        for key in self.store.state().partitions.existing() {
             let end_ns = oldest.entry((key.tier, key.class)).or_insert(i64::MAX);
             *end_ns = key.end_ns().min(*end_ns);
         }
         oldest
     }
+
+    /// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
+    /// comes first.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the disk cannot be read.
+    pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
+        space::extents(&self.store)
+    }
+
+    /// Reads and counts all data on disk.
+    ///
+    /// # Errors
+    /// [`EngineError`]: something cannot be read.
+    pub fn statistics(&self) -> Result<Statistics, EngineError> {
+        statistics::statistics(&self.store)
+    }
 }
 
-/// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged
-/// now. Returns the error of a repair that failed, so that damaged files remain.
-fn open_repaired(config: &Config) -> Result<(DB, Option<EngineError>), EngineError> {
-    loop {
-        let failure = repair::repair(config)?;
-        match database::open(config, failure.is_some()) {
-            Err(EngineError::Database(error)) if is_corruption(&error) => {
-                let number = repair::file_named(error.as_ref());
-                let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
-                if is_new.map_err(EngineError::Files)? != Some(true) {
-                    return Err(error.into());
-                }
-            }
-            opened => return Ok((opened?, failure)),
-        }
+/// Integrity.
+impl Engine {
+    /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
+    /// unpacking all files.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the database itself cannot be read. Faults of values are part of the result.
+    pub fn verify(&self) -> Result<Verified, EngineError> {
+        verify::verify(&self.store)
+    }
+
+    /// All known damage, by tier and time.
+    pub fn damaged_windows(&self) -> Vec<DamagedWindow> {
+        report::damaged_windows(&self.store)
+    }
+
+    /// Counts of damage.
+    pub fn damage_counts(&self) -> DamageCounts {
+        report::damage_counts(&self.store)
+    }
+
+    /// Returns whether table files with damaged blocks were found: they are repaired when the engine is opened again.
+    /// Until then nothing is compacted, because RocksDB refuses all writes after a compaction that read such a block.
+    pub fn needs_repair(&self) -> bool {
+        self.store.database().needs_repair()
+    }
+
+    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on. Until
+    /// they are repaired nothing is compacted, so dropped partitions still take disk space.
+    pub fn has_damaged_files(&self) -> bool {
+        self.store.database().has_damaged_files()
+    }
+
+    /// Returns the error of the repair if it failed when the engine was opened. The state is served unrepaired, but
+    /// nothing is compacted, so it grows.
+    pub fn repair_failure(&self) -> Option<&EngineError> {
+        self.store.database().repair_failure()
     }
 }

@@ -8,7 +8,7 @@
 //! The engine does not know Raft (positions are opaque) or limits of tenants. It uses no network, clock or thread.
 //! # Read in this order
 //! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
-//! state, entries, upkeep) → `select` (queries) → `integrity` (damage).
+//! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).
 
 use bytes::Bytes;
 use proto::Tier;

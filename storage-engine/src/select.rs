@@ -21,65 +21,55 @@ pub(crate) mod view;
 
 use proto::{Answer, Fold, Selection, StackDetail};
 
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::matcher::ReadyMatcher;
 use crate::select::accumulator::Accumulator;
 use crate::select::gather::{Aggregate, Query};
 use crate::select::plan::Tiers;
 
-impl Engine {
-    /// Returns sums of samples. The response reflects each entry entirely or not at all.
-    ///
-    /// # Errors
-    /// [`SelectError`]: the query is invalid, its response is too large or its data no longer kept, or the state
-    /// cannot be read.
-    pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
-        self.select_while(selection, &|| true)
-    }
+/// Returns sums of samples. The response reflects each entry entirely or not at all. Stops when `is_wanted` returns
+/// false, which is called before each partition and each series.
+pub(crate) fn select(
+    store: &Store,
+    selection: &Selection,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<Answer, SelectError> {
+    let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
+    // Series that a tier merged into one have no last point of their own.
+    let by_series = selection.group_by_series || aggregate == Aggregate::Last;
+    select_as(store, selection, aggregate, by_series, is_wanted)
+}
 
-    /// Same as [`Engine::select`], but stops when `is_wanted` returns false. It is called before each partition and
-    /// each series.
-    ///
-    /// # Errors
-    /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise those of [`Engine::select`].
-    pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
-        let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
-        // Series that a tier merged into one have no last point of their own.
-        let by_series = selection.group_by_series || aggregate == Aggregate::Last;
-        self.select_as(selection, aggregate, by_series, is_wanted)
-    }
-
-    /// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning.
-    /// `by_series`: series that a tier merged into one must be reported separately.
-    pub(crate) fn select_as(
-        &self,
-        selection: &Selection,
-        aggregate: Aggregate,
-        by_series: bool,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Answer, SelectError> {
-        let matchers = ReadyMatcher::all(&selection.matchers)?;
-        let (buckets, tiers) = match &selection.fold {
-            Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
-            Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),
-            Fold::Points(window) => (std::slice::from_ref(window), Tiers::RAW),
-        };
-        let query = Query {
-            tenant: &selection.tenant,
-            matchers: &matchers,
-            buckets,
-            group_by: &selection.group_by,
-            by_series,
-            aggregate,
-            tiers,
-            needs_stacks: selection.stacks != StackDetail::None
-                || !selection.locations.filters.is_empty()
-                || tiers != Tiers::ALL
-                || aggregate == Aggregate::Last,
-            is_wanted,
-        };
-        let (accumulator, summary) = self.read(&query, || Accumulator::new(selection, &matchers))?;
-        Ok(accumulator.finish(summary))
-    }
+/// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning.
+/// `by_series`: series that a tier merged into one must be reported separately.
+pub(crate) fn select_as(
+    store: &Store,
+    selection: &Selection,
+    aggregate: Aggregate,
+    by_series: bool,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<Answer, SelectError> {
+    let matchers = ReadyMatcher::all(&selection.matchers)?;
+    let (buckets, tiers) = match &selection.fold {
+        Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
+        Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),
+        Fold::Points(window) => (std::slice::from_ref(window), Tiers::RAW),
+    };
+    let query = Query {
+        tenant: &selection.tenant,
+        matchers: &matchers,
+        buckets,
+        group_by: &selection.group_by,
+        by_series,
+        aggregate,
+        tiers,
+        needs_stacks: selection.stacks != StackDetail::None
+            || !selection.locations.filters.is_empty()
+            || tiers != Tiers::ALL
+            || aggregate == Aggregate::Last,
+        is_wanted,
+    };
+    let (accumulator, summary) = gather::read(store, &query, || Accumulator::new(selection, &matchers))?;
+    Ok(accumulator.finish(summary))
 }

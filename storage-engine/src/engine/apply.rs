@@ -3,5 +3,6 @@
 pub(crate) mod append;
 pub(crate) mod delete;
 pub(crate) mod expire;
+pub(crate) mod selected;
 pub(crate) mod split;
 pub(crate) mod strip;

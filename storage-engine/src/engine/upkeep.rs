@@ -9,3 +9,4 @@ pub(crate) mod seal;
 pub(crate) mod snapshot;
 pub(crate) mod space;
 pub(crate) mod statistics;
+pub(crate) mod stored_chunks;

@@ -17,9 +17,10 @@ use proto::build_id::to_hex;
 use crate::database::frame;
 use crate::database::key::{self, PartitionKey, Section, StaleKey};
 use crate::database::{self, Snapshot};
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
+use crate::integrity::quarantine::report::{damaged_windows, describe_key};
 use crate::integrity::verify::partition::PartitionCheck;
 
 /// Maximum number of described faults. More are only counted.
@@ -96,81 +97,75 @@ impl Signatures {
     }
 }
 
-impl Engine {
-    /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
-    /// unpacking all files.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the database itself cannot be read. Faults of values are part of the result.
-    pub fn verify(&self) -> Result<Verified, EngineError> {
-        // Writes continue. The check reads the state of one moment.
-        let snapshot = self.database.snapshot();
-        let mut verified = Verified::default();
-        let keys = partitions(&snapshot, &mut verified)?;
-        let stale = database::read_stale(&snapshot)?;
-        let mut signatures = Signatures::default();
-        for key in keys.iter().filter(|key| key.tier != Tier::Raw) {
-            let tenant = self.tenant_name(key.tenant);
-            let dropped = key.tier.coarser().map(|coarser| self.config.dropped_labels(coarser)).unwrap_or_default();
-            let mut of_partition = Verified::default();
-            let mut check = PartitionCheck::new(&snapshot, *key, &tenant, dropped, &mut of_partition);
-            check.windows(&mut signatures, &mut of_partition)?;
-            self.keep_if_there(*key, of_partition, &mut verified);
-            let raw = key.in_tier(Tier::Raw);
-            if key.tier == Tier::Minute && keys.contains(&raw) {
-                let mut of_raw = Verified::default();
-                check.raw(&stale, &mut of_raw)?;
-                self.keep_if_there(raw, of_raw, &mut verified);
-            }
-        }
-        for raw in keys.iter().filter(|key| key.tier == Tier::Raw && !keys.contains(&key.in_tier(Tier::Minute))) {
-            let mut alone = Verified::default();
-            alone.note(&raw.prefix(), Err("raw samples have no dictionary".to_owned()));
-            self.keep_if_there(*raw, alone, &mut verified);
-        }
-        self.compare(&signatures, &stale, &mut verified);
-        self.describe(&mut verified);
-        Ok(verified)
-    }
-
-    /// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
-    fn describe(&self, verified: &mut Verified) {
-        for (key, what) in std::mem::take(&mut verified.noted) {
-            let location = self.describe_key(&key).map(|location| format!("{location}: ")).unwrap_or_default();
-            verified.described.push(format!("{location}key {}: {what}", to_hex(&key)));
-        }
-        for damaged in self.damaged_windows() {
-            verified.faults += 1;
-            if verified.described.len() < DESCRIBED_MAX {
-                verified.described.push(format!("{damaged}"));
-            }
+/// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
+/// unpacking all files.
+pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
+    // Writes continue. The check reads the state of one moment.
+    let snapshot = store.database().snapshot();
+    let mut verified = Verified::default();
+    let keys = partitions(&snapshot, &mut verified)?;
+    let stale = database::read_stale(&snapshot)?;
+    let mut signatures = Signatures::default();
+    for key in keys.iter().filter(|key| key.tier != Tier::Raw) {
+        let tenant = store.tenant_name(key.tenant);
+        let dropped = key.tier.coarser().map(|coarser| store.config().dropped_labels(coarser)).unwrap_or_default();
+        let mut of_partition = Verified::default();
+        let mut check = PartitionCheck::new(&snapshot, *key, &tenant, dropped, &mut of_partition);
+        check.windows(&mut signatures, &mut of_partition)?;
+        keep_if_there(store, *key, of_partition, &mut verified);
+        let raw = key.in_tier(Tier::Raw);
+        if key.tier == Tier::Minute && keys.contains(&raw) {
+            let mut of_raw = Verified::default();
+            check.raw(&stale, &mut of_raw)?;
+            keep_if_there(store, raw, of_raw, &mut verified);
         }
     }
+    for raw in keys.iter().filter(|key| key.tier == Tier::Raw && !keys.contains(&key.in_tier(Tier::Minute))) {
+        let mut alone = Verified::default();
+        alone.note(&raw.prefix(), Err("raw samples have no dictionary".to_owned()));
+        keep_if_there(store, *raw, alone, &mut verified);
+    }
+    compare(store, &signatures, &stale, &mut verified);
+    describe(store, &mut verified);
+    Ok(verified)
+}
 
-    /// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not
-    /// real.
-    fn keep_if_there(&self, key: PartitionKey, found: Verified, verified: &mut Verified) {
-        if self.state.read().existing.contains(&key) {
-            verified.extend(found);
+/// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
+fn describe(store: &Store, verified: &mut Verified) {
+    for (key, what) in std::mem::take(&mut verified.noted) {
+        let location = describe_key(store, &key).map(|location| format!("{location}: ")).unwrap_or_default();
+        verified.described.push(format!("{location}key {}: {what}", to_hex(&key)));
+    }
+    for damaged in damaged_windows(store) {
+        verified.faults += 1;
+        if verified.described.len() < DESCRIBED_MAX {
+            verified.described.push(format!("{damaged}"));
         }
     }
+}
 
-    /// Compares windows with their finer windows, if all of those still exist.
-    fn compare(&self, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
-        let state = self.state.read();
-        for (&(key, window), compared) in &signatures.0 {
-            let end_ns = key.tier.window_end_ns(window);
-            let finer = Tier::from_number(key.tier.number() - 1).unwrap_or(key.tier);
-            let is_dropped = [finer, key.tier].into_iter().any(|tier| end_ns <= state.horizon_ns(tier, key.class));
-            let first = StaleKey { tier: key.tier, class: key.class, window, tenant: key.tenant, series: 0 };
-            let is_stale = stale.range(first..=StaleKey { series: u32::MAX, ..first }).next().is_some();
-            if is_dropped || is_stale {
-                continue;
-            }
-            let is_sum = compared.stored == compared.finer;
-            let result = if is_sum { Ok(()) } else { Err("the sum differs from that of the finer windows".to_owned()) };
-            verified.note(&key.series_window(Section::Windows, 0, window), result);
+/// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not real.
+fn keep_if_there(store: &Store, key: PartitionKey, found: Verified, verified: &mut Verified) {
+    if store.state().partitions.exists(&key) {
+        verified.extend(found);
+    }
+}
+
+/// Compares windows with their finer windows, if all of those still exist.
+fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
+    let state = store.state();
+    for (&(key, window), compared) in &signatures.0 {
+        let end_ns = key.tier.window_end_ns(window);
+        let finer = Tier::from_number(key.tier.number() - 1).unwrap_or(key.tier);
+        let is_dropped = [finer, key.tier].into_iter().any(|tier| end_ns <= state.horizons.horizon_ns(tier, key.class));
+        let first = StaleKey { tier: key.tier, class: key.class, window, tenant: key.tenant, series: 0 };
+        let is_stale = stale.range(first..=StaleKey { series: u32::MAX, ..first }).next().is_some();
+        if is_dropped || is_stale {
+            continue;
         }
+        let is_sum = compared.stored == compared.finer;
+        let result = if is_sum { Ok(()) } else { Err("the sum differs from that of the finer windows".to_owned()) };
+        verified.note(&key.series_window(Section::Windows, 0, window), result);
     }
 }
 

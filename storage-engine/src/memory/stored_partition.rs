@@ -8,7 +8,7 @@ use proto::{Fingerprint, LabelSet, Tier, wire};
 
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, two_numbers};
-use crate::database::{Snapshot, scan_at};
+use crate::database::{Snapshot, scan};
 use crate::encoding::head_block;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::{Area, area_of};
@@ -33,7 +33,7 @@ impl StoredPartition {
     /// Reads a partition and its head values from a snapshot of the state database.
     pub(crate) fn read(snapshot: &Snapshot<'_>, key: PartitionKey, now_ns: i64) -> Result<Self, EngineError> {
         let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
-        for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
+        for item in scan(snapshot, &key.section(Section::Dictionary)) {
             let (at, value) = item?;
             // A missing block would shift the numbers of the next one.
             check_key(&at, &key.dictionary_block(stored.blocks.len() as u32))?;
@@ -58,12 +58,12 @@ impl StoredPartition {
     /// Reads the series and the dropped names. Returns the number of blocks of dropped names.
     fn read_outline(&mut self, snapshot: &Snapshot<'_>) -> Result<u32, EngineError> {
         let key = self.partition.key;
-        for item in scan_at(snapshot, &key.section(Section::Series)) {
+        for item in scan(snapshot, &key.section(Section::Series)) {
             let (at, value) = item?;
             self.read_series(&at, &value)?;
         }
         let mut dropped_name_blocks = 0;
-        for item in scan_at(snapshot, &key.section(Section::DroppedNames)) {
+        for item in scan(snapshot, &key.section(Section::DroppedNames)) {
             let (at, value) = item?;
             check_key(&at, &key.dropped_names_block(dropped_name_blocks))?;
             dropped_name::decode(&at, &value)?.into_iter().for_each(|name| self.partition.add_dropped_name(name));

@@ -15,14 +15,16 @@ use proto::{LabelSet, TenantId, Tier, Window};
 
 use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::Area;
+use crate::integrity::quarantine::found_damage::quarantine;
 use crate::integrity::quarantine::part_damage::PartDamage;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::partition::Partition;
 use crate::memory::run::Run;
+use crate::select::missing::missing_times;
 use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
 use crate::select::view::{PartView, SeriesView, View};
 
@@ -116,182 +118,179 @@ pub(crate) enum Progress {
     Dropped,
 }
 
-impl Engine {
-    /// Runs a query on the tiers that give an exact result. Returns the collector, and a summary of the reads.
-    pub(crate) fn read<C: Collector>(
-        &self,
-        query: &Query<'_>,
-        new: impl Fn() -> C,
-    ) -> Result<(C, ReadSummary), SelectError> {
-        let mut tiers = query.tiers;
-        let mut refused = None;
-        for pass in 0_usize.. {
-            let mut planned = self.plan_query(query, tiers)?;
-            // Times before the found points do not matter to a query for last points, so it is checked only after
-            // reading.
-            if query.aggregate != Aggregate::Last
-                && let Some(conflict) = &refused
-            {
-                let missing = self.missing_times(query, &planned, |_, _| true)?;
-                refuse(conflict, &missing)?;
-            }
-            let mut collector = new();
-            let read = self.read_parts(query, &mut planned, &mut collector);
-            // Values of a partition that was dropped meanwhile may be missing, which is no damage.
-            let is_dropped = matches!(read, Ok(Progress::Dropped));
-            if is_dropped || self.quarantine_found(&mut planned, pass) {
+/// Runs a query on the tiers that give an exact result. Returns the collector, and a summary of the reads.
+pub(crate) fn read<C: Collector>(
+    store: &Store,
+    query: &Query<'_>,
+    new: impl Fn() -> C,
+) -> Result<(C, ReadSummary), SelectError> {
+    let mut tiers = query.tiers;
+    let mut refused = None;
+    for pass in 0_usize.. {
+        let mut planned = plan_query(store, query, tiers)?;
+        // Times before the found points do not matter to a query for last points, so it is checked only after
+        // reading.
+        if query.aggregate != Aggregate::Last
+            && let Some(conflict) = &refused
+        {
+            let missing = missing_times(store, query, &planned, |_, _| true)?;
+            refuse(conflict, &missing)?;
+        }
+        let mut collector = new();
+        let read = read_parts(store, query, &mut planned, &mut collector);
+        // Values of a partition that was dropped meanwhile may be missing, which is no damage.
+        let is_dropped = matches!(read, Ok(Progress::Dropped));
+        if is_dropped || quarantine_found(store, &mut planned, pass) {
+            continue;
+        }
+        match read? {
+            Progress::Dropped => continue,
+            Progress::Conflict(conflict) => {
+                tiers = match &conflict {
+                    Conflict::DroppedName(tier, _) => tiers.without(*tier),
+                    Conflict::Gauge | Conflict::NotGauge => Tiers::RAW,
+                };
+                refused = Some(conflict);
                 continue;
             }
-            match read? {
-                Progress::Dropped => continue,
-                Progress::Conflict(conflict) => {
-                    tiers = match &conflict {
-                        Conflict::DroppedName(tier, _) => tiers.without(*tier),
-                        Conflict::Gauge | Conflict::NotGauge => Tiers::RAW,
-                    };
-                    refused = Some(conflict);
-                    continue;
-                }
-                Progress::Done => {}
-            }
-            let mut missing =
-                self.missing_times(query, &planned, |labels, end_ns| collector.is_affected(labels, end_ns))?;
-            if let Some(conflict) = &refused {
-                refuse(conflict, &missing)?;
-            }
-            if self.quarantine_found(&mut planned, pass) {
-                continue;
-            }
-            missing.append(&mut planned.damaged);
-            sort_missing(&mut missing);
-            return Ok((collector, ReadSummary { windows_read: planned.plan.windows_read, missing }));
+            Progress::Done => {}
         }
-        Err(SelectError::Cancelled)
-    }
-
-    /// Quarantines damage that was found. Returns whether there was any, so that the query must be planned again.
-    fn quarantine_found(&self, planned: &mut PlannedQuery<'_>, pass: usize) -> bool {
-        let found = planned.view.found.take();
-        let mut is_new = false;
-        for mut found in found {
-            if pass > PASSES_MAX {
-                // Each pass found more.
-                found.area = Area::whole(found.key, found.key.end_ns());
-            }
-            is_new |= self.quarantine(&found);
+        let mut missing =
+            missing_times(store, query, &planned, |labels, end_ns| collector.is_affected(labels, end_ns))?;
+        if let Some(conflict) = &refused {
+            refuse(conflict, &missing)?;
         }
-        is_new
-    }
-
-    fn plan_query<'a>(&'a self, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {
-        let state = self.state.read();
-        let tenant = state.tenants.get(query.tenant).copied();
-        let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();
-        let mut with_heads = BTreeMap::new();
-        for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
-            if !state.existing.contains(key) {
-                // Without this error, the query would be planned again without end.
-                let key = key.in_tier(Tier::Raw).prefix();
-                return Err(Corruption { key, check: CorruptionCheck::Content }.into());
-            }
-            if let Some(partition) = state.loaded.get(key).filter(|partition| !partition.read().head.is_empty()) {
-                with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), query));
-            }
+        if quarantine_found(store, &mut planned, pass) {
+            continue;
         }
-        let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
-        let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
-        let shared = tenant.and_then(|tenant| state.dictionaries.get(&tenant).map(Arc::clone));
-        let found = RefCell::default();
-        let view = View { shared, snapshot: self.database.snapshot(), is_wanted: query.is_wanted, found };
-        Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
+        missing.append(&mut planned.damaged);
+        sort_missing(&mut missing);
+        return Ok((collector, ReadSummary { windows_read: planned.plan.windows_read, missing }));
     }
-
-    fn read_parts(
-        &self,
-        query: &Query<'_>,
-        planned: &mut PlannedQuery<'_>,
-        collector: &mut impl Collector,
-    ) -> Result<Progress, SelectError> {
-        let mut newest_first: Vec<PartitionKey> = planned.plan.parts.keys().copied().collect();
-        newest_first.sort_by_key(|key| std::cmp::Reverse(planned.plan.parts[key].end_ns(key.tier)));
-        let result = self.read_each(query, planned, collector, &newest_first);
-        let state = self.state.read();
-        let exists = |key: &PartitionKey| {
-            let has_raw = planned.plan.parts.get(key).is_some_and(|part| !part.raw.is_empty());
-            state.existing.contains(key) && (!has_raw || state.existing.contains(&key.in_tier(Tier::Raw)))
-        };
-        if newest_first.iter().all(exists) { result } else { Ok(Progress::Dropped) }
-    }
-
-    fn read_each(
-        &self,
-        query: &Query<'_>,
-        planned: &mut PlannedQuery<'_>,
-        collector: &mut impl Collector,
-        keys: &[PartitionKey],
-    ) -> Result<Progress, SelectError> {
-        for key in keys {
-            query.check_wanted()?;
-            let damage = planned.damage.remove(key).unwrap_or_default();
-            let mut part = match planned.with_heads.remove(key) {
-                Some(part) => part,
-                None => {
-                    let plan = planned.plan.parts.get(key).cloned().unwrap_or_default();
-                    if damage.has_damaged_definitions {
-                        // Without definitions, it is unknown whether its series match.
-                        planned.damaged.extend(damage.missing(*key, &plan, |_, _| true));
-                        continue;
-                    }
-                    let partition = match self.partition_for(query, *key, &planned.view.snapshot) {
-                        Ok(Some(partition)) => partition,
-                        Ok(None) => return Ok(Progress::Dropped),
-                        // It has been quarantined.
-                        Err(error) if error.is_damage() => return Ok(Progress::Dropped),
-                        Err(error) => return Err(error.into()),
-                    };
-                    planned.view.shared = Some(self.tenant_dictionary(key.tenant));
-                    // A partition that was not loaded at that moment had no head.
-                    let mut part = gather(*key, partition, plan, query);
-                    part.series.iter_mut().for_each(|series| series.head.clear());
-                    part
-                }
-            };
-            part.damage = damage;
-            if let Some(conflict) = part.conflict(query) {
-                return Ok(Progress::Conflict(conflict));
-            }
-            match collector.add(&planned.view, &part)? {
-                Progress::Done => {}
-                progress => return Ok(progress),
-            }
-            let concerns = |(first, last): (u32, u32), end_ns: i64| {
-                // Any of the series may have matched.
-                (first, last) == (0, u32::MAX)
-                    || part.series.iter().any(|series| {
-                        (first..=last).contains(&series.number) && collector.is_affected(&series.labels, end_ns)
-                    })
-            };
-            planned.damaged.extend(part.damage.missing(*key, &part.plan, concerns));
-        }
-        Ok(Progress::Done)
-    }
+    Err(SelectError::Cancelled)
 }
 
-impl Engine {
-    /// Reads the part of a partition that a query needs.
-    fn partition_for(
-        &self,
-        query: &Query<'_>,
-        key: PartitionKey,
-        snapshot: &Snapshot<'_>,
-    ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        if query.needs_stacks {
-            return self.partition(key);
+/// Quarantines damage that was found. Returns whether there was any, so that the query must be planned again.
+fn quarantine_found(store: &Store, planned: &mut PlannedQuery<'_>, pass: usize) -> bool {
+    let found = planned.view.found.take();
+    let mut is_new = false;
+    for mut found in found {
+        if pass > PASSES_MAX {
+            // Each pass found more.
+            found.area = Area::whole(found.key, found.key.end_ns());
         }
-        let Some(outline) = self.outline(key, snapshot)? else { return Ok(None) };
-        let mut names = query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
-        if names.any(|name| outline.read().is_attribute(name)) { self.partition(key) } else { Ok(Some(outline)) }
+        is_new |= quarantine(store, &found);
     }
+    is_new
+}
+
+fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {
+    let state = store.state();
+    let tenant = state.tenants.number(query.tenant);
+    let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();
+    let mut with_heads = BTreeMap::new();
+    for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
+        if !state.partitions.exists(key) {
+            // Without this error, the query would be planned again without end.
+            let key = key.in_tier(Tier::Raw).prefix();
+            return Err(Corruption { key, check: CorruptionCheck::Content }.into());
+        }
+        let loaded = state.partitions.loaded(key);
+        if let Some(partition) = loaded.filter(|partition| !partition.read().head.is_empty()) {
+            with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), query));
+        }
+    }
+    let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
+    let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
+    let shared = tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant).map(Arc::clone));
+    let found = RefCell::default();
+    let view = View { shared, snapshot: store.database().snapshot(), is_wanted: query.is_wanted, found };
+    Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
+}
+
+fn read_parts(
+    store: &Store,
+    query: &Query<'_>,
+    planned: &mut PlannedQuery<'_>,
+    collector: &mut impl Collector,
+) -> Result<Progress, SelectError> {
+    let mut newest_first: Vec<PartitionKey> = planned.plan.parts.keys().copied().collect();
+    newest_first.sort_by_key(|key| std::cmp::Reverse(planned.plan.parts[key].end_ns(key.tier)));
+    let result = read_each(store, query, planned, collector, &newest_first);
+    let state = store.state();
+    let exists = |key: &PartitionKey| {
+        let has_raw = planned.plan.parts.get(key).is_some_and(|part| !part.raw.is_empty());
+        state.partitions.exists(key) && (!has_raw || state.partitions.exists(&key.in_tier(Tier::Raw)))
+    };
+    if newest_first.iter().all(exists) { result } else { Ok(Progress::Dropped) }
+}
+
+fn read_each(
+    store: &Store,
+    query: &Query<'_>,
+    planned: &mut PlannedQuery<'_>,
+    collector: &mut impl Collector,
+    keys: &[PartitionKey],
+) -> Result<Progress, SelectError> {
+    for key in keys {
+        query.check_wanted()?;
+        let damage = planned.damage.remove(key).unwrap_or_default();
+        let mut part = match planned.with_heads.remove(key) {
+            Some(part) => part,
+            None => {
+                let plan = planned.plan.parts.get(key).cloned().unwrap_or_default();
+                if damage.has_damaged_definitions {
+                    // Without definitions, it is unknown whether its series match.
+                    planned.damaged.extend(damage.missing(*key, &plan, |_, _| true));
+                    continue;
+                }
+                let partition = match partition_for(store, query, *key, &planned.view.snapshot) {
+                    Ok(Some(partition)) => partition,
+                    Ok(None) => return Ok(Progress::Dropped),
+                    // It has been quarantined.
+                    Err(error) if error.is_damage() => return Ok(Progress::Dropped),
+                    Err(error) => return Err(error.into()),
+                };
+                planned.view.shared = Some(store.tenant_dictionary(key.tenant));
+                // A partition that was not loaded at that moment had no head.
+                let mut part = gather(*key, partition, plan, query);
+                part.series.iter_mut().for_each(|series| series.head.clear());
+                part
+            }
+        };
+        part.damage = damage;
+        if let Some(conflict) = part.conflict(query) {
+            return Ok(Progress::Conflict(conflict));
+        }
+        match collector.add(&planned.view, &part)? {
+            Progress::Done => {}
+            progress => return Ok(progress),
+        }
+        let concerns = |(first, last): (u32, u32), end_ns: i64| {
+            // Any of the series may have matched.
+            (first, last) == (0, u32::MAX)
+                || part.series.iter().any(|series| {
+                    (first..=last).contains(&series.number) && collector.is_affected(&series.labels, end_ns)
+                })
+        };
+        planned.damaged.extend(part.damage.missing(*key, &part.plan, concerns));
+    }
+    Ok(Progress::Done)
+}
+
+/// Reads the part of a partition that a query needs.
+fn partition_for(
+    store: &Store,
+    query: &Query<'_>,
+    key: PartitionKey,
+    snapshot: &Snapshot<'_>,
+) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
+    if query.needs_stacks {
+        return store.partition(key);
+    }
+    let Some(outline) = store.outline(key, snapshot)? else { return Ok(None) };
+    let mut names = query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
+    if names.any(|name| outline.read().is_attribute(name)) { store.partition(key) } else { Ok(Some(outline)) }
 }
 
 fn refuse(conflict: &Conflict, missing: &[Missing]) -> Result<(), SelectError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::memory::interner::saturating_u32;
 
 /// Locations in one page. The tenant dictionary is locked while it is read, and `apply` waits: some milliseconds.
@@ -13,28 +13,27 @@ const LOCATIONS_MAX: usize = 1 << 14;
 /// Maximum size of a page in bytes. The last location may exceed it.
 const BYTES_MAX: usize = 32 << 20;
 
-impl Engine {
-    /// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
-    /// the router knows another generation. Returns an empty page for a tenant without locations.
-    pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
-        let shared = {
-            let state = self.state.read();
-            state.tenants.get(tenant).and_then(|tenant| state.dictionaries.get(tenant)).map(Arc::clone)
-        };
-        let Some(shared) = shared else { return LocationPage::default() };
-        let shared = shared.read();
-        let generation = shared.generation();
-        let count = saturating_u32(shared.dictionary.locations.len());
-        let is_known = known.generation == generation && known.count <= count;
-        let first = if is_known { known.count } else { 0 };
-        let mut importer = Importer::new(&shared.dictionary);
-        let mut dictionary = Dictionary::default();
-        for location in (first..count).take(LOCATIONS_MAX) {
-            importer.location(&mut dictionary, location);
-            if dictionary.memory_bytes() > BYTES_MAX {
-                break;
-            }
+/// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
+/// the router knows another generation. Returns an empty page for a tenant without locations.
+pub(crate) fn locations(store: &Store, tenant: &TenantId, known: KnownLocations) -> LocationPage {
+    let shared = {
+        let state = store.state();
+        let tenant = state.tenants.number(tenant);
+        tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant)).map(Arc::clone)
+    };
+    let Some(shared) = shared else { return LocationPage::default() };
+    let shared = shared.read();
+    let generation = shared.generation();
+    let count = saturating_u32(shared.dictionary.locations.len());
+    let is_known = known.generation == generation && known.count <= count;
+    let first = if is_known { known.count } else { 0 };
+    let mut importer = Importer::new(&shared.dictionary);
+    let mut dictionary = Dictionary::default();
+    for location in (first..count).take(LOCATIONS_MAX) {
+        importer.location(&mut dictionary, location);
+        if dictionary.memory_bytes() > BYTES_MAX {
+            break;
         }
-        LocationPage { generation, first, count, dictionary }
     }
+    LocationPage { generation, first, count, dictionary }
 }

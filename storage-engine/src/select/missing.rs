@@ -8,7 +8,7 @@ use std::ops::Range;
 use proto::answer::Missing;
 use proto::{LabelSet, Samples, Window};
 
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
 use crate::select::gather::{PlannedQuery, Query, gather};
@@ -20,87 +20,84 @@ use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 /// matching sample.
 const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
-impl Engine {
-    /// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a
-    /// series up to a time would change the response.
-    pub(crate) fn missing_times(
-        &self,
-        query: &Query<'_>,
-        planned: &PlannedQuery<'_>,
-        is_affected: impl Fn(&LabelSet, i64) -> bool,
-    ) -> Result<Vec<Missing>, SelectError> {
-        let ranges = &planned.plan.missing;
-        let mut missing: Vec<Missing> = Vec::new();
-        if ranges.len() <= CHECKED_ONE_BY_ONE_MAX {
-            for range in ranges {
-                if self.has_samples(query, planned, range, &is_affected)? {
-                    missing.push(range.missing);
-                }
-            }
-        } else {
-            for span in spans(ranges) {
-                if self.has_samples(query, planned, &span, &is_affected)? {
-                    let of_span = ranges.iter().filter(|range| range.is_held_like(&span));
-                    missing.extend(of_span.map(|range| range.missing));
-                }
+/// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a
+/// series up to a time would change the response.
+pub(crate) fn missing_times(
+    store: &Store,
+    query: &Query<'_>,
+    planned: &PlannedQuery<'_>,
+    is_affected: impl Fn(&LabelSet, i64) -> bool,
+) -> Result<Vec<Missing>, SelectError> {
+    let ranges = &planned.plan.missing;
+    let mut missing: Vec<Missing> = Vec::new();
+    if ranges.len() <= CHECKED_ONE_BY_ONE_MAX {
+        for range in ranges {
+            if has_samples(store, query, planned, range, &is_affected)? {
+                missing.push(range.missing);
             }
         }
-        sort_missing(&mut missing);
-        Ok(missing)
+    } else {
+        for span in spans(ranges) {
+            if has_samples(store, query, planned, &span, &is_affected)? {
+                let of_span = ranges.iter().filter(|range| range.is_held_like(&span));
+                missing.extend(of_span.map(|range| range.missing));
+            }
+        }
     }
+    sort_missing(&mut missing);
+    Ok(missing)
+}
 
-    fn has_samples(
-        &self,
-        query: &Query<'_>,
-        planned: &PlannedQuery<'_>,
-        range: &MissingRange,
-        is_affected: &impl Fn(&LabelSet, i64) -> bool,
-    ) -> Result<bool, SelectError> {
-        // The coarser windows that overlap the time.
-        let MissingRange { class, holder, missing } = *range;
-        let Window { start_ns, end_ns } = missing.window;
-        let width_ns = holder.window_ns();
-        let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
-        let start_ns = start_ns.div_euclid(width_ns).saturating_mul(width_ns);
-        let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
-        let windows = {
-            let state = self.state.read();
-            let Some(&tenant) = state.tenants.get(query.tenant) else { return Ok(false) };
-            plan(&state, tenant, &[touched], Tiers::ALL)
+fn has_samples(
+    store: &Store,
+    query: &Query<'_>,
+    planned: &PlannedQuery<'_>,
+    range: &MissingRange,
+    is_affected: &impl Fn(&LabelSet, i64) -> bool,
+) -> Result<bool, SelectError> {
+    // The coarser windows that overlap the time.
+    let MissingRange { class, holder, missing } = *range;
+    let Window { start_ns, end_ns } = missing.window;
+    let width_ns = holder.window_ns();
+    let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
+    let start_ns = start_ns.div_euclid(width_ns).saturating_mul(width_ns);
+    let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
+    let windows = {
+        let state = store.state();
+        let Some(tenant) = state.tenants.number(query.tenant) else { return Ok(false) };
+        plan(&state, tenant, &[touched], Tiers::ALL)
+    };
+    if windows.missing.iter().any(|range| range.class == class) {
+        return Ok(true);
+    }
+    for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
+        // A partition that was dropped meanwhile has no samples.
+        let partition = match store.outline(key, &planned.view.snapshot) {
+            Ok(Some(partition)) => partition,
+            Ok(None) => continue,
+            // Without definitions, it is unknown whether a series matches.
+            Err(error) if error.is_damage() => return Ok(true),
+            Err(error) => return Err(error.into()),
         };
-        if windows.missing.iter().any(|range| range.class == class) {
-            return Ok(true);
-        }
-        for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
-            // A partition that was dropped meanwhile has no samples.
-            let partition = match self.outline(key, &planned.view.snapshot) {
-                Ok(Some(partition)) => partition,
-                Ok(None) => continue,
-                // Without definitions, it is unknown whether a series matches.
-                Err(error) if error.is_damage() => return Ok(true),
-                Err(error) => return Err(error.into()),
-            };
-            // If a tier dropped a label, the series may have had any value of it, so a matcher on the label is
-            // ignored.
-            let matchers = {
-                let partition = partition.read();
-                let has = |name: &String| {
-                    !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name)
-                };
-                query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
-            };
-            let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
-            let mut reader = PartReader::new(&planned.view, &part);
-            for series in part.series.iter().filter(|series| is_affected(&series.labels, end_ns)) {
-                let mut any = AnySample(false);
-                reader.read(series, &mut any)?;
-                if any.0 {
-                    return Ok(true);
-                }
+        // If a tier dropped a label, the series may have had any value of it, so a matcher on the label is
+        // ignored.
+        let matchers = {
+            let partition = partition.read();
+            let has =
+                |name: &String| !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name);
+            query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
+        };
+        let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
+        let mut reader = PartReader::new(&planned.view, &part);
+        for series in part.series.iter().filter(|series| is_affected(&series.labels, end_ns)) {
+            let mut any = AnySample(false);
+            reader.read(series, &mut any)?;
+            if any.0 {
+                return Ok(true);
             }
         }
-        Ok(false)
     }
+    Ok(false)
 }
 
 /// Returns one range for each class and holding tier, from its first to its last missing time.

@@ -101,7 +101,7 @@ impl Tiers {
 pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers) -> Plan {
     let mut plan = Plan::default();
     let mut classes: BTreeMap<u8, Vec<PartitionKey>> = BTreeMap::new();
-    for key in state.existing.iter().filter(|key| key.tenant == tenant) {
+    for key in state.partitions.existing().iter().filter(|key| key.tenant == tenant) {
         classes.entry(key.class).or_default().push(*key);
     }
     for (class, keys) in classes {
@@ -185,7 +185,7 @@ impl Splitter<'_> {
     /// lookup for each minute of a year.
     fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
         // A horizon is the end of a partition, so it is also the end of a window.
-        let kept = self.state.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
+        let kept = self.state.horizons.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
         if window < kept {
             return (false, kept.min(end));
         }
@@ -217,7 +217,7 @@ impl Splitter<'_> {
 
     fn add_raw(&mut self, interval: Interval) {
         let Interval { mut start_ns, end_ns, bucket } = interval;
-        let horizon_ns = self.state.horizon_ns(Tier::Raw, self.class);
+        let horizon_ns = self.state.horizons.horizon_ns(Tier::Raw, self.class);
         if start_ns < horizon_ns {
             let end_ns = end_ns.min(horizon_ns);
             self.add_missing(start_ns, end_ns);
@@ -247,7 +247,7 @@ impl Splitter<'_> {
             return;
         }
         // Each tier holds the time after its own horizon and before those of finer tiers.
-        let horizon_ns = |tier| self.state.horizon_ns(tier, self.class).clamp(start_ns, end_ns);
+        let horizon_ns = |tier| self.state.horizons.horizon_ns(tier, self.class).clamp(start_ns, end_ns);
         let minutes_ns = horizon_ns(Tier::Minute);
         let hours_ns = horizon_ns(Tier::Hour).min(minutes_ns);
         self.add_held(Tier::Day, start_ns, hours_ns);

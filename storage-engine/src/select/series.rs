@@ -9,87 +9,74 @@ use std::sync::Arc;
 use proto::answer::LeftOutLabel;
 use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::select::gather::{Aggregate, Collector, Progress, Query};
+use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
 use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
+use crate::select::select_as;
 use crate::select::view::{PartView, View};
 
-impl Engine {
-    /// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any
-    /// tier still has them.
-    ///
-    /// # Errors
-    /// Those of [`Engine::select`].
-    pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
-        self.series_while(tenant, matchers, window, &|| true)
-    }
-
-    /// Same as [`Engine::series`], but stops when `is_wanted` returns false.
-    ///
-    /// # Errors
-    /// Those of [`Engine::select_while`].
-    pub fn series_while(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<SeriesAnswer, SelectError> {
-        match self.series_as(tenant, matchers, window, true, is_wanted) {
-            // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
-            // then missing from it.
-            Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
-                self.series_as(tenant, matchers, window, false, is_wanted)
-            }
-            response => response,
+/// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any tier
+/// still has them. Stops when `is_wanted` returns false.
+pub(crate) fn series(
+    store: &Store,
+    tenant: &TenantId,
+    matchers: &[Matcher],
+    window: Window,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<SeriesAnswer, SelectError> {
+    match series_as(store, tenant, matchers, window, true, is_wanted) {
+        // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
+        // then missing from it.
+        Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
+            series_as(store, tenant, matchers, window, false, is_wanted)
         }
+        response => response,
     }
+}
 
-    fn series_as(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-        whole: bool,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<SeriesAnswer, SelectError> {
-        let ready = ReadyMatcher::all(matchers)?;
-        let query = Query {
-            tenant,
-            matchers: &ready,
-            buckets: &[window],
-            group_by: &[],
-            by_series: whole,
-            aggregate: Aggregate::Any,
-            tiers: Tiers::ALL,
-            needs_stacks: false,
-            is_wanted,
-        };
-        let (list, summary) = self.read(&query, || List { matchers: &ready, ..List::default() })?;
-        let mut response = SeriesAnswer {
-            series: Vec::new(),
-            left_out: list.left_out.into_iter().collect(),
-            missing: summary.missing,
-            attribute_names: Vec::new(),
-        };
-        // A matcher on a name that no attribute has gives the same result for every sample of a series.
-        if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
-            let by_samples =
-                self.select_as(&selection_of(tenant, matchers, window), Aggregate::Any, whole, is_wanted)?;
-            response.series = by_samples.groups;
-            response.missing = by_samples.missing;
-        } else {
-            response.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
-        }
-        response.series.sort_unstable();
-        response.attribute_names = list.attribute_names.into_iter().collect();
-        Ok(response)
+fn series_as(
+    store: &Store,
+    tenant: &TenantId,
+    matchers: &[Matcher],
+    window: Window,
+    whole: bool,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<SeriesAnswer, SelectError> {
+    let ready = ReadyMatcher::all(matchers)?;
+    let query = Query {
+        tenant,
+        matchers: &ready,
+        buckets: &[window],
+        group_by: &[],
+        by_series: whole,
+        aggregate: Aggregate::Any,
+        tiers: Tiers::ALL,
+        needs_stacks: false,
+        is_wanted,
+    };
+    let (list, summary) = read(store, &query, || List { matchers: &ready, ..List::default() })?;
+    let mut response = SeriesAnswer {
+        series: Vec::new(),
+        left_out: list.left_out.into_iter().collect(),
+        missing: summary.missing,
+        attribute_names: Vec::new(),
+    };
+    // A matcher on a name that no attribute has gives the same result for every sample of a series.
+    if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
+        let by_samples = select_as(store, &selection_of(tenant, matchers, window), Aggregate::Any, whole, is_wanted)?;
+        response.series = by_samples.groups;
+        response.missing = by_samples.missing;
+    } else {
+        response.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
     }
+    response.series.sort_unstable();
+    response.attribute_names = list.attribute_names.into_iter().collect();
+    Ok(response)
 }
 
 /// Selection whose groups are the series.

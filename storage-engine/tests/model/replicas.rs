@@ -193,3 +193,17 @@ fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     ];
     run(&steps, false).unwrap();
 }
+
+/// A partition whose only sample was deleted, which one replica opens again before the next deletion.
+#[test]
+fn a_deletion_does_not_depend_on_a_restart() {
+    let deleted = Drawn::simple(1, -74_863, 0, 0);
+    let later = Drawn { thread: 0, ..Drawn::simple(0, -20_000, 0, 0) };
+    let steps = [
+        (Proposal::Append(vec![deleted], 0), [Upkeep::Nothing; 2]),
+        (Proposal::Delete((1, 1), -74_864, -74_863), [Upkeep::Nothing; 2]),
+        (Proposal::Append(vec![later], 0), [Upkeep::Reopen, Upkeep::Nothing]),
+        (Proposal::Delete((3, 0), -69_801, -69_800), [Upkeep::Nothing; 2]),
+    ];
+    run(&steps, false).unwrap();
+}

@@ -26,7 +26,9 @@ fn no_source_folder_has_more_than_15_entries() {
     let mut violations = Vec::new();
     walk(workspace(), &mut |folder| {
         let entries = folder.files.len() + folder.folders.len();
-        if entries > ENTRIES_MAX && folder.path != workspace() {
+        // Decisions are numbered, and their number grows.
+        let is_exempt = folder.path == workspace() || folder.path.ends_with("docs/decisions");
+        if entries > ENTRIES_MAX && !is_exempt {
             violations.push((below_workspace(&folder.path), format!("{entries} entries")));
         }
     });

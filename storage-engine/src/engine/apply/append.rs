@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, BatchId, Command, Entry, Importer, Samples, StackPair, Stripped, Tier, limits};
+use proto::{Batch, BatchId, Importer, Samples, StackPair, Tier};
 
 use crate::database::key::PartitionKey;
 use crate::engine::Engine;
 use crate::engine::apply::split::{self, Part};
-use crate::engine::apply::strip::{defines_nothing, strip};
-use crate::error::{EngineError, StripError};
+use crate::engine::state::State;
+use crate::engine::state::partitions::SharedPartition;
+use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
+use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::batch_ids;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, TenantDictionary};
@@ -20,190 +22,146 @@ use crate::{Outcome, Position, TimeResolution};
 /// Key of a partition, the partition if it exists, and the parts of a batch for it.
 struct Destination<'a> {
     key: PartitionKey,
-    partition: Option<Arc<RwLock<Partition>>>,
+    partition: Option<SharedPartition>,
     parts: Vec<Part<'a>>,
 }
 
-impl Engine {
-    /// Removes definitions from the batch that the shard already has, so that only new ones are proposed.
-    /// Returns what is needed to restore the batch, or `None` if it is still complete.
-    ///
-    /// # Errors
-    /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
-    /// not be used afterwards.
-    pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
-        let tenant = self.state.read().tenants.get(&batch.tenant).copied();
-        let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
-        let partitions = keys.len();
-        let partitions_max = limits::BATCH_PARTITIONS_MAX;
-        if partitions > partitions_max {
-            return Err(StripError::TooManyPartitions { partitions, partitions_max });
-        }
-        let known =
-            keys.iter().map(|&key| self.partition_or_replacement(key)).collect::<Result<Option<Vec<_>>, _>>()?;
-        let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
-        let shared = self.tenant_dictionary(tenant.unwrap_or_default());
-        let left_out = if known.is_empty() {
-            if !batch.is_whole() {
-                return Err(StripError::Dangling);
-            }
-            None
-        } else {
-            Some(strip(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
-        };
-        let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
-        if new_series > 0 {
-            for partition in &known {
-                check_series(&partition.read(), new_series)?;
-            }
-        }
-        let bytes = self.dictionary_bytes();
-        let bytes_max = self.config.dictionary_bytes_max;
-        if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &shared.read())) {
-            return Err(StripError::DictionaryFull { bytes, bytes_max });
-        }
-        Ok(left_out)
-    }
+/// Samples of a batch in the numbers of one partition.
+struct Imported {
+    key: PartitionKey,
+    partition: SharedPartition,
+    /// Samples by series.
+    samples: Vec<(u32, Samples)>,
+    /// Windows of chunks that samples without definitions were of.
+    skipped: BTreeSet<u32>,
+}
 
-    /// Applies the entry at the next position.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the state is unchanged or not trustworthy; the replica must stop.
-    pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
-        self.check_order(&position)?;
-        match &entry.command {
-            Command::Append(batch) => self.append(position, entry.proposed_at_ns, batch),
-            &Command::Expire { tier, retention_class, before_ns } => {
-                self.expire(position, entry.proposed_at_ns, tier, retention_class, before_ns)
-            }
-            Command::Delete(deletion) => self.delete(position, entry.proposed_at_ns, deletion),
-        }
-    }
-
-    /// Skips an entry that holds no command. Keeps a new membership, if any, for the log.
-    ///
-    /// # Errors
-    /// [`EngineError::OutOfOrder`].
-    pub fn skip(&self, position: Position, membership: Option<bytes::Bytes>) -> Result<(), EngineError> {
-        self.check_order(&position)?;
-        let mut state = self.state.write();
-        state.applied = Some(position);
-        if membership.is_some() {
-            state.membership = membership;
-        }
-        Ok(())
-    }
-
-    fn check_order(&self, position: &Position) -> Result<(), EngineError> {
-        let applied = self.state.read().applied.as_ref().map_or(0, |applied| applied.index);
-        // A log begins at 0 or 1, and has no gaps after that.
-        if applied > 0 && position.index != applied + 1 {
-            return Err(EngineError::OutOfOrder { index: position.index, applied });
-        }
-        Ok(())
-    }
-
-    fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
-        let (now_ns, tenant, is_new_tenant, horizon_ns) = {
-            let state = self.state.read();
-            let known = state.tenants.get(&batch.tenant).copied();
-            let next = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
-            let horizon_ns = state.horizon_ns(Tier::Raw, batch.retention_class);
-            (state.clock_ns.max(now_ns), known.unwrap_or(next), known.is_none(), horizon_ns)
-        };
-        let pass = |outcome| {
-            let mut state = self.state.write();
-            state.applied = Some(position.clone());
-            state.clock_ns = now_ns;
-            Ok(outcome)
-        };
-        // Raw samples of this time were dropped while the batch was on its way. Its samples would create a chunk
-        // without the dropped ones.
-        let (parts, late): (Vec<_>, Vec<_>) =
-            split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
-        let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
-        let outcome = if samples_too_old > 0 { Outcome::Partial { samples_too_old } } else { Outcome::Applied };
-        if parts.is_empty() {
-            return pass(outcome);
-        }
-        let id_partitions = batch_ids::partitions_of(batch, tenant);
-        if let Some(id) = batch.id
-            && self.is_known(id, &id_partitions)?
-        {
-            return pass(Outcome::Duplicate);
-        }
-        let mut partitions = Vec::new();
-        for (key, parts) in parts {
-            partitions.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
-        }
-        let shared = self.tenant_dictionary(tenant);
-        let (nodes, incomplete) = known_nodes(batch, &partitions, &shared.read());
-        // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
-        // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
-        // damage that only this replica has.
-        if incomplete.iter().any(|key| !self.state.read().replaced.contains_key(key)) {
-            return pass(Outcome::Dangling);
-        }
-        // Definitions are added first. Nothing refers to them yet, so the state is locked only while samples are
-        // added.
-        let mut imported = Vec::new();
-        let mut skipped = Vec::new();
-        for Destination { key, partition, parts } in partitions {
-            let partition = self.existing_or_new(key, partition, &shared);
-            let mut shared = shared.write();
-            let mut inner = partition.write();
-            let skips_undefined = incomplete.contains(&key);
-            let mut import = Import::new(batch, shared.current(&nodes), self.config.time_resolution, skips_undefined);
-            let samples: Vec<_> = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
-            inner.recount();
-            shared.recount();
-            skipped.extend(import.skipped.into_iter().map(|window| (key, window)));
-            drop(inner);
-            imported.push((partition, samples));
-        }
-        let mut state = self.state.write();
-        for (key, window) in skipped {
+impl Imported {
+    /// Adds the samples to the head, and quarantines the windows of skipped ones.
+    fn add_to(self, state: &mut State) {
+        for window in self.skipped {
             let area = Area::of_windows(window, window);
-            state.quarantine_in_all_tiers(key, area, "definitions of new samples were damaged");
+            state.quarantine_in_all_tiers(self.key, area, "definitions of new samples were damaged");
         }
-        if is_new_tenant {
-            state.tenants.insert(batch.tenant.clone(), tenant);
-            state.unwritten_tenants.insert(tenant, batch.tenant.clone());
-        }
-        for (partition, samples) in imported {
-            state.add_samples(&mut partition.write(), samples, now_ns);
-        }
-        if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
-            state.batch_ids.insert(id, partition);
-        }
-        state.applied = Some(position);
-        state.clock_ns = now_ns;
+        let now_ns = state.clock.entries_ns();
+        state.partitions.add_samples(&mut self.partition.write(), self.samples, now_ns);
+    }
+}
+
+/// Applies a batch.
+pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
+    let state = engine.store.state();
+    let tenant = state.tenants.number_or_next(&batch.tenant);
+    let horizon_ns = state.horizons.horizon_ns(Tier::Raw, batch.retention_class);
+    drop(state);
+    let pass = |outcome| {
+        engine.store.state_mut().apply(position.clone(), now_ns);
         Ok(outcome)
+    };
+    // Raw samples of this time were dropped while the batch was on its way. Its samples would create a chunk
+    // without the dropped ones.
+    let (parts, late): (Vec<_>, Vec<_>) =
+        split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
+    let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
+    let outcome = if samples_too_old > 0 { Outcome::Partial { samples_too_old } } else { Outcome::Applied };
+    if parts.is_empty() {
+        return pass(outcome);
     }
-
-    fn is_known(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
-        let is_unwritten = self.state.read().batch_ids.is_unwritten(id, partitions);
-        // The disk is read without the lock. An ID that a flush writes meanwhile is briefly in both places, never in
-        // none.
-        Ok(is_unwritten || batch_ids::is_written(&self.database, id, partitions)?)
+    let id_partitions = batch_ids::partitions_of(batch, tenant);
+    if let Some(id) = batch.id
+        && is_known(engine, id, &id_partitions)?
+    {
+        return pass(Outcome::Duplicate);
     }
+    let mut destinations = Vec::new();
+    for (key, parts) in parts {
+        destinations.push(Destination { key, partition: partition_or_replacement(engine, key)?, parts });
+    }
+    let shared = engine.store.tenant_dictionary(tenant);
+    let (nodes, incomplete) = known_nodes(batch, &destinations, &shared.read());
+    // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
+    // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
+    // damage that only this replica has.
+    if incomplete.iter().any(|&key| engine.store.state().damage.newest_replaced_file(key).is_none()) {
+        return pass(Outcome::Dangling);
+    }
+    // Definitions are added first. Nothing refers to them yet, so the state is locked only while samples are
+    // added.
+    let mut imported = Vec::new();
+    for destination in destinations {
+        let is_complete = !incomplete.contains(&destination.key);
+        imported.push(import(engine, batch, destination, &shared, &nodes, is_complete));
+    }
+    let mut state = engine.store.state_mut();
+    state.apply(position, now_ns);
+    state.tenants.add(&batch.tenant);
+    imported.into_iter().for_each(|imported| imported.add_to(&mut state));
+    if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
+        state.batch_ids.insert(id, partition);
+    }
+    Ok(outcome)
+}
 
-    /// Returns the partition and adds it to the state, so that a rebuild of the tenant dictionary includes it.
-    fn existing_or_new(
-        &self,
-        key: PartitionKey,
-        partition: Option<Arc<RwLock<Partition>>>,
-        shared: &RwLock<TenantDictionary>,
-    ) -> Arc<RwLock<Partition>> {
-        let mut state = self.state.write();
-        state.existing.insert(key.in_tier(Tier::Raw));
-        if let Some(partition) = partition {
-            return partition;
+/// Adds the definitions of a batch to a partition. Returns the samples in the partition's numbers. `is_complete`:
+/// false if to skip samples whose series or stack is not defined.
+fn import(
+    engine: &Engine,
+    batch: &Batch,
+    Destination { key, partition, parts }: Destination<'_>,
+    shared: &RwLock<TenantDictionary>,
+    nodes: &BatchNodes,
+    is_complete: bool,
+) -> Imported {
+    let partition = existing_or_new(engine, key, partition, shared);
+    let mut shared = shared.write();
+    let mut inner = partition.write();
+    let mut import = Import::new(batch, shared.current(nodes), engine.store.config().time_resolution, !is_complete);
+    let samples = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
+    inner.recount();
+    shared.recount();
+    let skipped = import.skipped;
+    drop(inner);
+    Imported { key, partition, samples, skipped }
+}
+
+/// Returns an existing partition. Replaces it first if its definitions are damaged.
+pub(crate) fn partition_or_replacement(
+    engine: &Engine,
+    key: PartitionKey,
+) -> Result<Option<SharedPartition>, EngineError> {
+    loop {
+        match engine.store.partition(key) {
+            Err(EngineError::Quarantined { .. }) => {
+                let writing = engine.writing();
+                replace_partition(&writing, key).inspect_err(|error| writing.database().note_error(error))?;
+            }
+            partition => return partition,
         }
-        state.existing.insert(key);
-        let generation = shared.read().generation();
-        state.keep(Partition::new(key, generation))
     }
+}
+
+fn is_known(engine: &Engine, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
+    let is_unwritten = engine.store.state().batch_ids.is_unwritten(id, partitions);
+    // The disk is read without the lock. An ID that a flush writes meanwhile is briefly in both places, never in
+    // none.
+    Ok(is_unwritten || engine.store.database().holds_batch(id, partitions)?)
+}
+
+/// Returns the partition and adds it to the state, so that a rebuild of the tenant dictionary includes it.
+fn existing_or_new(
+    engine: &Engine,
+    key: PartitionKey,
+    partition: Option<SharedPartition>,
+    shared: &RwLock<TenantDictionary>,
+) -> SharedPartition {
+    let mut state = engine.store.state_mut();
+    state.partitions.add(key.in_tier(Tier::Raw));
+    if let Some(partition) = partition {
+        return partition;
+    }
+    state.partitions.add(key);
+    let generation = shared.read().generation();
+    state.partitions.keep(Partition::new(key, generation))
 }
 
 /// Returns the known nodes of a batch's stacks, and the partitions that do not have definitions that the batch omits.
@@ -220,17 +178,6 @@ fn known_nodes(
     let incomplete =
         partitions.iter().filter(|partition| !knows(partition)).map(|destination| destination.key).collect();
     (nodes, incomplete)
-}
-
-/// Checks the number of series in one partition: each costs memory in every query.
-fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
-    let series = partition.series.len() + new;
-    let series_max = limits::PARTITION_SERIES_MAX;
-    if series <= series_max {
-        return Ok(());
-    }
-    let (label, values) = partition.index.widest().unwrap_or_default();
-    Err(StripError::TooManySeries { series, series_max, label: label.to_owned(), values })
 }
 
 /// Import of a batch into one partition, with the numbers of its definitions there.

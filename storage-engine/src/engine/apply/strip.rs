@@ -1,20 +1,53 @@
 //! Removal of definitions from a batch that the shard already has.
 
-use std::sync::Arc;
+use proto::{Batch, Stripped, limits};
 
-use parking_lot::RwLock;
-use proto::{Batch, Stripped};
-
+use crate::engine::Engine;
+use crate::engine::apply::append::partition_or_replacement;
+use crate::engine::apply::split;
+use crate::engine::state::partitions::SharedPartition;
+use crate::error::StripError;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
+/// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
+/// Returns what is needed to restore the batch, or `None` if it is still complete.
+pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
+    let tenant = engine.store.state().tenants.number(&batch.tenant);
+    let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
+    let partitions = keys.len();
+    let partitions_max = limits::BATCH_PARTITIONS_MAX;
+    if partitions > partitions_max {
+        return Err(StripError::TooManyPartitions { partitions, partitions_max });
+    }
+    let known = keys.iter().map(|&key| partition_or_replacement(engine, key)).collect::<Result<Option<Vec<_>>, _>>()?;
+    let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
+    let shared = engine.store.tenant_dictionary(tenant.unwrap_or_default());
+    let left_out = if known.is_empty() {
+        if !batch.is_whole() {
+            return Err(StripError::Dangling);
+        }
+        None
+    } else {
+        Some(remove_known(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
+    };
+    let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
+    if new_series > 0 {
+        for partition in &known {
+            check_series(&partition.read(), new_series)?;
+        }
+    }
+    let bytes = engine.store.dictionary_bytes();
+    let bytes_max = engine.store.config().dictionary_bytes_max;
+    if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &shared.read())) {
+        return Err(StripError::DictionaryFull { bytes, bytes_max });
+    }
+    Ok(left_out)
+}
+
 /// Removes definitions from the batch that all partitions of its samples have. Returns `None` if a definition that was
 /// removed before is missing in a partition.
-pub(crate) fn strip(
-    batch: &mut Batch,
-    partitions: &[Arc<RwLock<Partition>>],
-    shared: &TenantDictionary,
-) -> Option<Stripped> {
+fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
     // long.
@@ -36,8 +69,19 @@ pub(crate) fn strip(
 }
 
 /// Returns whether a stripped batch defines only entries that are in memory already.
-pub(crate) fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
+fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
         && shared.dictionary.has_attributes_of(&stripped.dictionary)
+}
+
+/// Checks the number of series in one partition: each costs memory in every query.
+fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
+    let series = partition.series.len() + new;
+    let series_max = limits::PARTITION_SERIES_MAX;
+    if series <= series_max {
+        return Ok(());
+    }
+    let (label, values) = partition.index.widest().unwrap_or_default();
+    Err(StripError::TooManySeries { series, series_max, label: label.to_owned(), values })
 }

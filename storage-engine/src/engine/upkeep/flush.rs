@@ -11,23 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 use proto::{TenantId, Tier};
 use rocksdb::WriteBatch;
 
+use crate::database;
 use crate::database::key::{self, PartitionKey};
-use crate::database::{self, unlogged};
 use crate::encoding::head_block;
-use crate::engine::Engine;
-use crate::engine::upkeep::seal::{GRACE_NS, SealBatch, Sealing, SeriesWindow, is_due};
-use crate::engine::write_lock::Writing;
+use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
+use crate::engine::store::Store;
+use crate::engine::store::write_lock::Writing;
+use crate::engine::upkeep::roll_up::roll_up;
+use crate::engine::upkeep::seal::{GRACE_NS, SealBatch, Sealing, SeriesWindow, is_due, seal, seal_evicted};
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
 use crate::memory::head::Frozen;
-use crate::memory::partition::{Lengths, Partition};
+use crate::memory::partition::Lengths;
 use crate::memory::run::joined;
-use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Flushed, Position};
 
 /// Everything in memory as of one moment.
@@ -44,8 +44,8 @@ struct FrozenState {
 
 struct FrozenPartition {
     key: PartitionKey,
-    partition: Arc<RwLock<Partition>>,
-    shared: Arc<RwLock<TenantDictionary>>,
+    partition: SharedPartition,
+    shared: SharedDictionary,
     lengths: Lengths,
     chunks: Vec<Frozen>,
 }
@@ -69,174 +69,145 @@ struct Encoded {
     damage: UnwrittenDamage,
 }
 
-impl Engine {
-    /// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
-    pub fn wants_flush(&self) -> bool {
-        let state = self.state.read();
-        let clock_ns = state.sealing_clock_ns();
-        let holds_due = |partition: &Arc<RwLock<Partition>>| {
-            let partition = partition.read();
-            let mut arrivals = partition.head.arrivals();
-            arrivals.any(|(window, since_ns)| is_due(window, since_ns, clock_ns))
-        };
-        state.head.bytes >= self.config.head_bytes_max
-            || state.loaded.values().any(holds_due)
-            || state.evicted(Sealing::Due).next().is_some()
-            || state.is_stale(clock_ns.saturating_sub(GRACE_NS))
-    }
+/// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
+pub(crate) fn wants_flush(store: &Store) -> bool {
+    let state = store.state();
+    let clock_ns = state.clock.sealing_ns();
+    let holds_due = |(_, partition): (&PartitionKey, &SharedPartition)| {
+        let partition = partition.read();
+        let mut arrivals = partition.head.arrivals();
+        arrivals.any(|(window, since_ns)| is_due(window, since_ns, clock_ns))
+    };
+    state.partitions.head_size().bytes >= store.config().head_bytes_max
+        || state.partitions.all_loaded().any(holds_due)
+        || state.evicted(Sealing::Due).next().is_some()
+        || state.stale.is_due(clock_ns.saturating_sub(GRACE_NS))
+}
 
-    /// Returns whether the head is so far over its budget that entries should wait for a flush.
-    pub fn is_overfull(&self) -> bool {
-        self.state.read().head.bytes >= self.config.head_bytes_max / 8 * 9
-    }
+/// Returns whether the head is so far over its budget that entries should wait for a flush.
+pub(crate) fn is_overfull(store: &Store) -> bool {
+    store.state().partitions.head_size().bytes >= store.config().head_bytes_max / 8 * 9
+}
 
-    /// Makes everything applied so far durable. Returns the position up to which the state is durable.
-    ///
-    /// # Errors
-    /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
-    pub fn flush(&self) -> Result<Flushed, EngineError> {
-        let flushed = self.flush_all();
-        if let Err(error) = &flushed {
-            // After a compaction read a damaged block, each write fails with an error that names the file.
-            self.note_error(error);
-        }
-        flushed
-    }
+/// Makes everything applied so far durable. Returns the position up to which the state is durable.
+pub(crate) fn flush(writing: &Writing<'_>) -> Result<Flushed, EngineError> {
+    write_all(writing, WriteBatch::default(), Sealing::Due)?;
+    let clock_ns = writing.state().clock.sealing_ns();
+    roll_up(writing, clock_ns.saturating_sub(GRACE_NS))?;
+    writing.make_durable()
+}
 
-    fn flush_all(&self) -> Result<Flushed, EngineError> {
-        let writing = self.writing.lock();
-        self.write_all(&writing, WriteBatch::default(), Sealing::Due)?;
-        let clock_ns = self.state.read().sealing_clock_ns();
-        self.roll_up(&writing, clock_ns.saturating_sub(GRACE_NS))?;
-        self.make_durable(&writing)
-    }
+/// Moves everything from memory into the database, in one write after the content of `batch`, and seals windows
+/// that were evicted before.
+pub(crate) fn write_all(writing: &Writing<'_>, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
+    let Some(frozen) = freeze(writing) else { return Ok(()) };
+    let encoded = encode(writing, &frozen, batch, sealing)?;
+    write(writing, &frozen, encoded)?;
+    let log_index = frozen.position.index;
+    drop(frozen);
+    seal_evicted(writing, sealing, log_index)?;
+    writing.state_mut().partitions.evict(writing.config().idle_dictionary_bytes_max());
+    Ok(())
+}
 
-    /// Flushes RocksDB. Returns the position up to which the state is durable then.
-    pub(crate) fn make_durable(&self, _writing: &Writing<'_>) -> Result<Flushed, EngineError> {
-        // Both were written in the same batch.
-        let position = database::read_position(&self.database)?;
-        let written = Flushed { position, membership: database::read_membership(&self.database)? };
-        self.database.flush()?;
-        self.flushed.lock().clone_from(&written.position);
-        Ok(written)
-    }
-
-    /// Moves everything from memory into the database, in one write after the content of `batch`, and seals windows
-    /// that were evicted before.
-    pub(crate) fn write_all(
-        &self,
-        writing: &Writing<'_>,
-        batch: WriteBatch,
-        sealing: Sealing,
-    ) -> Result<(), EngineError> {
-        let Some(frozen) = self.freeze() else { return Ok(()) };
-        let encoded = self.encode(&frozen, batch, sealing)?;
-        self.write(writing, &frozen, encoded)?;
-        let log_index = frozen.position.index;
-        drop(frozen);
-        self.seal_evicted(writing, sealing, log_index)?;
-        self.state.write().evict(self.config.idle_dictionary_bytes_max());
-        Ok(())
-    }
-
-    fn write(&self, _writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
-        // The lock is exclusive, so that no query finds samples both in the database and in the head.
-        let mut state = self.state.write();
-        self.database.write_opt(encoded.sealed.batch, &unlogged())?;
-        for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
-            let mut inner = partition.partition.write();
-            inner.wrote(partition.lengths);
-            state.head -= inner.head.size();
+fn write(writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
+    // The lock is exclusive, so that no query finds samples both in the database and in the head.
+    let mut state = writing.state_mut();
+    writing.write(encoded.sealed.batch)?;
+    for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
+        let mut inner = partition.partition.write();
+        inner.wrote(partition.lengths);
+        state.partitions.change_head(&mut inner, |head| {
             for (chunk, fate) in partition.chunks.iter().zip(fates) {
                 match fate {
-                    Fate::Kept => inner.head.wrote(chunk, frozen.position.index),
-                    Fate::Sealed | Fate::Evicted => inner.head.remove(chunk),
+                    Fate::Kept => head.wrote(chunk, frozen.position.index),
+                    Fate::Sealed | Fate::Evicted => head.remove(chunk),
                 }
             }
-            state.head += inner.head.size();
-        }
-        encoded.sealed.marks.apply(&mut state);
-        state.batch_ids.wrote();
-        state.damage.wrote(&encoded.damage);
-        for tenant in frozen.tenants.keys() {
-            state.unwritten_tenants.remove(tenant);
-        }
-        Ok(())
+        });
     }
+    encoded.sealed.marks.apply(&mut state);
+    state.batch_ids.wrote();
+    state.damage.wrote(&encoded.damage);
+    state.tenants.wrote(&frozen.tenants);
+    Ok(())
+}
 
-    fn freeze(&self) -> Option<FrozenState> {
-        let mut state = self.state.write();
-        let position = state.applied.clone()?;
-        let mut partitions = Vec::new();
-        let loaded: Vec<_> = state.loaded.iter().map(|(key, partition)| (*key, Arc::clone(partition))).collect();
-        for (key, partition) in loaded {
-            let mut inner = partition.write();
-            if inner.head.is_empty() && !inner.has_unwritten() {
-                continue;
-            }
-            let lengths = inner.lengths();
-            let chunks = inner.head.freeze();
-            drop(inner);
-            let shared = state.tenant_dictionary(key.tenant);
-            partitions.push(FrozenPartition { key, partition, shared, lengths, chunks });
+fn freeze(store: &Store) -> Option<FrozenState> {
+    let mut state = store.state_mut();
+    let position = state.applied()?.clone();
+    let mut partitions = Vec::new();
+    let loaded = state.partitions.all_loaded();
+    let loaded: Vec<_> = loaded.map(|(key, partition)| (*key, Arc::clone(partition))).collect();
+    for (key, partition) in loaded {
+        let mut inner = partition.write();
+        if inner.head.is_empty() && !inner.has_unwritten() {
+            continue;
         }
-        Some(FrozenState {
-            position,
-            membership: state.membership.clone(),
-            clock_ns: state.clock_ns,
-            sealing_clock_ns: state.sealing_clock_ns(),
-            tenants: state.unwritten_tenants.clone(),
-            batch_ids: state.batch_ids.freeze(),
-            partitions,
-            is_over_budget: state.head.bytes >= self.config.head_bytes_max,
-        })
+        let lengths = inner.lengths();
+        let chunks = inner.head.freeze();
+        drop(inner);
+        let shared = state.partitions.dictionary(key.tenant);
+        partitions.push(FrozenPartition { key, partition, shared, lengths, chunks });
     }
+    Some(FrozenState {
+        position,
+        membership: state.membership().cloned(),
+        clock_ns: state.clock.entries_ns(),
+        sealing_clock_ns: state.clock.sealing_ns(),
+        tenants: state.tenants.unwritten(),
+        batch_ids: state.batch_ids.freeze(),
+        partitions,
+        is_over_budget: state.partitions.head_size().bytes >= store.config().head_bytes_max,
+    })
+}
 
-    fn encode(&self, frozen: &FrozenState, batch: WriteBatch, sealing: Sealing) -> Result<Encoded, EngineError> {
-        let mut out =
-            Encoded { sealed: SealBatch::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
-        for partition in &frozen.partitions {
-            let FrozenPartition { key, lengths, chunks, .. } = partition;
-            let unwritten = {
-                let shared = partition.shared.read();
-                partition.partition.read().unwritten(lengths, &shared)
+fn encode(
+    writing: &Writing<'_>,
+    frozen: &FrozenState,
+    batch: WriteBatch,
+    sealing: Sealing,
+) -> Result<Encoded, EngineError> {
+    let mut out = Encoded { sealed: SealBatch::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
+    for partition in &frozen.partitions {
+        let FrozenPartition { key, lengths, chunks, .. } = partition;
+        let unwritten = {
+            let shared = partition.shared.read();
+            partition.partition.read().unwritten(lengths, &shared)
+        };
+        unwritten.write(&mut out.sealed.batch)?;
+        let mut fates = Vec::with_capacity(chunks.len());
+        for chunk in chunks {
+            let is_due = is_due(chunk.window, chunk.since_ns, frozen.sealing_clock_ns) || sealing.takes(chunk.window);
+            let fate = match (is_due, frozen.is_over_budget) {
+                (true, _) => Fate::Sealed,
+                (false, true) => Fate::Evicted,
+                (false, false) => Fate::Kept,
             };
-            unwritten.write(&mut out.sealed.batch)?;
-            let mut fates = Vec::with_capacity(chunks.len());
-            for chunk in chunks {
-                let is_due =
-                    is_due(chunk.window, chunk.since_ns, frozen.sealing_clock_ns) || sealing.takes(chunk.window);
-                let fate = match (is_due, frozen.is_over_budget) {
-                    (true, _) => Fate::Sealed,
-                    (false, true) => Fate::Evicted,
-                    (false, false) => Fate::Kept,
-                };
-                let is_gauge = partition.partition.read().is_gauge(chunk.series);
-                let at =
-                    SeriesWindow { raw: key.in_tier(Tier::Raw), window: chunk.window, series: chunk.series, is_gauge };
-                match fate {
-                    Fate::Kept => write_head(at.raw, chunk, frozen.position.index, &mut out.sealed.batch)?,
-                    Fate::Evicted => out.sealed.evict(at, chunk, frozen.position.index)?,
-                    Fate::Sealed => self.seal(at, Some(chunk), frozen.position.index, &mut out.sealed)?,
-                }
-                fates.push(fate);
+            let is_gauge = partition.partition.read().is_gauge(chunk.series);
+            let at = SeriesWindow { raw: key.in_tier(Tier::Raw), window: chunk.window, series: chunk.series, is_gauge };
+            match fate {
+                Fate::Kept => write_head(at.raw, chunk, frozen.position.index, &mut out.sealed.batch)?,
+                Fate::Evicted => out.sealed.evict(at, chunk, frozen.position.index)?,
+                Fate::Sealed => seal(writing, at, Some(chunk), frozen.position.index, &mut out.sealed)?,
             }
-            out.fates.push(fates);
+            fates.push(fate);
         }
-        batch_ids::write(&frozen.batch_ids, &mut out.sealed.batch);
-        // This includes damage that sealing found.
-        out.damage = self.state.read().damage.unwritten();
-        out.damage.write(&mut out.sealed.batch);
-        for (id, tenant) in &frozen.tenants {
-            database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
-        }
-        if let Some(membership) = &frozen.membership {
-            database::put(&mut out.sealed.batch, key::MEMBERSHIP, membership);
-        }
-        database::put(&mut out.sealed.batch, key::CLOCK, &frozen.clock_ns.to_be_bytes());
-        database::put_position(&mut out.sealed.batch, &frozen.position);
-        Ok(out)
+        out.fates.push(fates);
     }
+    batch_ids::write(&frozen.batch_ids, &mut out.sealed.batch);
+    // This includes damage that sealing found.
+    out.damage = writing.state().damage.unwritten();
+    out.damage.write(&mut out.sealed.batch);
+    for (id, tenant) in &frozen.tenants {
+        database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
+    }
+    if let Some(membership) = &frozen.membership {
+        database::put(&mut out.sealed.batch, key::MEMBERSHIP, membership);
+    }
+    database::put(&mut out.sealed.batch, key::CLOCK, &frozen.clock_ns.to_be_bytes());
+    database::put_position(&mut out.sealed.batch, &frozen.position);
+    Ok(out)
 }
 
 fn write_head(raw: PartitionKey, chunk: &Frozen, log_index: u64, batch: &mut WriteBatch) -> Result<(), EngineError> {

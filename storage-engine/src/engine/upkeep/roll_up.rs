@@ -8,24 +8,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use proto::{Fingerprint, LabelSet, TenantId, Tier};
 use rocksdb::WriteBatch;
 
+use crate::database;
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, StaleKey, stale_key, two_numbers};
-use crate::database::{self, unlogged};
 use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::Row;
 use crate::encoding::windows::{self, WindowRows};
-use crate::engine::Engine;
-use crate::engine::write_lock::Writing;
+use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
+use crate::engine::store::Store;
+use crate::engine::store::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_value};
+use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::partition::Partition;
-use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Stale window of several series.
 pub(crate) struct DueWindow {
@@ -40,232 +41,225 @@ pub(crate) struct DueWindow {
 /// Source and target partitions of a window.
 struct RollUp<'a> {
     due: &'a DueWindow,
-    source: Arc<RwLock<Partition>>,
-    target: Arc<RwLock<Partition>>,
-    shared: Arc<RwLock<TenantDictionary>>,
+    source: SharedPartition,
+    target: SharedPartition,
+    shared: SharedDictionary,
 }
 
-impl Engine {
-    /// Sums up every stale window that ends at or before a time.
-    pub(crate) fn roll_up(&self, writing: &Writing<'_>, before_ns: i64) -> Result<(), EngineError> {
-        for tier in [Tier::Hour, Tier::Day] {
-            for due in self.due(tier, before_ns) {
-                self.roll_up_window(writing, &due)?;
+/// Sums up every stale window that ends at or before a time.
+pub(crate) fn roll_up(writing: &Writing<'_>, before_ns: i64) -> Result<(), EngineError> {
+    for tier in [Tier::Hour, Tier::Day] {
+        for due in due(writing, tier, before_ns) {
+            roll_up_window(writing, &due)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the stale windows of a tier that end at or before a time.
+pub(crate) fn due(store: &Store, tier: Tier, before_ns: i64) -> Vec<DueWindow> {
+    let mut due: Vec<DueWindow> = Vec::new();
+    let state = store.state();
+    for key in state.stale.due(tier, before_ns) {
+        let &StaleKey { tier, class, window, tenant, series } = key;
+        match due.last_mut() {
+            Some(last) if (last.class, last.window, last.tenant) == (class, window, tenant) => last.series.push(series),
+            _ => due.push(DueWindow { tier, class, window, tenant, series: vec![series] }),
+        }
+    }
+    due
+}
+
+/// Sums up one window.
+pub(crate) fn roll_up_window(writing: &Writing<'_>, due: &DueWindow) -> Result<(), EngineError> {
+    let &DueWindow { tier, class, window, tenant, .. } = due;
+    let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
+    let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));
+    let target = PartitionKey::of_window(tier, class, tenant, window);
+    let mut batch = WriteBatch::default();
+    let mut stale = Vec::new();
+    let mut restored = Vec::new();
+    let mut written = None;
+    let source = match writing.partition(source) {
+        // The finer windows are quarantined, and so are those made from them.
+        Err(error) if error.is_damage() => return Ok(()),
+        source => source?,
+    };
+    if let Some(source) = source {
+        let target = partition_or_new(writing, target)?;
+        let shared = writing.tenant_dictionary(tenant);
+        let roll_up = RollUp { due, source, target, shared };
+        for (series, sources) in roll_up.targets(writing.tenant_name(tenant), writing.config().dropped_labels(tier)) {
+            if sum_up(writing, &roll_up, series, &sources, &mut batch)? {
+                restored.push(series);
+            }
+            if let Some(coarser) = tier.coarser() {
+                let window = window / tier.windows_in(coarser);
+                stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
             }
         }
-        Ok(())
-    }
-
-    /// Returns the stale windows of a tier that end at or before a time.
-    pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<DueWindow> {
-        let mut due: Vec<DueWindow> = Vec::new();
-        let state = self.state.read();
-        for key in state.stale.iter().filter(|key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns) {
-            let &StaleKey { tier, class, window, tenant, series } = key;
-            match due.last_mut() {
-                Some(last) if (last.class, last.window, last.tenant) == (class, window, tenant) => {
-                    last.series.push(series)
-                }
-                _ => due.push(DueWindow { tier, class, window, tenant, series: vec![series] }),
-            }
-        }
-        due
-    }
-
-    /// Sums up one window.
-    pub(crate) fn roll_up_window(&self, _writing: &Writing<'_>, due: &DueWindow) -> Result<(), EngineError> {
-        let &DueWindow { tier, class, window, tenant, .. } = due;
-        let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
-        let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));
-        let target = PartitionKey::of_window(tier, class, tenant, window);
-        let mut batch = WriteBatch::default();
-        let mut stale = Vec::new();
-        let mut restored = Vec::new();
-        let mut written = None;
-        let source = match self.partition(source) {
-            // The finer windows are quarantined, and so are those made from them.
-            Err(error) if error.is_damage() => return Ok(()),
-            source => source?,
+        let (lengths, unwritten) = {
+            let shared = roll_up.shared.read();
+            let target = roll_up.target.read();
+            let lengths = target.lengths();
+            (lengths, target.unwritten(&lengths, &shared))
         };
-        if let Some(source) = source {
-            let target = self.partition_or_new(target)?;
-            let shared = self.tenant_dictionary(tenant);
-            let roll_up = RollUp { due, source, target, shared };
-            for (series, sources) in roll_up.targets(self.tenant_name(tenant), self.config.dropped_labels(tier)) {
-                if self.sum_up(&roll_up, series, &sources, &mut batch)? {
-                    restored.push(series);
-                }
-                if let Some(coarser) = tier.coarser() {
-                    let window = window / tier.windows_in(coarser);
-                    stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
-                }
-            }
-            let (lengths, unwritten) = {
-                let shared = roll_up.shared.read();
-                let target = roll_up.target.read();
-                let lengths = target.lengths();
-                (lengths, target.unwritten(&lengths, &shared))
-            };
-            unwritten.write(&mut batch)?;
-            written = Some((Arc::clone(&roll_up.target), lengths));
-        }
-        let done = due.series.iter().map(|&series| StaleKey { tier, class, window, tenant, series });
-        let done: Vec<StaleKey> = done.collect();
-        done.iter().for_each(|key| batch.delete(key.bytes()));
-        stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
-        let damage = self.state.read().damage.unwritten();
-        damage.write(&mut batch);
-        // Until the window is removed from the state's stale windows, queries read the finer windows.
-        self.database.write_opt(batch, &unlogged())?;
-        let mut state = self.state.write();
-        let target = PartitionKey::of_window(tier, class, tenant, window);
-        state.damage.wrote(&damage);
-        restored.into_iter().for_each(|series| state.damage.restored(target, series, window));
-        if let Some((target, lengths)) = written {
-            let mut target = target.write();
-            target.wrote(lengths);
-            target.recount();
-        }
-        done.iter().for_each(|key| {
-            state.stale.remove(key);
-        });
-        state.stale.extend(stale);
-        Ok(())
+        unwritten.write(&mut batch)?;
+        written = Some((Arc::clone(&roll_up.target), lengths));
     }
-
-    /// Returns a partition of hours or days, created if it does not exist.
-    fn partition_or_new(&self, key: PartitionKey) -> Result<Arc<RwLock<Partition>>, EngineError> {
-        match self.partition(key) {
-            Ok(Some(partition)) => return Ok(partition),
-            Ok(None) => {}
-            Err(EngineError::Quarantined { .. }) => self.replace_partition(key)?,
-            Err(error) => return Err(error),
-        }
-        let shared = self.tenant_dictionary(key.tenant);
-        let mut state = self.state.write();
-        state.existing.insert(key);
-        let generation = shared.read().generation();
-        Ok(state.keep(Partition::new(key, generation)))
+    let done = due.series.iter().map(|&series| StaleKey { tier, class, window, tenant, series });
+    let done: Vec<StaleKey> = done.collect();
+    done.iter().for_each(|key| batch.delete(key.bytes()));
+    stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
+    let damage = writing.state().damage.unwritten();
+    damage.write(&mut batch);
+    // Until the window is removed from the state's stale windows, queries read the finer windows.
+    writing.write(batch)?;
+    let mut state = writing.state_mut();
+    let target = PartitionKey::of_window(tier, class, tenant, window);
+    state.damage.wrote(&damage);
+    restored.into_iter().for_each(|series| state.damage.restored(target, series, window));
+    if let Some((target, lengths)) = written {
+        let mut target = target.write();
+        target.wrote(lengths);
+        target.recount();
     }
+    state.stale.remove(&done);
+    state.stale.extend(stale);
+    Ok(())
+}
 
-    pub(crate) fn tenant_name(&self, id: u32) -> TenantId {
-        let state = self.state.read();
-        let name = state.tenants.iter().find(|(_, of)| **of == id).map(|(name, _)| name.clone());
-        name.unwrap_or_else(TenantId::default_tenant)
+/// Returns a partition of hours or days, created if it does not exist.
+fn partition_or_new(writing: &Writing<'_>, key: PartitionKey) -> Result<SharedPartition, EngineError> {
+    match writing.partition(key) {
+        Ok(Some(partition)) => return Ok(partition),
+        Ok(None) => {}
+        Err(EngineError::Quarantined { .. }) => replace_partition(writing, key)?,
+        Err(error) => return Err(error),
     }
+    let shared = writing.tenant_dictionary(key.tenant);
+    let mut state = writing.state_mut();
+    state.partitions.add(key);
+    let generation = shared.read().generation();
+    Ok(state.partitions.keep(Partition::new(key, generation)))
+}
 
-    /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If
-    /// some of those are damaged, the window is quarantined.
-    fn sum_up(
-        &self,
-        roll_up: &RollUp<'_>,
-        series: u32,
-        sources: &[u32],
-        batch: &mut WriteBatch,
-    ) -> Result<bool, EngineError> {
-        let (source_key, pairs) = {
-            let source = roll_up.source.read();
-            (source.key, source.pairs.len())
-        };
-        let mut dense = SlotSums::default();
-        dense.resize(pairs);
-        let mut samples = 0;
-        let mut last_ns = None;
-        for &source in sources {
-            let windows = roll_up.windows();
-            for item in self.windows_of(source_key, source, windows, roll_up.due.tier, pairs, &mut dense)? {
-                samples += item.samples;
-                last_ns = last_ns.max(item.last_ns);
-            }
-        }
-        let &DueWindow { tier, window, .. } = roll_up.due;
-        let finer = roll_up.windows();
-        let finer = (finer.start, finer.end.saturating_sub(1));
-        let target_key = roll_up.target.read().key;
-        let is_whole = {
-            let mut state = self.state.write();
-            let is_damaged = |source: &&u32| state.damage.touches(source_key, **source, finer);
-            let damaged = sources.iter().find(is_damaged).is_some();
-            if damaged {
-                let what = "made from damaged windows";
-                state.add_damage(target_key, Area::value(series, window), what);
-            }
-            !damaged
-        };
-        // Both partitions are locked, so that their numbers are of the same tenant dictionary. The finer one is locked
-        // first, as a rebuild does.
+/// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If
+/// some of those are damaged, the window is quarantined.
+fn sum_up(
+    store: &Store,
+    roll_up: &RollUp<'_>,
+    series: u32,
+    sources: &[u32],
+    batch: &mut WriteBatch,
+) -> Result<bool, EngineError> {
+    let (source_key, pairs) = {
         let source = roll_up.source.read();
-        let mut target = roll_up.target.write();
-        let key = target.key.series_window(Section::Windows, series, window);
-        if samples == 0 {
-            batch.delete(key);
-            return Ok(is_whole);
+        (source.key, source.pairs.len())
+    };
+    let mut dense = SlotSums::default();
+    dense.resize(pairs);
+    let mut samples = 0;
+    let mut last_ns = None;
+    for &source in sources {
+        let windows = roll_up.windows();
+        for item in windows_of(store, source_key, source, windows, roll_up.due.tier, pairs, &mut dense)? {
+            samples += item.samples;
+            last_ns = last_ns.max(item.last_ns);
         }
-        let mut rows: Vec<Row> = Vec::new();
-        // Values with stacks that are not defined were quarantined when they were read.
-        dense.drain(|pair, sum| {
-            if let Some(pair) = source.pairs.get(pair) {
-                rows.push((target.add_pair(pair).0, sum));
-            }
-        });
-        rows.sort_unstable_by_key(|row| row.0);
-        let is_gauge = target.is_gauge(series);
-        let rows = WindowRows { slot: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
-        let value = windows::encode(&[rows], is_gauge, tier.window_start_ns(window));
-        batch.put(&key, frame::seal(&key, &value));
-        Ok(is_whole)
     }
+    let &DueWindow { tier, window, .. } = roll_up.due;
+    let finer = roll_up.windows();
+    let finer = (finer.start, finer.end.saturating_sub(1));
+    let target_key = roll_up.target.read().key;
+    let is_whole = {
+        let mut state = store.state_mut();
+        let is_damaged = |source: &&u32| state.damage.touches(source_key, **source, finer);
+        let damaged = sources.iter().find(is_damaged).is_some();
+        if damaged {
+            let what = "made from damaged windows";
+            state.add_damage(target_key, Area::value(series, window), what);
+        }
+        !damaged
+    };
+    // Both partitions are locked, so that their numbers are of the same tenant dictionary. The finer one is locked
+    // first, as a rebuild does.
+    let source = roll_up.source.read();
+    let mut target = roll_up.target.write();
+    let key = target.key.series_window(Section::Windows, series, window);
+    if samples == 0 {
+        batch.delete(key);
+        return Ok(is_whole);
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    // Values with stacks that are not defined were quarantined when they were read.
+    dense.drain(|pair, sum| {
+        if let Some(pair) = source.pairs.get(pair) {
+            rows.push((target.add_pair(pair).0, sum));
+        }
+    });
+    rows.sort_unstable_by_key(|row| row.0);
+    let is_gauge = target.is_gauge(series);
+    let rows = WindowRows { slot: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
+    let value = windows::encode(&[rows], is_gauge, tier.window_start_ns(window));
+    batch.put(&key, frame::seal(&key, &value));
+    Ok(is_whole)
+}
 
-    /// Returns the stored windows of a series in a range, ascending.
-    fn values(&self, partition: PartitionKey, series: u32, windows: Range<u32>) -> Result<Vec<Stored>, EngineError> {
-        let mut values = Vec::new();
-        let end = partition.series_window(Section::Windows, series, windows.end);
-        let from = partition.series_window(Section::Windows, series, windows.start);
-        let snapshot = self.database.snapshot();
-        let mut walk = Walk::between(&snapshot, from, end, true);
-        while let Some(item) = walk.next()? {
-            let (key, value) = match item {
-                Ok(item) => item,
-                Err(keys) => {
-                    self.quarantine_keys(partition, Section::Windows, &keys);
-                    continue;
-                }
-            };
-            let numbers = PartitionKey::section_of(&key).and_then(|(_, rest)| two_numbers(rest));
-            let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
-            let (_, window, _) = numbers.ok_or_else(wrong)?;
-            values.push(Stored { key, value, window });
-        }
-        Ok(values)
-    }
-
-    /// Adds up the finer windows of one source series; for a gauge, only the last window. Returns the added windows.
-    fn windows_of(
-        &self,
-        source: PartitionKey,
-        series: u32,
-        windows: Range<u32>,
-        tier: Tier,
-        pairs: usize,
-        dense: &mut SlotSums,
-    ) -> Result<Vec<Added>, EngineError> {
-        let values = self.values(source, series, windows)?;
-        let unit = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
-        let mut added = Vec::new();
-        // Newest first, because only the last window of a gauge counts.
-        for stored in values.iter().rev() {
-            match add_windows(stored, unit, pairs, dense) {
-                Ok(AddedWindows { windows, is_gauge }) => {
-                    added.extend(windows);
-                    if is_gauge {
-                        return Ok(added);
-                    }
-                }
-                Err(damage) => self.quarantine_value(source, series, stored.window, &damage.into()),
+/// Returns the stored windows of a series in a range, ascending.
+fn values(
+    store: &Store,
+    partition: PartitionKey,
+    series: u32,
+    windows: Range<u32>,
+) -> Result<Vec<Stored>, EngineError> {
+    let mut values = Vec::new();
+    let end = partition.series_window(Section::Windows, series, windows.end);
+    let from = partition.series_window(Section::Windows, series, windows.start);
+    let snapshot = store.database().snapshot();
+    let mut walk = Walk::between(&snapshot, from, end, true);
+    while let Some(item) = walk.next()? {
+        let (key, value) = match item {
+            Ok(item) => item,
+            Err(keys) => {
+                quarantine_keys(store, partition, Section::Windows, &keys);
+                continue;
             }
-        }
-        Ok(added)
+        };
+        let numbers = PartitionKey::section_of(&key).and_then(|(_, rest)| two_numbers(rest));
+        let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
+        let (_, window, _) = numbers.ok_or_else(wrong)?;
+        values.push(Stored { key, value, window });
     }
+    Ok(values)
+}
+
+/// Adds up the finer windows of one source series; for a gauge, only the last window. Returns the added windows.
+fn windows_of(
+    store: &Store,
+    source: PartitionKey,
+    series: u32,
+    windows: Range<u32>,
+    tier: Tier,
+    pairs: usize,
+    dense: &mut SlotSums,
+) -> Result<Vec<Added>, EngineError> {
+    let values = values(store, source, series, windows)?;
+    let unit = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
+    let mut added = Vec::new();
+    // Newest first, because only the last window of a gauge counts.
+    for stored in values.iter().rev() {
+        match add_windows(stored, unit, pairs, dense) {
+            Ok(AddedWindows { windows, is_gauge }) => {
+                added.extend(windows);
+                if is_gauge {
+                    return Ok(added);
+                }
+            }
+            Err(damage) => quarantine_value(store, source, series, stored.window, &damage.into()),
+        }
+    }
+    Ok(added)
 }
 
 /// Adds up the windows of a value.

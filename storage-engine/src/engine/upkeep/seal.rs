@@ -8,18 +8,19 @@
 use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
 
+use crate::database;
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, StaleKey, events_key, stale_key};
 use crate::database::stored_rows::read_rows;
-use crate::database::{self, unlogged};
-use crate::encoding::chunk::{self, Chunk, Scratch};
+use crate::encoding::chunk::{self, Scratch};
 use crate::encoding::windows::{self, Minutes, WindowRows};
-use crate::engine::Engine;
 use crate::engine::state::State;
-use crate::engine::write_lock::Writing;
+use crate::engine::store::Store;
+use crate::engine::store::write_lock::Writing;
+use crate::engine::upkeep::stored_chunks::{WindowChunk, WindowChunks, chunks_of, samples_of};
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::area::Area;
-use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::found_damage::quarantine_value;
 use crate::memory::head::Frozen;
 use crate::memory::run::joined;
 
@@ -64,18 +65,6 @@ pub(crate) struct SeriesWindow {
     pub(crate) is_gauge: bool,
 }
 
-/// Chunks of a window of a series, and the error of a chunk that cannot be read.
-pub(crate) struct WindowChunks {
-    pub(crate) chunks: Vec<WindowChunk>,
-    pub(crate) damage: Option<EngineError>,
-}
-
-/// Key of a chunk, and its number of samples.
-pub(crate) struct WindowChunk {
-    pub(crate) key: Vec<u8>,
-    pub(crate) samples: u64,
-}
-
 /// Changes to the stale windows that belong to a write.
 #[derive(Debug, Default)]
 pub(crate) struct StaleChanges {
@@ -89,9 +78,7 @@ impl StaleChanges {
     /// Applies the changes, after their values were written.
     pub(crate) fn apply(self, state: &mut State) {
         state.stale.extend(self.stale);
-        self.no_longer_stale.iter().for_each(|key| {
-            state.stale.remove(key);
-        });
+        state.stale.remove(&self.no_longer_stale);
         for (key, series, window) in self.restored {
             // Samples that were lost in the head stay lost.
             if !state.damage.touches(key.in_tier(Tier::Raw), series, (window, window)) {
@@ -120,7 +107,7 @@ impl SealBatch {
         let SeriesWindow { raw, window, series, .. } = at;
         let samples = joined(&chunk.runs);
         write_chunk(at, log_index, &samples, &mut self.scratch, &mut self.batch)?;
-        chunk.written_at.iter().for_each(|&at| self.batch.delete(raw.head(window, series, at)));
+        delete_head(at, chunk, &mut self.batch);
         let stale = stale_key(raw, Tier::Minute, window, series);
         database::put(&mut self.batch, &stale.bytes(), &[]);
         self.marks.stale.push(stale);
@@ -131,13 +118,13 @@ impl SealBatch {
 impl State {
     /// Returns the evicted windows that have nothing in the head now and whose time is over.
     pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
-        let clock_ns = self.sealing_clock_ns();
+        let clock_ns = self.clock.sealing_ns();
         let is_due = move |key: &StaleKey| {
             let over_ns = Tier::Raw.window_end_ns(key.window).saturating_add(GRACE_NS);
             over_ns <= clock_ns || sealing.takes(key.window)
         };
         let is_in_head = |key: &StaleKey| {
-            let partition = self.loaded.get(&minutes_of(key));
+            let partition = self.partitions.loaded(&minutes_of(key));
             partition.is_some_and(|partition| partition.read().head.holds(key.window, key.series))
         };
         let evicted = self.stale.iter().take_while(|key| key.tier == Tier::Minute).copied();
@@ -145,192 +132,157 @@ impl State {
     }
 }
 
-impl Engine {
-    /// Merges the chunks of each evicted window whose time is over.
-    pub(crate) fn seal_evicted(
-        &self,
-        writing: &Writing<'_>,
-        sealing: Sealing,
-        log_index: u64,
-    ) -> Result<(), EngineError> {
-        let evicted: Vec<StaleKey> = self.state.read().evicted(sealing).collect();
-        let mut sealed = SealBatch::default();
-        for key in evicted {
-            let minutes = minutes_of(&key);
-            let partition = match self.partition(minutes) {
-                Ok(Some(partition)) => partition,
-                Ok(None) => continue,
-                // The partition is quarantined. The other windows are sealed.
-                Err(error) if error.is_damage() => continue,
-                Err(error) => return Err(error),
-            };
-            let is_gauge = partition.read().is_gauge(key.series);
-            let at = SeriesWindow { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
-            self.seal(at, None, log_index, &mut sealed)?;
-            if sealed.batch.size_in_bytes() >= PIECE_BYTES {
-                self.write_sealed(writing, &mut sealed)?;
-            }
-        }
-        self.write_sealed(writing, &mut sealed)
-    }
-
-    fn write_sealed(&self, _writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), EngineError> {
-        let SealBatch { batch, marks, .. } = sealed;
-        // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
-        // samples.
-        let damage = self.state.read().damage.unwritten();
-        damage.write(batch);
-        self.database.write_opt(std::mem::take(batch), &unlogged())?;
-        let mut state = self.state.write();
-        state.damage.wrote(&damage);
-        std::mem::take(marks).apply(&mut state);
-        Ok(())
-    }
-
-    /// Merges everything in a window of a series into one chunk, unless that is too large, and writes its minutes.
-    /// Marks the hour as stale.
-    pub(crate) fn seal(
-        &self,
-        at: SeriesWindow,
-        head: Option<&Frozen>,
-        log_index: u64,
-        out: &mut SealBatch,
-    ) -> Result<(), EngineError> {
-        let SeriesWindow { raw, window, series, is_gauge } = at;
-        let SealBatch { batch, marks, scratch } = out;
-        let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
-        let WindowChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
-        if damage.is_none() && self.state.read().damage.is_partly_damaged(raw, series, window) {
-            // A repair lost a chunk of this window.
-            let key = raw.series_window(Section::Chunks, series, window);
-            damage = Some(Corruption { key, check: CorruptionCheck::Missing }.into());
-        }
-        let stale = stale_key(raw, Tier::Minute, window, series);
-        batch.delete(stale.bytes());
-        marks.no_longer_stale.push(stale);
-        let count = samples.len() as u64 + chunks.iter().map(|chunk| chunk.samples).sum::<u64>();
-        if count == 0 && damage.is_none() {
-            return Ok(());
-        }
-        let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
-        let mut minutes = Minutes::default();
-        for WindowChunk { key, .. } in chunks {
-            let of_chunk = match self.samples_of(&key, window) {
-                Ok(of_chunk) => of_chunk,
-                Err(error) if error.is_damage() => {
-                    damage = Some(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            if stays {
-                minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
-            } else {
-                samples.append(of_chunk);
-                batch.delete(&key);
-                batch.delete(events_key(&key));
-            }
-        }
-        if !samples.is_empty() {
-            samples.sort_by_time();
-            write_chunk(at, log_index, &samples, scratch, batch)?;
-            minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
-        }
-        let mut minutes = minutes.into_windows();
-        match &damage {
-            Some(damage) => {
-                let kept = self.minutes_with_damage(at, head, damage, scratch)?;
-                minutes = kept.unwrap_or(minutes);
-            }
-            None => marks.restored.push((raw.in_tier(Tier::Minute), series, window)),
-        }
-        write_minutes(at, &minutes, batch);
-        for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
-            batch.delete(raw.head(window, series, at));
-        }
-        let hour = window / Tier::Raw.windows_in(Tier::Hour);
-        let stale = stale_key(raw, Tier::Hour, hour, series);
-        database::put(batch, &stale.bytes(), &[]);
-        marks.stale.push(stale);
-        Ok(())
-    }
-
-    /// Returns the minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored
-    /// ones were made from all chunks. Otherwise returns `None`: the damaged chunk's samples are lost, and the window
-    /// is quarantined in every tier.
-    fn minutes_with_damage(
-        &self,
-        SeriesWindow { raw, window, series, is_gauge }: SeriesWindow,
-        head: Option<&Frozen>,
-        damage: &EngineError,
-        scratch: &mut Scratch,
-    ) -> Result<Option<Vec<WindowRows>>, EngineError> {
-        let key = raw.in_tier(Tier::Minute);
-        self.quarantine_value(raw, series, window, damage);
-        let are_exact = {
-            let state = self.state.read();
-            !state.stale.contains(&stale_key(raw, Tier::Minute, window, series))
-                && !state.damage.touches(key, series, (window, window))
+/// Merges the chunks of each evicted window whose time is over.
+pub(crate) fn seal_evicted(writing: &Writing<'_>, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
+    let evicted: Vec<StaleKey> = writing.state().evicted(sealing).collect();
+    let mut sealed = SealBatch::default();
+    for key in evicted {
+        let minutes = minutes_of(&key);
+        let partition = match writing.partition(minutes) {
+            Ok(Some(partition)) => partition,
+            Ok(None) => continue,
+            // The partition is quarantined. The other windows are sealed.
+            Err(error) if error.is_damage() => continue,
+            Err(error) => return Err(error),
         };
-        let at = key.series_window(Section::Windows, series, window);
-        let stored = if are_exact { self.database.get(&at) } else { Ok(None) };
-        let stored = match stored {
-            Ok(stored) => stored,
-            Err(error) if is_corruption(&error) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let Some(stored) = stored.and_then(|value| read_rows(&at, &value, Tier::Raw, window).ok()) else {
-            self.state.write().quarantine_in_all_tiers(key, Area::value(series, window), &damage.to_string());
-            return Ok(None);
-        };
-        let mut minutes = Minutes::default();
-        minutes.add(stored, is_gauge);
-        if let Some(head) = head {
-            minutes.add(windows::minutes_of(&joined(&head.runs), window, is_gauge, scratch), is_gauge);
+        let is_gauge = partition.read().is_gauge(key.series);
+        let at = SeriesWindow { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
+        seal(writing, at, None, log_index, &mut sealed)?;
+        if sealed.batch.size_in_bytes() >= PIECE_BYTES {
+            write_sealed(writing, &mut sealed)?;
         }
-        Ok(Some(minutes.into_windows()))
     }
+    write_sealed(writing, &mut sealed)
+}
 
-    /// Returns the readable chunks of a window of a series, and the error of one that cannot be read.
-    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<WindowChunks, EngineError> {
-        let mut chunks = Vec::new();
-        let mut damage = None;
-        let snapshot = self.database.snapshot();
-        let mut walk = Walk::new(&snapshot, raw.series_window(Section::Chunks, series, window));
-        while let Some(item) = walk.next()? {
-            match item {
-                Ok((key, value)) => match Self::count_of(&key, &value, window) {
-                    Ok(samples) => chunks.push(WindowChunk { key: key.to_vec(), samples }),
-                    Err(wrong) => damage = Some(wrong.into()),
-                },
-                Err(keys) => damage = Some(keys.error.into()),
+fn write_sealed(writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), EngineError> {
+    let SealBatch { batch, marks, .. } = sealed;
+    // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
+    // samples.
+    let damage = writing.state().damage.unwritten();
+    damage.write(batch);
+    writing.write(std::mem::take(batch))?;
+    let mut state = writing.state_mut();
+    state.damage.wrote(&damage);
+    std::mem::take(marks).apply(&mut state);
+    Ok(())
+}
+
+/// Merges everything in a window of a series into one chunk, unless that is too large, and writes its minutes.
+/// Marks the hour as stale.
+pub(crate) fn seal(
+    store: &Store,
+    at: SeriesWindow,
+    head: Option<&Frozen>,
+    log_index: u64,
+    out: &mut SealBatch,
+) -> Result<(), EngineError> {
+    let SeriesWindow { raw, window, series, is_gauge } = at;
+    let SealBatch { batch, marks, scratch } = out;
+    let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
+    let WindowChunks { chunks, mut damage } = chunks_left(store, at)?;
+    let stale = stale_key(raw, Tier::Minute, window, series);
+    batch.delete(stale.bytes());
+    marks.no_longer_stale.push(stale);
+    let count = samples.len() as u64 + chunks.iter().map(|chunk| chunk.samples).sum::<u64>();
+    if count == 0 && damage.is_none() {
+        return Ok(());
+    }
+    let stays = count > (store.config().head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
+    let mut minutes = Minutes::default();
+    for WindowChunk { key, .. } in chunks {
+        let of_chunk = match samples_of(store, &key, window) {
+            Ok(of_chunk) => of_chunk,
+            Err(error) if error.is_damage() => {
+                damage = Some(error);
+                continue;
             }
+            Err(error) => return Err(error),
+        };
+        if stays {
+            minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
+        } else {
+            samples.append(of_chunk);
+            batch.delete(&key);
+            batch.delete(events_key(&key));
         }
-        Ok(WindowChunks { chunks, damage })
     }
-
-    /// Returns the number of samples of a chunk.
-    pub(crate) fn count_of(key: &[u8], value: &[u8], window: u32) -> Result<u64, Corruption> {
-        Ok(Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?.samples)
+    if !samples.is_empty() {
+        samples.sort_by_time();
+        write_chunk(at, log_index, &samples, scratch, batch)?;
+        minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
     }
-
-    /// Returns all samples of a chunk, sorted by time.
-    pub(crate) fn samples_of(&self, key: &[u8], window: u32) -> Result<Samples, EngineError> {
-        let value = self.database.get_pinned(key)?.ok_or_else(|| corrupt(key))?;
-        let chunk = Chunk::read(frame::open(key, &value)?, window).ok_or_else(|| corrupt(key))?;
-        let own = self.own_events(key, &chunk)?;
-        Ok(chunk.samples(own.as_deref()).ok_or_else(|| corrupt(key))?)
-    }
-
-    fn own_events(&self, key: &[u8], chunk: &Chunk<'_>) -> Result<Option<Vec<u8>>, EngineError> {
-        if !chunk.has_own_events() {
-            return Ok(None);
+    let mut minutes = minutes.into_windows();
+    match &damage {
+        Some(damage) => {
+            let kept = minutes_with_damage(store, at, head, damage, scratch)?;
+            minutes = kept.unwrap_or(minutes);
         }
-        let key = events_key(key);
-        let missing = || Corruption { key: key.clone(), check: CorruptionCheck::Length };
-        let value = self.database.get(&key)?.ok_or_else(missing)?;
-        Ok(Some(frame::open(&key, &value)?.to_vec()))
+        None => marks.restored.push((raw.in_tier(Tier::Minute), series, window)),
     }
+    write_minutes(at, &minutes, batch);
+    if let Some(head) = head {
+        delete_head(at, head, batch);
+    }
+    let hour = window / Tier::Raw.windows_in(Tier::Hour);
+    let stale = stale_key(raw, Tier::Hour, hour, series);
+    database::put(batch, &stale.bytes(), &[]);
+    marks.stale.push(stale);
+    Ok(())
+}
+
+/// Returns the chunks of a window. A chunk that a repair lost is damage, too.
+fn chunks_left(
+    store: &Store,
+    SeriesWindow { raw, window, series, .. }: SeriesWindow,
+) -> Result<WindowChunks, EngineError> {
+    let mut stored = chunks_of(store, raw, window, series)?;
+    if stored.damage.is_none() && store.state().damage.is_partly_damaged(raw, series, window) {
+        let key = raw.series_window(Section::Chunks, series, window);
+        stored.damage = Some(Corruption { key, check: CorruptionCheck::Missing }.into());
+    }
+    Ok(stored)
+}
+
+/// Deletes the values of a window's head, whose samples are in a chunk now.
+fn delete_head(SeriesWindow { raw, window, series, .. }: SeriesWindow, head: &Frozen, batch: &mut WriteBatch) {
+    head.written_at.iter().for_each(|&at| batch.delete(raw.head(window, series, at)));
+}
+
+/// Returns the minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored
+/// ones were made from all chunks. Otherwise returns `None`: the damaged chunk's samples are lost, and the window
+/// is quarantined in every tier.
+fn minutes_with_damage(
+    store: &Store,
+    SeriesWindow { raw, window, series, is_gauge }: SeriesWindow,
+    head: Option<&Frozen>,
+    damage: &EngineError,
+    scratch: &mut Scratch,
+) -> Result<Option<Vec<WindowRows>>, EngineError> {
+    let key = raw.in_tier(Tier::Minute);
+    quarantine_value(store, raw, series, window, damage);
+    let are_exact = {
+        let state = store.state();
+        !state.stale.contains(&stale_key(raw, Tier::Minute, window, series))
+            && !state.damage.touches(key, series, (window, window))
+    };
+    let at = key.series_window(Section::Windows, series, window);
+    let stored = if are_exact { store.database().get(&at) } else { Ok(None) };
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(error) if is_corruption(&error) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let Some(stored) = stored.and_then(|value| read_rows(&at, &value, Tier::Raw, window).ok()) else {
+        store.state_mut().quarantine_in_all_tiers(key, Area::value(series, window), &damage.to_string());
+        return Ok(None);
+    };
+    let mut minutes = Minutes::default();
+    minutes.add(stored, is_gauge);
+    if let Some(head) = head {
+        minutes.add(windows::minutes_of(&joined(&head.runs), window, is_gauge, scratch), is_gauge);
+    }
+    Ok(Some(minutes.into_windows()))
 }
 
 /// Returns whether a window is due: it has ended, or its samples have been collected for long enough.
@@ -370,10 +322,6 @@ pub(crate) fn write_minutes(at: SeriesWindow, minutes: &[WindowRows], batch: &mu
     let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
     let value = windows::encode(minutes, is_gauge, Tier::Raw.window_start_ns(window));
     batch.put(&key, frame::seal(&key, &value));
-}
-
-fn corrupt(key: &[u8]) -> Corruption {
-    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
 }
 
 #[cfg(test)]

@@ -3,24 +3,18 @@
 use std::path::Path;
 
 use rocksdb::WriteBatch;
-use rocksdb::checkpoint::Checkpoint;
 
 use crate::Flushed;
-use crate::engine::Engine;
+use crate::engine::store::write_lock::Writing;
+use crate::engine::upkeep::flush::write_all;
 use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
-impl Engine {
-    /// Writes everything applied so far to a directory that does not exist yet. [`Engine::open`] opens it with the
-    /// state of the returned position. Files are hard links where possible.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the directory may be incomplete.
-    pub fn snapshot(&self, directory: &Path) -> Result<Flushed, EngineError> {
-        let writing = self.writing.lock();
-        self.write_all(&writing, WriteBatch::default(), Sealing::Due)?;
-        let flushed = self.make_durable(&writing)?;
-        Checkpoint::new(&self.database)?.create_checkpoint(directory)?;
-        Ok(flushed)
-    }
+/// Writes everything applied so far to a directory that does not exist yet. [`Engine::open`] opens it with the
+/// state of the returned position. Files are hard links where possible.
+pub(crate) fn snapshot(writing: &Writing<'_>, directory: &Path) -> Result<Flushed, EngineError> {
+    write_all(writing, WriteBatch::default(), Sealing::Due)?;
+    let flushed = writing.make_durable()?;
+    writing.database().copy_to(directory)?;
+    Ok(flushed)
 }

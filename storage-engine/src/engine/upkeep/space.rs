@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use proto::Tier;
-use rocksdb::CompactOptions;
 
 use crate::database::key::PartitionKey;
 use crate::database::read_partition_keys;
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::EngineError;
 
 /// Disk space of the partitions of one tier, class and time, over all tenants.
@@ -24,40 +23,26 @@ pub struct Extent {
     pub disk_bytes: u64,
 }
 
-impl Engine {
-    /// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
-    /// comes first.
-    ///
-    /// # Errors
-    /// [`EngineError`]: the disk cannot be read.
-    pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
-        let keys = read_partition_keys(&self.database)?;
-        let bounds: Vec<_> = keys.iter().map(|key| (key.prefix(), key.end())).collect();
-        let ranges: Vec<_> = bounds.iter().map(|(from, to)| rocksdb::Range::new(from, to)).collect();
-        let mut extents: BTreeMap<(i64, Tier, u8), u64> = BTreeMap::new();
-        for (key, bytes) in keys.iter().zip(self.database.get_approximate_sizes(&ranges)) {
-            *extents.entry((key.end_ns(), key.tier, key.class)).or_default() += bytes;
-        }
-        let extent =
-            |((end_ns, tier, retention_class), disk_bytes)| Extent { tier, retention_class, end_ns, disk_bytes };
-        Ok(extents.into_iter().map(extent).collect())
+/// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
+/// comes first.
+pub(crate) fn extents(store: &Store) -> Result<Vec<Extent>, EngineError> {
+    let keys = read_partition_keys(&store.database().snapshot())?;
+    let ranges: Vec<_> = keys.iter().map(|key| key.prefix()..key.end()).collect();
+    let mut extents: BTreeMap<(i64, Tier, u8), u64> = BTreeMap::new();
+    for (key, bytes) in keys.iter().zip(store.database().sizes(&ranges)) {
+        *extents.entry((key.end_ns(), key.tier, key.class)).or_default() += bytes;
     }
+    let extent = |((end_ns, tier, retention_class), disk_bytes)| Extent { tier, retention_class, end_ns, disk_bytes };
+    Ok(extents.into_iter().map(extent).collect())
+}
 
-    /// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
-    /// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
-    /// long. The drop must be flushed first.
-    pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
-        if self.has_damaged_files() {
-            // RocksDB refuses all writes after a compaction that read a damaged block.
-            return;
-        }
-        let mut options = CompactOptions::default();
-        options.set_exclusive_manual_compaction(false);
-        let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
-        for &tier in tiers {
-            let Range { start, end } = ended(tier, retention_class, before_ns);
-            self.database.compact_range_opt(Some(start), Some(end), &options);
-        }
+/// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
+/// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
+/// long. The drop must be flushed first.
+pub(crate) fn reclaim(store: &Store, tier: Tier, retention_class: u8, before_ns: i64) {
+    let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
+    for &tier in tiers {
+        store.database().compact(ended(tier, retention_class, before_ns));
     }
 }
 

@@ -8,10 +8,10 @@ use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::encoding::chunk::Chunk;
 use crate::encoding::windows;
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::integrity::quarantine::report::DamagedWindow;
+use crate::integrity::quarantine::report::{DamagedWindow, damaged_windows};
 
 /// Keys and values of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,41 +45,36 @@ pub struct Statistics {
     pub damaged: Vec<DamagedWindow>,
 }
 
-impl Engine {
-    /// Reads and counts all data on disk.
-    ///
-    /// # Errors
-    /// [`EngineError`]: something cannot be read.
-    pub fn statistics(&self) -> Result<Statistics, EngineError> {
-        let mut statistics = Statistics::default();
-        {
-            let state = self.state.read();
-            statistics.head_samples = state.head.samples as u64;
-            statistics.dictionary_bytes = state.dictionary_bytes() as u64;
-            for partition in state.loaded.values() {
-                let partition = partition.read();
-                statistics.series += partition.series.len() as u64;
-                for (label, values) in partition.index.cardinalities() {
-                    let most = statistics.label_values.entry(label.to_owned()).or_default();
-                    *most = (values as u64).max(*most);
-                }
+/// Reads and counts all data on disk.
+pub(crate) fn statistics(store: &Store) -> Result<Statistics, EngineError> {
+    let mut statistics = Statistics::default();
+    {
+        let state = store.state();
+        statistics.head_samples = state.partitions.head_size().samples as u64;
+        statistics.dictionary_bytes = state.partitions.definitions().bytes() as u64;
+        for (_, partition) in state.partitions.all_loaded() {
+            let partition = partition.read();
+            statistics.series += partition.series.len() as u64;
+            for (label, values) in partition.index.cardinalities() {
+                let most = statistics.label_values.entry(label.to_owned()).or_default();
+                *most = (values as u64).max(*most);
             }
         }
-        let snapshot = self.database.snapshot();
-        let mut walk = Walk::once(&snapshot, Vec::new());
-        while let Some(item) = walk.next()? {
-            // Damaged values are counted as far as they can be read.
-            if let Ok((key, value)) = item
-                && let Err(error) = statistics.add(&key, &value)
-                && !error.is_damage()
-            {
-                return Err(error);
-            }
-        }
-        statistics.damaged = self.damaged_windows();
-        statistics.file_bytes = self.database.live_files()?.iter().map(|file| file.size as u64).sum();
-        Ok(statistics)
     }
+    let snapshot = store.database().snapshot();
+    let mut walk = Walk::once(&snapshot, Vec::new());
+    while let Some(item) = walk.next()? {
+        // Damaged values are counted as far as they can be read.
+        if let Ok((key, value)) = item
+            && let Err(error) = statistics.add(&key, &value)
+            && !error.is_damage()
+        {
+            return Err(error);
+        }
+    }
+    statistics.damaged = damaged_windows(store);
+    statistics.file_bytes = store.database().live_files()?.iter().map(|file| file.size as u64).sum();
+    Ok(statistics)
 }
 
 impl Statistics {

@@ -133,7 +133,8 @@ pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to:
         None if bound < prefix.as_slice() => (0, 0),
         None => (u32::MAX, u32::MAX),
     };
-    let (from, to) = (numbers(from), numbers(to));
+    let from = numbers(from);
+    let to = numbers(to);
     if section != Section::Head {
         return Area::between(key, from, to);
     }

@@ -52,11 +52,14 @@ pub(crate) struct Damage {
     /// Partitions whose areas are not written yet.
     changed: BTreeSet<PartitionKey>,
     /// Windows that are stale because of damage, and not yet written as stale.
-    pub(crate) unwritten_stale: BTreeSet<StaleKey>,
+    unwritten_stale: BTreeSet<StaleKey>,
     /// Keys of a repair's records of lost keys. They are quarantined, and not yet deleted from the database.
-    pub(crate) lost: Vec<Vec<u8>>,
+    lost: Vec<Vec<u8>>,
     /// Damaged values and blocks found since the engine was opened.
-    pub(crate) damaged_reads: u64,
+    damaged_reads: u64,
+    /// Partitions that replaced one with damaged definitions. The value is the number of the newest table file that
+    /// may hold values of the old partition. Never of raw samples.
+    replaced: BTreeMap<PartitionKey, u64>,
 }
 
 impl Damage {
@@ -160,9 +163,12 @@ impl Damage {
     }
 
     /// Records that an empty partition replaced one with damaged definitions. Its areas of all series stay. The other
-    /// areas are dropped: their values were moved, and no new value can be added to them.
-    pub(crate) fn replaced(&mut self, key: PartitionKey) {
+    /// areas are dropped: their values were moved, and no new value can be added to them. `newest` is the number of the
+    /// newest table file that may hold values of the old partition.
+    pub(crate) fn replace(&mut self, key: PartitionKey, newest: u64) {
         self.without_definitions.remove(&key);
+        self.unwritten_stale.retain(|stale| !stale.is_made_of(key));
+        self.replaced.insert(key, newest);
         let raw = (key.tier == Tier::Minute).then(|| key.in_tier(Tier::Raw));
         for key in [Some(key), raw].into_iter().flatten() {
             if let Some(areas) = self.areas.get_mut(&key) {
@@ -170,6 +176,41 @@ impl Damage {
                 self.changed.insert(key);
             }
         }
+    }
+
+    /// Returns the newest table file that may hold values of the partition that this one replaced, if it did.
+    pub(crate) fn newest_replaced_file(&self, key: PartitionKey) -> Option<u64> {
+        self.replaced.get(&key).copied()
+    }
+
+    /// Returns all partitions that replaced one, each with its newest file.
+    pub(crate) fn replaced(&self) -> impl Iterator<Item = (PartitionKey, u64)> + '_ {
+        self.replaced.iter().map(|(key, newest)| (*key, *newest))
+    }
+
+    /// Removes a partition that replaced one.
+    pub(crate) fn forget_replaced(&mut self, key: PartitionKey) {
+        self.replaced.remove(&key);
+    }
+
+    /// Records that a window is stale because of damage. The next write of damage includes it.
+    pub(crate) fn make_stale(&mut self, key: StaleKey) {
+        self.unwritten_stale.insert(key);
+    }
+
+    /// Records that the lost keys of these records are quarantined. The next write of damage deletes the records.
+    pub(crate) fn quarantined_lost(&mut self, records: Vec<Vec<u8>>) {
+        self.lost = records;
+    }
+
+    /// Counts a damaged value or block.
+    pub(crate) fn count_read(&mut self) {
+        self.damaged_reads += 1;
+    }
+
+    /// Returns the damaged values and blocks found since the engine was opened.
+    pub(crate) fn damaged_reads(&self) -> u64 {
+        self.damaged_reads
     }
 
     /// Damage that is not in the database yet.
@@ -192,7 +233,7 @@ impl Damage {
     /// Reads the damage from the database. The key of a record holds the area, so a damaged record still counts. Areas
     /// whose keys cannot be read are replaced when the engine is opened.
     pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
-        let mut damage = Self::default();
+        let mut damage = Self { replaced: read_replaced(snapshot)?, ..Self::default() };
         let mut walk = Walk::new(snapshot, key::damage().to_vec());
         while let Some(item) = walk.next()? {
             let Ok((at, value)) = item else { continue };
@@ -226,9 +267,8 @@ impl UnwrittenDamage {
     }
 }
 
-/// Every partition that replaced one with damaged definitions, see
-/// [`State::replaced`](crate::engine::state::State::replaced).
-pub(crate) fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>, EngineError> {
+/// Reads [`Damage::replaced`].
+fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>, EngineError> {
     let mut replaced = BTreeMap::new();
     let mut walk = Walk::new(snapshot, key::quarantined_partitions().to_vec());
     while let Some(item) = walk.next()? {

@@ -93,7 +93,8 @@ impl<'a> Source<'a> {
             key.resize(length, 0);
             key
         };
-        let (first, mut good) = (padded(from), padded(&self.end));
+        let first = padded(from);
+        let mut good = padded(&self.end);
         let mut bad = first.clone();
         // The distance doubles each time, so that a damaged block far away is not treated as the same one.
         for bit in 0..length * 8 {
@@ -268,13 +269,16 @@ mod tests {
         let file = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
         let file = file.into_iter().find(|path| path.extension().is_some_and(|name| name == "sst")).unwrap();
         let mut bytes = std::fs::read(&file).unwrap();
-        let (quarter, half) = (bytes.len() / 4, bytes.len() / 2);
+        let quarter = bytes.len() / 4;
+        let half = bytes.len() / 2;
         bytes[quarter] ^= 1;
         bytes[half] ^= 1;
         std::fs::write(&file, bytes).unwrap();
         let database = DB::open(&options, folder.path()).unwrap();
         let snapshot = database.snapshot();
-        let (mut walk, mut seen, mut bad) = (Walk::new(&snapshot, vec![7]), Vec::new(), Vec::new());
+        let mut walk = Walk::new(&snapshot, vec![7]);
+        let mut seen = Vec::new();
+        let mut bad = Vec::new();
         while let Some(item) = walk.next().unwrap() {
             match item {
                 Ok((at, of)) => {

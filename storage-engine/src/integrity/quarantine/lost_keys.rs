@@ -6,194 +6,199 @@ use proto::Tier;
 
 use crate::database::key::{self, PartitionKey, Section, StaleKey, stale_key, two_numbers};
 use crate::database::that_may_exist;
-use crate::engine::Engine;
+use crate::engine::store::Store;
+use crate::engine::store::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::area::{Area, area_between, numbered};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
+use crate::integrity::quarantine::found_damage::stored_times;
 use crate::integrity::quarantine::repair::{self, Lost};
+use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::interner::saturating_u32;
 
 /// Stale windows that are restored when their marks are lost. Of more, areas are quarantined: each mark takes memory.
 const RESTORED_MAX: usize = 1 << 20;
 
-impl Engine {
-    /// Quarantines the keys that were lost in a repair, and the stale marks and areas that cannot be read.
-    pub(crate) fn quarantine_lost(&self) -> Result<(), EngineError> {
-        let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&self.database)?.into_iter().unzip();
-        lost.extend(self.unreadable_records()?);
-        for lost in &lost {
-            let may_exist: BTreeSet<PartitionKey> = {
-                let state = self.state.read();
-                let tenants: Vec<u32> = state.tenants.values().copied().collect();
-                // A partition that lost all of its keys is found by the times that other tiers have.
-                that_may_exist(&state.existing, &tenants, state.clock_ns)
-                    .chain(state.existing.iter().copied())
-                    .filter(|key| state.horizon_ns(key.tier, key.class) < key.end_ns())
-                    .collect()
-            };
-            let touches = |from: &[u8], end: &[u8]| lost.from.as_slice() < end && from < lost.to.as_slice();
-            if touches(&key::stale(), &after(&key::stale())) {
-                self.restore_stale(lost)?;
-            }
-            for &key in &may_exist {
-                let areas = key::damage_of(key);
-                if touches(&areas, &after(&areas)) {
-                    self.quarantine_lost_areas(key, &lost.what)?;
-                }
-                if touches(&key.prefix(), &key.end()) {
-                    self.quarantine_lost_partition(key, lost)?;
-                }
-            }
-        }
-        self.state.write().damage.lost = records;
-        Ok(())
-    }
-
-    /// The stale marks and areas that cannot be read.
-    fn unreadable_records(&self) -> Result<Vec<Lost>, EngineError> {
-        let snapshot = self.database.snapshot();
-        let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::losses().to_vec(), false);
-        let mut unreadable = Vec::new();
-        while let Some(item) = walk.next()? {
-            if let Err(DamagedKeys { from, to, error }) = item {
-                self.note_file(error.as_ref());
-                unreadable.push(Lost { from, to, what: error.into_string() });
-            }
-        }
-        Ok(unreadable)
-    }
-
-    /// Makes all windows stale whose marks may be among lost keys: summing one again changes nothing if it was exact.
-    fn restore_stale(&self, lost: &Lost) -> Result<(), EngineError> {
-        let sources: Vec<PartitionKey> = {
-            let state = self.state.read();
-            let has_values = |key: &&PartitionKey| state.horizon_ns(key.tier, key.class) < key.end_ns();
-            state.existing.iter().filter(has_values).copied().collect()
+/// Quarantines the keys that were lost in a repair, and the stale marks and areas that cannot be read.
+pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> {
+    let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&writing.database().snapshot())?.into_iter().unzip();
+    lost.extend(unreadable_records(writing)?);
+    for lost in &lost {
+        let may_exist: BTreeSet<PartitionKey> = {
+            let state = writing.state();
+            let tenants = state.tenants.numbers();
+            let existing = state.partitions.existing();
+            // A partition that lost all of its keys is found by the times that other tiers have.
+            that_may_exist(existing, &tenants, state.clock.entries_ns())
+                .chain(existing.iter().copied())
+                .filter(|key| state.horizons.horizon_ns(key.tier, key.class) < key.end_ns())
+                .collect()
         };
-        let mut restored = 0;
-        for source in sources {
-            let Some(tier) = source.tier.coarser() else { continue };
-            let numbered = numbered(tier);
-            let first = numbered.window_of(source.start_ns().saturating_add(1));
-            let is_lost = |window: &u32| {
-                let mark = |series| stale_key(source, tier, *window, series).bytes();
-                lost.from <= mark(u32::MAX) && mark(0) < lost.to
-            };
-            let windows: Vec<u32> = (first..=numbered.window_of(source.end_ns())).filter(is_lost).collect();
-            if windows.is_empty() {
-                continue;
+        let touches = |from: &[u8], end: &[u8]| lost.from.as_slice() < end && from < lost.to.as_slice();
+        if touches(&key::stale(), &after(&key::stale())) {
+            restore_stale(writing, lost)?;
+        }
+        for &key in &may_exist {
+            let areas = key::damage_of(key);
+            if touches(&areas, &after(&areas)) {
+                quarantine_lost_areas(writing, key, &lost.what)?;
             }
-            // Raw samples use the series of the minutes of the same time.
-            let named = if source.tier == Tier::Raw { source.in_tier(tier) } else { source };
-            let series = match self.outline(named, &self.database.snapshot()) {
-                Ok(outline) => outline.map_or(0, |outline| outline.read().series.len()),
-                Err(error) if error.is_damage() => usize::MAX,
-                Err(error) => return Err(error),
-            };
-            let marks = series.saturating_mul(windows.len());
-            let mut state = self.state.write();
-            if marks > RESTORED_MAX - restored {
-                windows.into_iter().for_each(|window| state.add_damage_from(source, window, &lost.what));
-                continue;
-            }
-            restored += marks;
-            for window in windows {
-                let marks = (0..saturating_u32(series)).map(|series| stale_key(source, tier, window, series));
-                let marks: Vec<StaleKey> = marks.collect();
-                state.damage.unwritten_stale.extend(&marks);
-                state.stale.extend(marks);
+            if touches(&key.prefix(), &key.end()) {
+                quarantine_lost_partition(writing, key, lost)?;
             }
         }
-        Ok(())
     }
+    writing.state_mut().damage.quarantined_lost(records);
+    Ok(())
+}
 
-    /// Quarantines a partition whose records of damage were lost: any of it may be damaged.
-    fn quarantine_lost_areas(&self, key: PartitionKey, what: &str) -> Result<(), EngineError> {
-        let until_ns = self.stored_times(key)?.until_ns;
-        let mut state = self.state.write();
-        state.add_damage(key, Area::whole(key, until_ns), what);
-        state.add_damage(key, Area::of_defined(key, until_ns), what);
-        Ok(())
-    }
-
-    fn quarantine_lost_partition(&self, key: PartitionKey, lost: &Lost) -> Result<(), EngineError> {
-        {
-            let mut state = self.state.write();
-            // The old partition's values were lost, of which all is quarantined already.
-            let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
-            let newest = state.replaced.get(&named);
-            let file = repair::file_named(&lost.what);
-            if file.is_some_and(|file| newest.is_some_and(|newest| file <= *newest)) {
-                return Ok(());
-            }
-            state.existing.insert(key);
+/// The stale marks and areas that cannot be read.
+fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
+    let snapshot = store.database().snapshot();
+    let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::losses().to_vec(), false);
+    let mut unreadable = Vec::new();
+    while let Some(item) = walk.next()? {
+        if let Err(DamagedKeys { from, to, error }) = item {
+            store.database().note_file(error.as_ref());
+            unreadable.push(Lost { from, to, what: error.into_string() });
         }
-        Section::ALL.into_iter().try_for_each(|section| self.quarantine_lost_section(key, section, lost))
     }
+    Ok(unreadable)
+}
 
-    fn quarantine_lost_section(&self, key: PartitionKey, section: Section, lost: &Lost) -> Result<(), EngineError> {
-        let prefix = key.section(section);
-        let end = after(&prefix);
-        if lost.to <= prefix || end <= lost.from {
+/// Makes all windows stale whose marks may be among lost keys: summing one again changes nothing if it was exact.
+fn restore_stale(store: &Store, lost: &Lost) -> Result<(), EngineError> {
+    let sources: Vec<PartitionKey> = {
+        let state = store.state();
+        let has_values = |key: &&PartitionKey| state.horizons.horizon_ns(key.tier, key.class) < key.end_ns();
+        state.partitions.existing().iter().filter(has_values).copied().collect()
+    };
+    let mut restored = 0;
+    for source in sources {
+        let Some(tier) = source.tier.coarser() else { continue };
+        let numbered = numbered(tier);
+        let first = numbered.window_of(source.start_ns().saturating_add(1));
+        let is_lost = |window: &u32| {
+            let mark = |series| stale_key(source, tier, *window, series).bytes();
+            lost.from <= mark(u32::MAX) && mark(0) < lost.to
+        };
+        let windows: Vec<u32> = (first..=numbered.window_of(source.end_ns())).filter(is_lost).collect();
+        if windows.is_empty() {
+            continue;
+        }
+        // Raw samples use the series of the minutes of the same time.
+        let named = if source.tier == Tier::Raw { source.in_tier(tier) } else { source };
+        let series = match store.outline(named, &store.database().snapshot()) {
+            Ok(outline) => outline.map_or(0, |outline| outline.read().series.len()),
+            Err(error) if error.is_damage() => usize::MAX,
+            Err(error) => return Err(error),
+        };
+        let marks = series.saturating_mul(windows.len());
+        let mut state = store.state_mut();
+        if marks > RESTORED_MAX - restored {
+            windows.into_iter().for_each(|window| state.add_damage_from(source, window, &lost.what));
+            continue;
+        }
+        restored += marks;
+        for window in windows {
+            let marks = (0..saturating_u32(series)).map(|series| stale_key(source, tier, window, series));
+            let marks: Vec<StaleKey> = marks.collect();
+            marks.iter().for_each(|mark| state.damage.make_stale(*mark));
+            state.stale.extend(marks);
+        }
+    }
+    Ok(())
+}
+
+/// Quarantines a partition whose records of damage were lost: any of it may be damaged.
+fn quarantine_lost_areas(store: &Store, key: PartitionKey, what: &str) -> Result<(), EngineError> {
+    let until_ns = stored_times(store, key)?.until_ns;
+    let mut state = store.state_mut();
+    state.add_damage(key, Area::whole(key, until_ns), what);
+    state.add_damage(key, Area::of_defined(key, until_ns), what);
+    Ok(())
+}
+
+fn quarantine_lost_partition(writing: &Writing<'_>, key: PartitionKey, lost: &Lost) -> Result<(), EngineError> {
+    {
+        let mut state = writing.state_mut();
+        // The old partition's values were lost, of which all is quarantined already.
+        let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
+        let newest = state.damage.newest_replaced_file(named);
+        let file = repair::file_named(&lost.what);
+        if file.is_some_and(|file| newest.is_some_and(|newest| file <= newest)) {
             return Ok(());
         }
-        let (from, to) = (lost.from.clone().max(prefix), lost.to.clone().min(end));
-        let area = area_between(key, section, &from, &to);
-        let what = lost.what.as_str();
-        let is_raw = key.tier == Tier::Raw;
-        match section {
-            Section::Chunks | Section::Events if is_raw => {
-                self.state.write().add_damage(key, area, what);
-            }
-            Section::Head if is_raw => {
-                self.state.write().quarantine_in_all_tiers(key.in_tier(Tier::Minute), area, what)
-            }
-            Section::Windows if key.tier == Tier::Minute => self.quarantine_lost_minutes(key, area, what)?,
-            Section::Windows if !is_raw => {
-                self.state.write().add_damage(key, area, what);
-            }
-            Section::Series | Section::Dictionary | Section::DroppedNames if !is_raw => {
-                let stored = self.stored_times(key)?;
-                self.state.write().quarantine_partition(key, what, &stored);
-                let _writing = self.writing.lock();
-                self.replace_partition(key)?;
-            }
-            // A retry of a batch whose ID was lost counts twice.
-            _ => {}
-        }
-        Ok(())
+        state.partitions.add(key);
     }
+    Section::ALL.into_iter().try_for_each(|section| quarantine_lost_section(writing, key, section, lost))
+}
 
-    /// Quarantines an area of minutes whose keys were lost. Those that have readable chunks are made again from them.
-    fn quarantine_lost_minutes(&self, key: PartitionKey, area: Area, what: &str) -> Result<(), EngineError> {
-        let raw = key.in_tier(Tier::Raw);
-        {
-            let mut state = self.state.write();
-            let is_raw_gone = raw.end_ns() <= state.horizon_ns(Tier::Raw, raw.class);
-            if is_raw_gone || state.damage.areas_of(raw).any(|damaged| damaged.overlaps(area)) {
-                state.add_damage(key, area, what);
-            }
-            if is_raw_gone {
-                return Ok(());
-            }
-        }
-        let snapshot = self.database.snapshot();
-        let first = raw.series_window(Section::Chunks, area.series.0, area.windows.0);
-        let mut walk = Walk::between(&snapshot, first, after(&raw.section(Section::Chunks)), false);
-        while let Some(item) = walk.next()? {
-            let Ok((at, _)) = item else { continue };
-            let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
-            let Some((series, window, _)) = numbers else { continue };
-            if series > area.series.1 {
-                break;
-            }
-            if area.holds(series, window) {
-                let stale = stale_key(raw, Tier::Minute, window, series);
-                let mut state = self.state.write();
-                state.stale.insert(stale);
-                state.damage.unwritten_stale.insert(stale);
-            }
-        }
-        Ok(())
+fn quarantine_lost_section(
+    writing: &Writing<'_>,
+    key: PartitionKey,
+    section: Section,
+    lost: &Lost,
+) -> Result<(), EngineError> {
+    let prefix = key.section(section);
+    let end = after(&prefix);
+    if lost.to <= prefix || end <= lost.from {
+        return Ok(());
     }
+    let from = lost.from.clone().max(prefix);
+    let to = lost.to.clone().min(end);
+    let area = area_between(key, section, &from, &to);
+    let what = lost.what.as_str();
+    let is_raw = key.tier == Tier::Raw;
+    match section {
+        Section::Chunks | Section::Events if is_raw => {
+            writing.state_mut().add_damage(key, area, what);
+        }
+        Section::Head if is_raw => writing.state_mut().quarantine_in_all_tiers(key.in_tier(Tier::Minute), area, what),
+        Section::Windows if key.tier == Tier::Minute => quarantine_lost_minutes(writing, key, area, what)?,
+        Section::Windows if !is_raw => {
+            writing.state_mut().add_damage(key, area, what);
+        }
+        Section::Series | Section::Dictionary | Section::DroppedNames if !is_raw => {
+            let stored = stored_times(writing, key)?;
+            writing.state_mut().quarantine_partition(key, what, &stored);
+            replace_partition(writing, key)?;
+        }
+        // A retry of a batch whose ID was lost counts twice.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Quarantines an area of minutes whose keys were lost. Those that have readable chunks are made again from them.
+fn quarantine_lost_minutes(store: &Store, key: PartitionKey, area: Area, what: &str) -> Result<(), EngineError> {
+    let raw = key.in_tier(Tier::Raw);
+    {
+        let mut state = store.state_mut();
+        let is_raw_gone = raw.end_ns() <= state.horizons.horizon_ns(Tier::Raw, raw.class);
+        if is_raw_gone || state.damage.areas_of(raw).any(|damaged| damaged.overlaps(area)) {
+            state.add_damage(key, area, what);
+        }
+        if is_raw_gone {
+            return Ok(());
+        }
+    }
+    let snapshot = store.database().snapshot();
+    let first = raw.series_window(Section::Chunks, area.series.0, area.windows.0);
+    let mut walk = Walk::between(&snapshot, first, after(&raw.section(Section::Chunks)), false);
+    while let Some(item) = walk.next()? {
+        let Ok((at, _)) = item else { continue };
+        let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+        let Some((series, window, _)) = numbers else { continue };
+        if series > area.series.1 {
+            break;
+        }
+        if area.holds(series, window) {
+            let stale = stale_key(raw, Tier::Minute, window, series);
+            let mut state = store.state_mut();
+            state.stale.insert(stale);
+            state.damage.make_stale(stale);
+        }
+    }
+    Ok(())
 }

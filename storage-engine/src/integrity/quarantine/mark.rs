@@ -22,19 +22,20 @@ impl State {
     /// are made again.
     pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
         let NewDamage { key, area, what, skipped } = found;
-        if !self.existing.contains(key) {
+        if !self.partitions.exists(key) {
             // The partition has been dropped since.
             return false;
         }
         let is_skipped = skipped.as_ref().is_some_and(|key| self.damage.skip(key));
-        let is_kept = || self.horizon_ns(Tier::Raw, key.class) < key.end_ns();
+        let is_kept = || self.horizons.horizon_ns(Tier::Raw, key.class) < key.end_ns();
         if key.tier == Tier::Minute && area.is_value() && !self.damage.has_damaged_definitions(*key) && is_kept() {
-            let (series, window) = (area.series.0, area.windows.0);
+            let series = area.series.0;
+            let window = area.windows.0;
             let stale = StaleKey { tier: Tier::Minute, class: key.class, window, tenant: key.tenant, series };
             let raw = self.damage.touches(key.in_tier(Tier::Raw), series, area.windows);
             if !raw && self.stale.insert(stale) {
-                self.damage.damaged_reads += 1;
-                self.damage.unwritten_stale.insert(stale);
+                self.damage.count_read();
+                self.damage.make_stale(stale);
                 return true;
             }
         }
@@ -44,12 +45,12 @@ impl State {
     /// Adds an area. Its partition counts as existing from then on, even without any other data, so that queries report
     /// the damage.
     pub(crate) fn add_damage(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
-        if key.end_ns() <= self.horizon_ns(key.tier, key.class) {
+        if key.end_ns() <= self.horizons.horizon_ns(key.tier, key.class) {
             return false;
         }
-        self.existing.insert(key);
+        self.partitions.add(key);
         if key.tier == Tier::Raw {
-            self.existing.insert(key.in_tier(Tier::Minute));
+            self.partitions.add(key.in_tier(Tier::Minute));
         }
         self.damage.add(key, area, what)
     }
@@ -57,7 +58,7 @@ impl State {
     /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet
     /// summed from it.
     pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, stored: &StoredTimes) -> bool {
-        if self.loaded.contains_key(&key) {
+        if self.partitions.loaded(&key).is_some() {
             // Its definitions are in memory.
             return false;
         }
@@ -70,11 +71,9 @@ impl State {
         }
         let mut lost_ns: BTreeSet<i64> = in_head.iter().map(|&window| Tier::Raw.window_end_ns(window)).collect();
         let stale: Vec<StaleKey> = self.stale.iter().filter(|stale| stale.is_made_of(key)).copied().collect();
-        for key in stale {
-            lost_ns.insert(numbered(key.tier).window_end_ns(key.window));
-            // Its source cannot be read, so it would be tried again and again.
-            self.stale.remove(&key);
-        }
+        lost_ns.extend(stale.iter().map(|stale| numbered(stale.tier).window_end_ns(stale.window)));
+        // Their source cannot be read, so they would be tried again and again.
+        self.stale.remove(&stale);
         let coarser = std::iter::successors(key.tier.coarser(), |tier| tier.coarser());
         for tier in coarser {
             for &end_ns in &lost_ns {

@@ -25,7 +25,8 @@ pub(crate) struct PartDamage {
 impl PartDamage {
     pub(crate) fn of(damage: &Damage, key: PartitionKey) -> Self {
         let raw = if key.tier == Tier::Minute { damage.areas_of(key.in_tier(Tier::Raw)).collect() } else { Vec::new() };
-        let (windows, has_damaged_definitions) = (damage.areas_of(key).collect(), damage.has_damaged_definitions(key));
+        let windows = damage.areas_of(key).collect();
+        let has_damaged_definitions = damage.has_damaged_definitions(key);
         Self { windows, raw, has_damaged_definitions, skipped: Arc::clone(damage.skipped()) }
     }
 
@@ -67,7 +68,8 @@ impl PartDamage {
             for area in areas {
                 let time = area.time(tier);
                 let is_planned = planned.iter().any(|one| time.start_ns < one.end_ns && one.start_ns < time.end_ns);
-                let (start_ns, end_ns) = (time.start_ns.max(first.start_ns), time.end_ns.min(last.end_ns));
+                let start_ns = time.start_ns.max(first.start_ns);
+                let end_ns = time.end_ns.min(last.end_ns);
                 if is_planned && concerns(area.series, end_ns) {
                     missing.push(Missing { window: Window { start_ns, end_ns }, finest: tier, is_damaged: true });
                 }

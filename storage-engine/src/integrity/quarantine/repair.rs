@@ -17,7 +17,7 @@ use rocksdb::{DB, LiveFile, WriteBatch};
 
 use crate::Config;
 use crate::database::key;
-use crate::database::{self, Item, unlogged};
+use crate::database::{self, Item, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 
@@ -88,7 +88,8 @@ pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError
 
 /// Completes a repair that was interrupted, or undoes it.
 fn finish(directory: &Path) -> io::Result<()> {
-    let (old, new) = (beside(directory, ".damaged"), beside(directory, ".repaired"));
+    let old = beside(directory, ".damaged");
+    let new = beside(directory, ".repaired");
     if !directory.exists() && old.exists() {
         fs::rename(if new.join(COMPLETE).exists() { &new } else { &old }, directory)?;
     }
@@ -109,7 +110,8 @@ fn remove(file: &Path) -> io::Result<()> {
 
 fn rebuild(config: &Config, numbers: &[u64]) -> Result<(), EngineError> {
     let directory = &config.directory;
-    let (replaced, new) = (beside(directory, ".damaged"), beside(directory, ".repaired"));
+    let replaced = beside(directory, ".damaged");
+    let new = beside(directory, ".repaired");
     let mut options = database::options(config);
     // Also a file that cannot be opened must not keep the database from opening.
     options.set_paranoid_checks(false);
@@ -279,9 +281,9 @@ pub(crate) struct Lost {
 }
 
 /// Key ranges that repairs lost and that are not quarantined yet, with the keys of their records.
-pub(crate) fn read_lost(database: &DB) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
+pub(crate) fn read_lost(snapshot: &Snapshot<'_>) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
     let mut lost = Vec::new();
-    for item in database::scan(database, &key::losses()) {
+    for item in database::scan(snapshot, &key::losses()) {
         let (at, value) = item?;
         let note = crate::database::frame::open(&at, &value)?;
         let Some((length, rest)) = note.split_first_chunk::<4>() else { continue };
@@ -314,7 +316,8 @@ mod tests {
         for is_complete in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("state");
-            let (old, new) = (beside(&state, ".damaged"), beside(&state, ".repaired"));
+            let old = beside(&state, ".damaged");
+            let new = beside(&state, ".repaired");
             fs::create_dir(&old).unwrap();
             fs::create_dir(&new).unwrap();
             fs::write(old.join("which"), "old").unwrap();

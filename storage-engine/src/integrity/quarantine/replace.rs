@@ -1,17 +1,14 @@
-//! Replacement of a partition whose definitions are damaged: its values are moved to other keys, and an empty partition
-//! begins under the old keys, so that new samples of its time can be stored.
+//! Replacing a partition whose definitions are damaged: its values are moved to keys of their own, and an empty
+//! partition begins under the old keys, so that new samples of its time are stored.
 //!
 //! Nothing reads the moved values. They are deleted when their time expires, or with a deletion of any of it.
 
-use std::sync::Arc;
-
-use parking_lot::RwLock;
 use proto::Tier;
 use rocksdb::WriteBatch;
 
 use crate::database::key::{self, PartitionKey, Section, StaleKey};
-use crate::database::{self, Snapshot, unlogged};
-use crate::engine::Engine;
+use crate::database::{self, Snapshot};
+use crate::engine::store::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::repair::file_named;
@@ -20,112 +17,90 @@ use crate::memory::partition::Partition;
 /// Bytes of values that are written at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-impl Engine {
-    /// Does the same as [`Engine::partition`], but replaces a partition whose definitions are damaged. The caller must
-    /// not hold `writing`.
-    pub(crate) fn partition_or_replacement(
-        &self,
-        key: PartitionKey,
-    ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
-        loop {
-            match self.partition(key) {
-                Err(EngineError::Quarantined { .. }) => {
-                    let _writing = self.writing.lock();
-                    self.replace_partition(key).inspect_err(|error| self.note_error(error))?;
-                }
-                partition => return partition,
-            }
+/// Replaces a partition by an empty one if its definitions are damaged. The key is of minutes, hours or days; the
+/// raw samples of the same time are moved with the minutes.
+pub(crate) fn replace_partition(writing: &Writing<'_>, key: PartitionKey) -> Result<(), EngineError> {
+    if !writing.state().damage.has_damaged_definitions(key) {
+        // Another thread has replaced it.
+        return Ok(());
+    }
+    let mut batch = WriteBatch::default();
+    let snapshot = writing.database().snapshot();
+    for range in ranges(key) {
+        copy_to_quarantine(writing, &snapshot, range, &mut batch)?;
+    }
+    begin_replacement(writing, key, batch)
+}
+
+fn copy_to_quarantine(
+    writing: &Writing<'_>,
+    snapshot: &Snapshot<'_>,
+    (from, end): (Vec<u8>, Vec<u8>),
+    batch: &mut WriteBatch,
+) -> Result<(), EngineError> {
+    let mut walk = Walk::between(snapshot, from, end, false);
+    while let Some(item) = walk.next()? {
+        let Ok((at, value)) = item else { continue };
+        batch.put(key::quarantined(&at), value);
+        if batch.size_in_bytes() >= PIECE_BYTES {
+            writing.write(std::mem::take(batch))?;
         }
     }
+    Ok(())
+}
 
-    /// Replaces a partition by an empty one if its definitions are damaged. The key is of minutes, hours or days; the
-    /// raw samples of the same time are moved with the minutes. The caller holds `writing`.
-    pub(crate) fn replace_partition(&self, key: PartitionKey) -> Result<(), EngineError> {
-        if !self.state.read().damage.has_damaged_definitions(key) {
-            // Another thread has replaced it.
-            return Ok(());
-        }
-        let mut batch = WriteBatch::default();
-        let snapshot = self.database.snapshot();
-        for range in ranges(key) {
-            self.copy_to_quarantine(&snapshot, range, &mut batch)?;
-        }
-        self.begin_replacement(key, batch)
+/// Drops the values of a partition whose definitions are damaged, and begins an empty one under its keys. Its areas
+/// stay, and so do the IDs of batches: a retry counts once.
+fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteBatch) -> Result<(), EngineError> {
+    // Values of the new partition are written to files with larger numbers.
+    let files = writing.database().live_files()?;
+    let newest = files.iter().filter_map(|file| file_named(&file.name)).max().unwrap_or_default();
+    put_marker(key, newest, &mut batch);
+    for (from, end) in ranges(key) {
+        batch.delete_range(from, end);
     }
+    let is_of_partition = |stale: &StaleKey| stale.is_made_of(key);
+    let stored = database::read_stale(&writing.database().snapshot())?;
+    stored.iter().filter(|stale| is_of_partition(stale)).for_each(|stale| batch.delete(stale.bytes()));
+    let shared = writing.tenant_dictionary(key.tenant);
+    let mut state = writing.state_mut();
+    let damage = state.damage.unwritten();
+    damage.write(&mut batch);
+    writing.write(batch)?;
+    state.damage.wrote(&damage);
+    state.stale.retain(|stale| !is_of_partition(stale));
+    state.damage.replace(key, newest);
+    state.partitions.forget(&key);
+    // Numbers that were read of it mean nothing any more.
+    state.partitions.count_drop();
+    // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
+    let generation = shared.read().generation();
+    state.partitions.keep(Partition::new(key, generation));
+    Ok(())
+}
 
-    fn copy_to_quarantine(
-        &self,
-        snapshot: &Snapshot<'_>,
-        (from, end): (Vec<u8>, Vec<u8>),
-        batch: &mut WriteBatch,
-    ) -> Result<(), EngineError> {
-        let mut walk = Walk::between(snapshot, from, end, false);
-        while let Some(item) = walk.next()? {
-            let Ok((at, value)) = item else { continue };
-            batch.put(key::quarantined(&at), value);
-            if batch.size_in_bytes() >= PIECE_BYTES {
-                self.database.write_opt(std::mem::take(batch), &unlogged())?;
-            }
-        }
-        Ok(())
+/// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
+/// calls this for the partitions of its time, because it is unknown which of their series match.
+pub(crate) fn drop_damaged_partitions(
+    writing: &Writing<'_>,
+    is_touched: impl Fn(&PartitionKey) -> bool,
+) -> Result<(), EngineError> {
+    let (damaged, replaced) = {
+        let state = writing.state();
+        let damaged: Vec<_> = state.damage.without_definitions().filter(|key| is_touched(key)).collect();
+        let replaced: Vec<_> = state.damage.replaced().filter(|(key, _)| is_touched(key)).collect();
+        (damaged, replaced)
+    };
+    for key in damaged {
+        begin_replacement(writing, key, WriteBatch::default())?;
     }
-
-    /// Drops the values of a partition whose definitions are damaged, and begins an empty one under its keys. Its areas
-    /// stay, and so do the IDs of batches: a retry counts once.
-    fn begin_replacement(&self, key: PartitionKey, mut batch: WriteBatch) -> Result<(), EngineError> {
-        // Values of the new partition are written to files with larger numbers.
-        let files = self.database.live_files()?;
-        let newest = files.iter().filter_map(|file| file_named(&file.name)).max().unwrap_or_default();
+    let mut batch = WriteBatch::default();
+    for (key, newest) in replaced {
+        delete_quarantined(key, &mut batch);
+        // An entry may still rely on definitions that the old partition had.
         put_marker(key, newest, &mut batch);
-        for (from, end) in ranges(key) {
-            batch.delete_range(from, end);
-        }
-        let is_of_partition = |stale: &StaleKey| stale.is_made_of(key);
-        let stored = database::read_stale(&self.database.snapshot())?;
-        stored.iter().filter(|stale| is_of_partition(stale)).for_each(|stale| batch.delete(stale.bytes()));
-        let shared = self.tenant_dictionary(key.tenant);
-        let mut state = self.state.write();
-        let damage = state.damage.unwritten();
-        damage.write(&mut batch);
-        self.database.write_opt(batch, &unlogged())?;
-        state.damage.wrote(&damage);
-        state.stale.retain(|stale| !is_of_partition(stale));
-        state.damage.unwritten_stale.retain(|stale| !is_of_partition(stale));
-        state.forget(&key);
-        state.damage.replaced(key);
-        // Numbers that were read of it mean nothing any more.
-        state.drops += 1;
-        state.replaced.insert(key, newest);
-        let generation = shared.read().generation();
-        state.keep(Partition::new(key, generation));
-        Ok(())
     }
-
-    /// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
-    /// calls this for the partitions of its time, because it is unknown which of their series match. The caller holds
-    /// `writing`.
-    pub(crate) fn drop_damaged_partitions(
-        &self,
-        is_touched: impl Fn(&PartitionKey) -> bool,
-    ) -> Result<(), EngineError> {
-        let (damaged, replaced) = {
-            let state = self.state.read();
-            let damaged: Vec<_> = state.damage.without_definitions().filter(|key| is_touched(key)).collect();
-            let replaced: Vec<_> =
-                state.replaced.iter().filter(|(key, _)| is_touched(key)).map(|(key, newest)| (*key, *newest)).collect();
-            (damaged, replaced)
-        };
-        for key in damaged {
-            self.begin_replacement(key, WriteBatch::default())?;
-        }
-        let mut batch = WriteBatch::default();
-        for (key, newest) in replaced {
-            delete_quarantined(key, &mut batch);
-            // An entry may still rely on definitions that the old partition had.
-            put_marker(key, newest, &mut batch);
-        }
-        Ok(self.database.write_opt(batch, &unlogged())?)
-    }
+    writing.write(batch)
 }
 
 /// Key ranges of a partition of minutes, hours or days. Those of minutes include the raw samples of the same time, but
@@ -140,8 +115,8 @@ fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     ranges
 }
 
-/// Records that a partition was replaced. `newest` is the number of the newest table file that may have values of the
-/// old one.
+/// Records that a partition was replaced. `newest` is the number of the newest table file that the old one may have
+/// values in.
 fn put_marker(key: PartitionKey, newest: u64, batch: &mut WriteBatch) {
     database::put(batch, &key::quarantined(&key.prefix()), &newest.to_be_bytes());
 }

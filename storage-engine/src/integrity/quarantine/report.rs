@@ -1,4 +1,4 @@
-//! Reports of damage to operators: the damaged windows, and their number.
+//! Reporting damage to operators: the damaged windows, and how many there are.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -6,10 +6,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use proto::{Tier, Window};
 
 use crate::database::key::{PartitionKey, Section, two_numbers};
-use crate::engine::Engine;
+use crate::engine::store::Store;
 use crate::integrity::quarantine::area::Area;
 
-/// A time range whose stored samples or sums are damaged. Responses that overlap it report it.
+/// A time range whose stored samples or sums are damaged. Answers that touch it report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedWindow {
     /// Tier of the values.
@@ -51,48 +51,44 @@ fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
         let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(time_ns).unwrap_or_default());
         humantime::format_rfc3339_seconds(time).to_string()
     };
-    let (start, end) = (time(window.start_ns), time(window.end_ns));
+    let start = time(window.start_ns);
+    let end = time(window.end_ns);
     format!("tier {}, tenant {tenant:?}, {series}, from {start} to {end}", tier.name())
 }
 
-impl Engine {
-    /// Describes the tier, tenant, series and time of a key; `None` if the key belongs to no partition.
-    pub(crate) fn describe_key(&self, key: &[u8]) -> Option<String> {
-        let partition = PartitionKey::of_key(key)?;
-        let tenant = self.tenant_name(partition.tenant);
-        let whole = Window { start_ns: partition.start_ns(), end_ns: partition.end_ns() };
-        let all = || Some(describe(partition.tier, tenant.as_str(), whole, "all series"));
-        let Some((section, rest)) = PartitionKey::section_of(key) else { return all() };
-        let Some((first, second, _)) = two_numbers(rest) else { return all() };
-        let (series, window) = match section {
-            Section::Head => (second, first),
-            Section::Chunks | Section::Events | Section::Windows => (first, second),
-            Section::BatchIds | Section::Series | Section::Dictionary | Section::DroppedNames => return all(),
-        };
-        let window = Area::value(series, window).time(partition.tier);
-        Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))
-    }
+/// Describes the tier, tenant, series and time of a key. `None`: the key is not of a partition.
+pub(crate) fn describe_key(store: &Store, key: &[u8]) -> Option<String> {
+    let partition = PartitionKey::of_key(key)?;
+    let tenant = store.tenant_name(partition.tenant);
+    let whole = Window { start_ns: partition.start_ns(), end_ns: partition.end_ns() };
+    let all = || Some(describe(partition.tier, tenant.as_str(), whole, "all series"));
+    let Some((section, rest)) = PartitionKey::section_of(key) else { return all() };
+    let Some((first, second, _)) = two_numbers(rest) else { return all() };
+    let (series, window) = match section {
+        Section::Head => (second, first),
+        Section::Chunks | Section::Events | Section::Windows => (first, second),
+        Section::BatchIds | Section::Series | Section::Dictionary | Section::DroppedNames => return all(),
+    };
+    let window = Area::value(series, window).time(partition.tier);
+    Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))
+}
 
-    /// All known damage, by tier and time.
-    pub fn damaged_windows(&self) -> Vec<DamagedWindow> {
-        let state = self.state.read();
-        let name = |id: u32| {
-            let found = state.tenants.iter().find(|(_, of)| **of == id);
-            found.map(|(name, _)| name.as_str().to_owned()).unwrap_or_default()
-        };
-        let damaged = |(key, area, what): (PartitionKey, Area, &str)| DamagedWindow {
-            tier: key.tier,
-            tenant: name(key.tenant),
-            window: area.time(key.tier),
-            series: area.some_series(),
-            what: what.to_owned(),
-        };
-        state.damage.iter().map(damaged).collect()
-    }
+/// All known damage, by tier and time.
+pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
+    let state = store.state();
+    let name = |number: u32| state.tenants.name(number).map(|name| name.as_str().to_owned()).unwrap_or_default();
+    let damaged = |(key, area, what): (PartitionKey, Area, &str)| DamagedWindow {
+        tier: key.tier,
+        tenant: name(key.tenant),
+        window: area.time(key.tier),
+        series: area.some_series(),
+        what: what.to_owned(),
+    };
+    state.damage.iter().map(damaged).collect()
+}
 
-    /// Counts of damage.
-    pub fn damage_counts(&self) -> DamageCounts {
-        let state = self.state.read();
-        DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads }
-    }
+/// Counts of damage.
+pub(crate) fn damage_counts(store: &Store) -> DamageCounts {
+    let state = store.state();
+    DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads() }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use proto::Tier;
 
-use crate::database::key::StaleKey;
 use crate::engine::state::State;
 
 /// Windows of each tier that are not exact.
@@ -22,7 +21,9 @@ pub(super) struct Stale {
 impl Stale {
     pub(super) fn of(state: &State, tenant: u32, class: u8) -> Self {
         let mut stale = Self::default();
-        for (key, partition) in state.loaded.iter().filter(|(key, _)| key.tenant == tenant && key.class == class) {
+        for (key, partition) in
+            state.partitions.all_loaded().filter(|(key, _)| key.tenant == tenant && key.class == class)
+        {
             if key.tier == Tier::Minute {
                 stale.chunks.extend(partition.read().head.windows());
             }
@@ -30,24 +31,12 @@ impl Stale {
         for (tier, windows) in
             [(Tier::Minute, &mut stale.chunks), (Tier::Hour, &mut stale.hours), (Tier::Day, &mut stale.days)]
         {
-            // Seeks from window to window, because each may be stale for a large number of series.
-            let mut from = StaleKey { tier, class, window: 0, tenant, series: 0 };
-            while let Some(key) = state.stale.range(from..).next().filter(|key| (key.tier, key.class) == (tier, class))
-            {
-                if key.tenant == tenant {
-                    windows.insert(key.window);
-                }
-                from = match (key.tenant < tenant, key.window.checked_add(1)) {
-                    (true, _) => StaleKey { window: key.window, ..from },
-                    (false, Some(window)) => StaleKey { window, ..from },
-                    (false, None) => break,
-                };
-            }
+            windows.extend(state.stale.windows_of(tier, class, tenant));
         }
         for (key, area, _) in state.damage.iter().filter(|(key, ..)| (key.tenant, key.class) == (tenant, class)) {
             let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
             let Some(finer) = Tier::from_number(key.tier.number().wrapping_sub(1)) else { continue };
-            let horizon_ns = state.horizon_ns(finer, class);
+            let horizon_ns = state.horizons.horizon_ns(finer, class);
             let windows =
                 (area.windows.0..=area.windows.1).filter(|&window| numbered.window_start_ns(window) >= horizon_ns);
             stale.damaged[usize::from(finer.number())].extend(windows);

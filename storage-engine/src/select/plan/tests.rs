@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::database::key::StaleKey;
+use crate::engine::state::horizons::Horizons;
 
 const DAY_NS: i64 = 86_400_000_000_000;
 /// 2026-09-21T00:00:00Z.
@@ -13,7 +14,7 @@ fn state(days: i64) -> State {
     for tier in Tier::ALL {
         let mut time_ns = T0 + 1;
         while time_ns <= T0 + days * DAY_NS {
-            state.existing.insert(PartitionKey::of(tier, 0, 1, time_ns));
+            state.partitions.add(PartitionKey::of(tier, 0, 1, time_ns));
             time_ns += tier.partition_ns().min(DAY_NS);
         }
     }
@@ -97,7 +98,7 @@ fn a_month_with_unaligned_edges_reads_few_windows() {
 fn edges_are_reported_missing_after_finer_tiers_were_dropped() {
     let mut state = state(40);
     for tier in [Tier::Raw, Tier::Minute] {
-        state.expired.insert((tier, 0), T0 + 20 * DAY_NS);
+        state.horizons.expire(tier, 0, T0 + 20 * DAY_NS);
     }
     let start = T0 + DAY_NS + 1;
     let range = Window::between(&[start, T0 + 30 * DAY_NS]);
@@ -111,7 +112,8 @@ fn edges_are_reported_missing_after_finer_tiers_were_dropped() {
     let MissingRange { holder, missing, .. } = raw_only.missing[0];
     assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
     // Two tiers hold this time, so it is two ranges.
-    state.expired.insert((Tier::Minute, 0), T0 + 10 * DAY_NS);
+    let expired = [((Tier::Raw, 0), T0 + 20 * DAY_NS), ((Tier::Minute, 0), T0 + 10 * DAY_NS)];
+    state.horizons = Horizons::stored(expired.into());
     let both = super::plan(&state, 1, &range, Tiers::RAW);
     let holders: Vec<_> = both.missing.iter().map(|range| (range.holder, range.missing.window.end_ns)).collect();
     assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
@@ -130,7 +132,7 @@ fn time_between_two_buckets_is_neither_read_nor_missing() {
     let five_of_each_day: Vec<Window> = (1..30).map(|day| minutes(day * 1440 - 5, day * 1440)).collect();
     let read = plan(&state, 1, &five_of_each_day, Tiers::ALL).windows_read;
     assert_eq!(read, WindowsRead { minutes: 29 * 5, ..WindowsRead::default() });
-    state.expired.insert((Tier::Raw, 0), T0 + DAY_NS);
+    state.horizons.expire(Tier::Raw, 0, T0 + DAY_NS);
     let plan = plan(&state, 1, &[minutes(0, 1), minutes(1439, 1441)], Tiers::RAW);
     let missing: Vec<Window> = plan.missing.iter().map(|range| range.missing.window).collect();
     assert_eq!(missing, [minutes(0, 1), minutes(1439, 1440)]);

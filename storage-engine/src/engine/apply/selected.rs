@@ -1,0 +1,71 @@
+//! Series that a deletion selects.
+
+use proto::entry::Deletion;
+use proto::{Tier, Window};
+
+use crate::database::key::PartitionKey;
+use crate::engine::store::Store;
+use crate::error::EngineError;
+use crate::memory::dropped_name::DroppedName;
+use crate::memory::matcher::{ReadyMatcher, on_series};
+
+/// Series to delete from.
+#[derive(Clone, Copy)]
+pub(crate) struct Selected {
+    /// Partition that is deleted from.
+    pub(crate) key: PartitionKey,
+    pub(crate) series: u32,
+    pub(crate) is_gauge: bool,
+}
+
+/// Returns the partitions to delete from: raw samples, and coarser tiers if the finer one was dropped. Other
+/// windows are summed up again.
+pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<PartitionKey> {
+    let state = store.state();
+    let tenant = state.tenants.number(&deletion.tenant);
+    let Window { start_ns, end_ns } = deletion.window;
+    let is_touched = |key: &&PartitionKey| {
+        let finer = Tier::from_number(key.tier.number().wrapping_sub(1));
+        let gone_ns = finer.map_or(i64::MAX, |finer| state.horizons.horizon_ns(finer, key.class));
+        Some(key.tenant) == tenant && key.overlaps(start_ns, end_ns) && start_ns < gone_ns && key.start_ns() < gone_ns
+    };
+    state.partitions.existing().iter().filter(is_touched).copied().collect()
+}
+
+/// Returns the matching series, or as the inner error the index of the first undecided matcher. A matcher is
+/// undecided if the tier dropped its label, or if samples have it as an attribute.
+pub(crate) fn selected_in(
+    store: &Store,
+    key: PartitionKey,
+    matchers: &[ReadyMatcher],
+) -> Result<Result<Vec<Selected>, usize>, EngineError> {
+    let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
+    let partition = match store.partition(named) {
+        Ok(Some(partition)) => partition,
+        Ok(None) => return Ok(Ok(Vec::new())),
+        // The partition is dropped as a whole, because its series cannot be matched.
+        Err(error) if error.is_damage() => return Ok(Ok(Vec::new())),
+        Err(error) => return Err(error),
+    };
+    let partition = partition.read();
+    let is_undecided = |name: &str| {
+        partition.is_attribute(name)
+            || partition.dropped_names().any(|left_out| match left_out {
+                DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
+            })
+    };
+    let mut selected = Vec::new();
+    let mut undecided = None;
+    for series in partition.index.matching(matchers, is_undecided) {
+        let labels = partition.series.get_index(series as usize);
+        let Some(absent) = labels.and_then(|(_, labels)| on_series(matchers, labels)) else { continue };
+        if let Some(undecided_by) = absent.iter().find(|matcher| is_undecided(&matcher.name)) {
+            // The first matcher over all series: their order depends on when this replica rolled them up.
+            let index = matchers.iter().position(|matcher| std::ptr::eq(matcher, *undecided_by)).unwrap_or_default();
+            undecided = Some(undecided.map_or(index, |first: usize| first.min(index)));
+        } else if absent.iter().all(|matcher| matcher.accepts("")) {
+            selected.push(Selected { key, series, is_gauge: partition.is_gauge(series) });
+        }
+    }
+    Ok(undecided.map_or(Ok(selected), Err))
+}

@@ -1,0 +1,35 @@
+//! Clock of a shard: the times that entries and the node gave it. The shard itself reads no clock.
+
+/// Times given to a shard, in nanoseconds since 1970. They never go back.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    entries_ns: i64,
+    passed_ns: i64,
+}
+
+impl Clock {
+    /// Creates a clock at the time of the last applied entry.
+    pub(crate) fn at(entries_ns: i64) -> Self {
+        Self { entries_ns, passed_ns: 0 }
+    }
+
+    /// Returns the largest `proposed_at_ns` of the applied entries: the only clock for applying entries.
+    pub(crate) fn entries_ns(&self) -> i64 {
+        self.entries_ns
+    }
+
+    /// Returns the clock for sealing and rolling up, which change no response.
+    pub(crate) fn sealing_ns(&self) -> i64 {
+        self.entries_ns.max(self.passed_ns)
+    }
+
+    /// Advances the clock for applying entries.
+    pub(crate) fn apply(&mut self, now_ns: i64) {
+        self.entries_ns = self.entries_ns.max(now_ns);
+    }
+
+    /// Advances the clock for sealing.
+    pub(crate) fn pass(&mut self, now_ns: i64) {
+        self.passed_ns = self.passed_ns.max(now_ns);
+    }
+}

@@ -1,0 +1,277 @@
+//! Partitions of a shard: those that exist, those in memory, and the tenants' dictionaries that they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use proto::Samples;
+
+use crate::database::key::PartitionKey;
+use crate::memory::footprint::MemoryTotal;
+use crate::memory::head::{Head, HeadSize};
+use crate::memory::partition::Partition;
+use crate::memory::tenant_dictionary::TenantDictionary;
+
+/// Most partitions without new samples that are kept in memory for queries. Beyond it, a quarter is evicted at once, so
+/// that a query of many partitions does not evict for each of them.
+const IDLE_PARTITIONS_MAX: usize = 64;
+
+/// Partition in memory, shared with the queries that read it.
+pub(crate) type SharedPartition = Arc<RwLock<Partition>>;
+
+/// Tenant's dictionary, shared by the tenant's partitions in memory.
+pub(crate) type SharedDictionary = Arc<RwLock<TenantDictionary>>;
+
+/// Partitions of a shard.
+///
+/// Lock order: the state, a tenant's dictionary, then partitions in the order of their keys, so finer tiers first.
+#[derive(Debug, Default)]
+pub(crate) struct Partitions {
+    /// All existing partitions, in memory or not.
+    existing: BTreeSet<PartitionKey>,
+    /// Partitions in memory. Raw samples are in the partition of their minutes.
+    loaded: BTreeMap<PartitionKey, SharedPartition>,
+    dictionaries: BTreeMap<u32, SharedDictionary>,
+    /// Last generation of any dictionary.
+    generations: u64,
+    /// Size of the heads of all partitions in memory.
+    head: HeadSize,
+    /// Number of times that partitions were dropped. If it changed during a read, the data may belong to a dropped
+    /// partition.
+    drops: u64,
+    /// Memory of tenants' dictionaries and partitions, including those that only a query still holds.
+    definitions: MemoryTotal,
+    /// Tenants whose dictionary may hold entries that no partition in memory needs.
+    outgrown: BTreeSet<u32>,
+}
+
+impl Partitions {
+    /// Creates partitions that are only in the database.
+    pub(crate) fn stored(existing: BTreeSet<PartitionKey>) -> Self {
+        // Generations of an earlier process are invalid in this one.
+        let generations = RandomState::new().build_hasher().finish() / 2;
+        Self { existing, generations, ..Self::default() }
+    }
+
+    /// Returns all existing partitions.
+    pub(crate) fn existing(&self) -> &BTreeSet<PartitionKey> {
+        &self.existing
+    }
+
+    /// Returns whether a partition exists.
+    pub(crate) fn exists(&self, key: &PartitionKey) -> bool {
+        self.existing.contains(key)
+    }
+
+    /// Records that a partition exists.
+    pub(crate) fn add(&mut self, key: PartitionKey) {
+        self.existing.insert(key);
+    }
+
+    /// Records that a partition no longer exists, and removes it from memory.
+    pub(crate) fn drop_partition(&mut self, key: &PartitionKey) {
+        self.existing.remove(key);
+        self.forget(key);
+    }
+
+    /// Returns the number of times that partitions were dropped.
+    pub(crate) fn drops(&self) -> u64 {
+        self.drops
+    }
+
+    /// Makes reads of partitions invalid that began before.
+    pub(crate) fn count_drop(&mut self) {
+        self.drops += 1;
+    }
+
+    /// Returns a partition, if it is in memory.
+    pub(crate) fn loaded(&self, key: &PartitionKey) -> Option<&SharedPartition> {
+        self.loaded.get(key)
+    }
+
+    /// Returns all partitions in memory, by key.
+    pub(crate) fn all_loaded(&self) -> impl Iterator<Item = (&PartitionKey, &SharedPartition)> {
+        self.loaded.iter()
+    }
+
+    /// Returns the size of all heads.
+    pub(crate) fn head_size(&self) -> HeadSize {
+        self.head
+    }
+
+    /// Changes the head of a partition in memory.
+    pub(crate) fn change_head(&mut self, partition: &mut Partition, change: impl FnOnce(&mut Head)) {
+        let before = partition.head.size();
+        change(&mut partition.head);
+        self.head += partition.head.size();
+        self.head -= before;
+    }
+
+    /// Adds samples by series to the head of a partition in memory.
+    pub(crate) fn add_samples(&mut self, partition: &mut Partition, samples: Vec<(u32, Samples)>, now_ns: i64) {
+        self.change_head(partition, |head| {
+            samples.into_iter().for_each(|(series, samples)| head.add(series, samples, now_ns));
+        });
+    }
+
+    /// Returns a tenant's dictionary, if it is in memory.
+    pub(crate) fn loaded_dictionary(&self, tenant: u32) -> Option<&SharedDictionary> {
+        self.dictionaries.get(&tenant)
+    }
+
+    /// Returns a tenant's dictionary.
+    pub(crate) fn dictionary(&mut self, tenant: u32) -> SharedDictionary {
+        let Self { dictionaries, generations, definitions, .. } = self;
+        let shared = dictionaries.entry(tenant).or_insert_with(|| {
+            *generations += 1;
+            let mut shared = TenantDictionary::new(*generations);
+            shared.count_in(definitions);
+            Arc::new(RwLock::new(shared))
+        });
+        Arc::clone(shared)
+    }
+
+    /// Returns the total memory of all definitions, which can be read without the lock.
+    pub(crate) fn definitions(&self) -> &MemoryTotal {
+        &self.definitions
+    }
+
+    /// Keeps a partition in memory, unless there is already one with this key. Returns the kept one.
+    pub(crate) fn keep(&mut self, mut partition: Partition) -> SharedPartition {
+        let Self { loaded, definitions, head, .. } = self;
+        let kept = loaded.entry(partition.key).or_insert_with(|| {
+            *head += partition.head.size();
+            partition.count_in(definitions);
+            Arc::new(RwLock::new(partition))
+        });
+        Arc::clone(kept)
+    }
+
+    /// Removes a partition from memory.
+    pub(crate) fn forget(&mut self, key: &PartitionKey) {
+        if let Some(partition) = self.loaded.remove(key) {
+            self.head -= partition.read().head.size();
+            self.outgrown.insert(key.tenant);
+        }
+    }
+
+    /// Evicts unused partitions until the others fit, those with the oldest times first: new samples and most queries
+    /// use the newest. A partition that a query uses stays, because new samples would go to a second copy that the
+    /// query does not see.
+    pub(crate) fn evict(&mut self, bytes_max: usize) {
+        let is_over = |partitions: &Self| partitions.definitions.bytes() > bytes_max;
+        if is_over(self) {
+            // Unneeded entries of tenants' dictionaries go before partitions that a query may need.
+            self.renew_dictionaries(true);
+        }
+        let is_over = is_over(self);
+        let count = self.loaded.len();
+        if !is_over && count <= IDLE_PARTITIONS_MAX {
+            return self.renew_dictionaries(false);
+        }
+        let bytes_left = if is_over { bytes_max / 4 * 3 } else { bytes_max };
+        let count_left = if count > IDLE_PARTITIONS_MAX { IDLE_PARTITIONS_MAX / 4 * 3 } else { count };
+        let mut oldest_first: Vec<PartitionKey> = self.loaded.keys().copied().collect();
+        oldest_first.sort_by_key(|key| key.end_ns());
+        let mut freed = 0;
+        for key in oldest_first {
+            // Entries of the tenant dictionary that only this partition needs are freed later, about as much again.
+            let bytes = self.definitions.bytes().saturating_sub(freed);
+            if self.loaded.len() <= 1 || (self.loaded.len() <= count_left && bytes <= bytes_left) {
+                break;
+            }
+            let Some(partition) = self.loaded.get(&key) else { continue };
+            let inner = partition.read();
+            if !inner.head.is_empty() || inner.has_unwritten() || Arc::strong_count(partition) > 1 {
+                continue;
+            }
+            freed += inner.memory_bytes();
+            drop(inner);
+            self.forget(&key);
+        }
+        self.renew_dictionaries(is_over);
+    }
+
+    /// Rebuilds tenants' dictionaries from the entries that partitions in memory need. `all`: every tenant dictionary
+    /// with unneeded entries. Otherwise, only those that doubled in size or that no partition needs. Takes long, and
+    /// blocks all other threads.
+    fn renew_dictionaries(&mut self, all: bool) {
+        let mut kept = BTreeSet::new();
+        for tenant in std::mem::take(&mut self.outgrown) {
+            let Some(shared) = self.dictionaries.get(&tenant).map(Arc::clone) else { continue };
+            let is_needed = self.loaded.keys().any(|key| key.tenant == tenant);
+            if is_needed && !all && !shared.read().has_doubled() {
+                kept.insert(tenant);
+                continue;
+            }
+            self.generations += 1;
+            let partitions: Vec<_> = self.loaded.iter().filter(|(key, _)| key.tenant == tenant).collect();
+            let mut shared = shared.write();
+            let mut partitions: Vec<_> = partitions.iter().map(|(_, partition)| partition.write()).collect();
+            shared.renew(self.generations, &mut partitions);
+        }
+        self.outgrown = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{Label, LabelSet, TenantId, Tier};
+
+    use super::*;
+
+    const TENANT: u32 = 0;
+
+    /// Adds a written partition of minutes, `number` partitions after the first, with a series that no other one has.
+    fn partition(partitions: &mut Partitions, number: u32, label_bytes: usize) {
+        let shared = partitions.dictionary(TENANT);
+        let mut shared = shared.write();
+        let key = PartitionKey::of(Tier::Minute, 0, TENANT, i64::from(number + 1) * Tier::Minute.partition_ns());
+        let mut partition = Partition::new(key, shared.generation());
+        let value = format!("{number}{}", "x".repeat(label_bytes));
+        let labels = LabelSet::new(vec![Label::new("pod", &value)]);
+        let fingerprint = labels.fingerprint(&TenantId::default_tenant());
+        partition.add_series(fingerprint, || shared.share_labels(Arc::new(labels)));
+        partition.wrote(partition.lengths());
+        shared.recount();
+        partitions.keep(partition);
+    }
+
+    #[test]
+    fn many_partitions_are_evicted_at_once_and_few_dictionaries_rebuilt() {
+        let mut partitions = Partitions::default();
+        for number in 0..1500 {
+            partition(&mut partitions, number, 10);
+            partitions.evict(usize::MAX);
+            assert!(partitions.loaded.len() <= IDLE_PARTITIONS_MAX);
+        }
+        assert!(partitions.loaded.len() >= IDLE_PARTITIONS_MAX / 4 * 3, "{}", partitions.loaded.len());
+        assert_eq!(partitions.generations, 1, "a small dictionary was rebuilt");
+        // 64 MiB of labels in total, few of which are needed.
+        for number in 1500..1564 {
+            partition(&mut partitions, number, 1 << 20);
+            partitions.evict(usize::MAX);
+        }
+        assert!(partitions.generations <= 4, "{} times", partitions.generations - 1);
+    }
+
+    #[test]
+    fn unneeded_definitions_are_evicted_before_loaded_partitions() {
+        let mut partitions = Partitions::default();
+        for number in 0..20 {
+            partition(&mut partitions, number, 1 << 20);
+        }
+        let first: Vec<PartitionKey> = partitions.loaded.keys().copied().take(18).collect();
+        first.iter().for_each(|key| partitions.forget(key));
+        assert!(partitions.definitions.bytes() > 18 << 20);
+        partitions.evict(10 << 20);
+        assert_eq!(partitions.loaded.len(), 2);
+        assert!(partitions.definitions.bytes() < 5 << 20, "{} bytes", partitions.definitions.bytes());
+        // A tenant without partitions uses no memory.
+        let rest: Vec<PartitionKey> = partitions.loaded.keys().copied().collect();
+        rest.iter().for_each(|key| partitions.forget(key));
+        partitions.evict(usize::MAX);
+        assert!(partitions.definitions.bytes() < 10_000, "{} bytes", partitions.definitions.bytes());
+    }
+}

@@ -1,0 +1,150 @@
+//! Store of a shard: its database, and its state in memory. Queries, entries and upkeep share it.
+
+pub(crate) mod state_database;
+pub(crate) mod write_lock;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use proto::TenantId;
+
+use crate::Config;
+use crate::database::Snapshot;
+use crate::database::key::PartitionKey;
+use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
+use crate::engine::state::{Found, State};
+use crate::engine::store::state_database::StateDatabase;
+use crate::error::EngineError;
+use crate::integrity::quarantine::found_damage::quarantine_partition;
+use crate::memory::footprint::MemoryTotal;
+use crate::memory::stored_partition::StoredPartition;
+
+/// Database and state of a shard.
+///
+/// Locks are taken in this order:
+/// 1. [`WriteLock`](write_lock::WriteLock): it is no part of the store. A function that has only a store cannot take
+///    it, and a function that writes to the database takes its guard, [`Writing`](write_lock::Writing).
+/// 2. `loading`: only [`Store::partition`] takes it.
+/// 3. The state.
+/// 4. A tenant's dictionary, then partitions in the order of their keys. The state hands them out.
+pub(crate) struct Store {
+    config: Config,
+    database: StateDatabase,
+    state: RwLock<State>,
+    /// Memory of the definitions.
+    definitions: MemoryTotal,
+    /// Held while a partition is read into memory, so that concurrent readers read it once.
+    loading: Mutex<()>,
+}
+
+impl Store {
+    /// Opens or creates the database, and reads its state. No partition is in memory yet.
+    pub(crate) fn open(config: Config) -> Result<Self, EngineError> {
+        let database = StateDatabase::open(&config)?;
+        let state = State::read(&database.snapshot())?;
+        let definitions = state.partitions.definitions().clone();
+        Ok(Self { config, database, state: RwLock::new(state), definitions, loading: Mutex::new(()) })
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn database(&self) -> &StateDatabase {
+        &self.database
+    }
+
+    /// Locks the state for reading.
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    /// Locks the state for a change.
+    pub(crate) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write()
+    }
+
+    /// Returns the approximate memory of dictionaries and series, in bytes. Takes no lock.
+    pub(crate) fn dictionary_bytes(&self) -> usize {
+        self.definitions.bytes()
+    }
+
+    /// Returns an existing partition of minutes, hours or days. Reads it from the database if it is not in memory.
+    pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<SharedPartition>, EngineError> {
+        if let Some(partition) = self.state.read().partitions.loaded(&key) {
+            return Ok(Some(Arc::clone(partition)));
+        }
+        let _loading = self.loading.lock();
+        loop {
+            let mut state = self.state.write();
+            match state.find(key)? {
+                Found::Loaded(partition) => return Ok(Some(partition)),
+                Found::Missing => return Ok(None),
+                Found::Stored => {}
+            }
+            let shared = state.partitions.dictionary(key.tenant);
+            let drops = state.partitions.drops();
+            let now_ns = state.clock.entries_ns();
+            drop(state);
+            // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
+            // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
+            // its place.
+            let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
+                let damaged_head = std::mem::take(&mut stored.damaged_head);
+                Ok((stored.into_partition(&mut shared.write())?, damaged_head))
+            });
+            let (partition, damaged_head) = match read {
+                Err(error) if error.is_damage() && self.state.read().partitions.drops() == drops => {
+                    return Err(quarantine_partition(self, key, &error));
+                }
+                // The partition was dropped meanwhile, with its files.
+                Err(error) if error.is_damage() => continue,
+                read => read?,
+            };
+            let mut state = self.state.write();
+            let is_current = shared.read().generation() == partition.generation;
+            if state.partitions.drops() == drops && is_current {
+                damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
+                let partition = state.partitions.keep(partition);
+                state.partitions.evict(self.config.idle_dictionary_bytes_max());
+                return Ok(Some(partition));
+            }
+        }
+    }
+
+    /// Returns an existing partition of minutes, hours or days for a caller that needs no dictionary. If it is not in
+    /// memory, it is read without its dictionary, which is most of it, and not kept.
+    pub(crate) fn outline(
+        &self,
+        key: PartitionKey,
+        snapshot: &Snapshot<'_>,
+    ) -> Result<Option<SharedPartition>, EngineError> {
+        match self.state.read().find(key)? {
+            Found::Loaded(partition) => return Ok(Some(partition)),
+            Found::Missing => return Ok(None),
+            Found::Stored => {}
+        }
+        match StoredPartition::outline(snapshot, key) {
+            Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
+            // A snapshot does not keep the files of partitions that were dropped meanwhile.
+            Err(error) if error.is_damage() && self.state.read().partitions.exists(&key) => {
+                Err(quarantine_partition(self, key, &error))
+            }
+            Err(error) if error.is_damage() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns a tenant's dictionary.
+    pub(crate) fn tenant_dictionary(&self, tenant: u32) -> SharedDictionary {
+        if let Some(shared) = self.state.read().partitions.loaded_dictionary(tenant) {
+            return Arc::clone(shared);
+        }
+        self.state.write().partitions.dictionary(tenant)
+    }
+
+    /// Returns the name of a tenant's number.
+    pub(crate) fn tenant_name(&self, number: u32) -> TenantId {
+        self.state.read().tenants.name(number).cloned().unwrap_or_else(TenantId::default_tenant)
+    }
+}

@@ -1,0 +1,149 @@
+//! The state database of a shard: reads, and whether its files are damaged. Writes need the guard of the write lock.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use proto::BatchId;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{BottommostLevelCompaction, CompactOptions, DB, DBPinnableSlice, LiveFile, WriteBatch};
+
+use crate::Config;
+use crate::database::key::PartitionKey;
+use crate::database::{self, Snapshot, unlogged};
+use crate::error::{EngineError, is_corruption};
+use crate::integrity::quarantine::damaged_files::DamagedFiles;
+use crate::integrity::quarantine::repair;
+use crate::memory::batch_ids;
+
+/// State database that is open.
+pub(crate) struct StateDatabase {
+    database: DB,
+    directory: PathBuf,
+    /// Nothing is compacted while there are some, because RocksDB refuses all writes after a compaction that read a
+    /// damaged block.
+    damaged_files: DamagedFiles,
+}
+
+impl StateDatabase {
+    /// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged
+    /// now.
+    pub(crate) fn open(config: &Config) -> Result<Self, EngineError> {
+        loop {
+            let failure = repair::repair(config)?;
+            match database::open(config, failure.is_some()) {
+                Err(EngineError::Database(error)) if is_corruption(&error) => {
+                    let number = repair::file_named(error.as_ref());
+                    let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
+                    if is_new.map_err(EngineError::Files)? != Some(true) {
+                        return Err(error.into());
+                    }
+                }
+                opened => {
+                    return Ok(Self {
+                        database: opened?,
+                        directory: config.directory.clone(),
+                        damaged_files: DamagedFiles::after_repair(failure),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Returns the database as of now.
+    pub(crate) fn snapshot(&self) -> Snapshot<'_> {
+        self.database.snapshot()
+    }
+
+    /// Returns a value as of now.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>, rocksdb::Error> {
+        self.database.get_pinned(key)
+    }
+
+    /// Returns whether one of these partitions holds the ID of a batch.
+    pub(crate) fn holds_batch(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
+        batch_ids::is_written(&self.database, id, partitions)
+    }
+
+    /// Returns the approximate size on disk of each key range, in bytes.
+    pub(crate) fn sizes(&self, ranges: &[Range<Vec<u8>>]) -> Vec<u64> {
+        let ranges: Vec<_> = ranges.iter().map(|range| rocksdb::Range::new(&range.start, &range.end)).collect();
+        self.database.get_approximate_sizes(&ranges)
+    }
+
+    /// Returns all table files.
+    pub(crate) fn live_files(&self) -> Result<Vec<LiveFile>, EngineError> {
+        Ok(self.database.live_files()?)
+    }
+
+    /// Copies the database to a directory, with hard links where possible.
+    pub(crate) fn copy_to(&self, directory: &Path) -> Result<(), EngineError> {
+        Ok(Checkpoint::new(&self.database)?.create_checkpoint(directory)?)
+    }
+
+    /// Compacts a key range, unless there are damaged files.
+    pub(crate) fn compact(&self, Range { start, end }: Range<Vec<u8>>) {
+        if !self.has_damaged_files() {
+            let mut options = CompactOptions::default();
+            options.set_exclusive_manual_compaction(false);
+            self.database.compact_range_opt(Some(start), Some(end), &options);
+        }
+    }
+
+    /// Compacts everything into files of one level, unless there are damaged files.
+    pub(crate) fn compact_all(&self) {
+        if !self.has_damaged_files() {
+            let mut options = CompactOptions::default();
+            options.set_exclusive_manual_compaction(false);
+            options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+            self.database.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options);
+        }
+    }
+
+    /// Stops compactions, which may take long.
+    pub(crate) fn stop_background_work(&self) {
+        self.database.cancel_all_background_work(false);
+    }
+
+    /// Returns whether table files with damaged blocks were found since the database was opened.
+    pub(crate) fn needs_repair(&self) -> bool {
+        self.damaged_files.needs_repair()
+    }
+
+    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on.
+    pub(crate) fn has_damaged_files(&self) -> bool {
+        self.repair_failure().is_some() || self.needs_repair()
+    }
+
+    /// Returns the error of the repair if it failed when the database was opened.
+    pub(crate) fn repair_failure(&self) -> Option<&EngineError> {
+        self.damaged_files.repair_failure()
+    }
+
+    /// Lists the table file that an error of RocksDB names for repair, if the error is of damage.
+    pub(crate) fn note_error(&self, error: &EngineError) {
+        if let EngineError::Database(error) = error
+            && is_corruption(error)
+        {
+            self.note_file(error.as_ref());
+        }
+    }
+
+    /// Lists the table file that a description of damage names for repair.
+    pub(crate) fn note_file(&self, what: &str) {
+        let Some(number) = repair::file_named(what) else { return };
+        // If one of these fails, the next compaction fails, and the database is opened again after that.
+        let _is_noted = self.damaged_files.note(&self.directory, number, || {
+            let _is_stopped = self.database.set_options(&[("disable_auto_compactions", "true")]);
+        });
+    }
+
+    /// Writes a batch. It is durable after [`StateDatabase::flush`].
+    pub(super) fn write(&self, batch: WriteBatch) -> Result<(), EngineError> {
+        Ok(self.database.write_opt(batch, &unlogged())?)
+    }
+
+    /// Makes everything that was written durable.
+    pub(super) fn flush(&self) -> Result<(), EngineError> {
+        Ok(self.database.flush()?)
+    }
+}
