@@ -158,7 +158,7 @@ INLINE int read_saved(struct scratch *scratch, u64 cfa)
     return !bpf_probe_read_user(scratch->stack, SAVED_WORDS * 8, (void *)start);
 }
 
-/* Returns a register that the function has saved; 0 if it cannot be read. If no rule says where it is, returns 1, which
+/* Returns a register that the function has saved; 0 if it cannot be read. Without a rule for it, returns 1, which
  * is no valid address: 0 would mean the outermost frame. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
@@ -238,7 +238,7 @@ INLINE int load_rule(struct scratch *scratch, u64 address)
     return 1;
 }
 
-/* The same, by the cache of rules. */
+/* Copies the rule of a frame into scratch->rule, by the cache of rules. Returns 0 if there is none. */
 INLINE int load_cached_rule(struct scratch *scratch, u64 frame, u64 address)
 {
     struct known_rule *known = known_rule_at(frame);
