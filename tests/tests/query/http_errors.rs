@@ -115,7 +115,7 @@ fn short_names_of_contention_are_ambiguous() {
     for name in ["contention", "mutex", "block"] {
         for kind in [contentions(), ("delay".to_owned(), "nanoseconds".to_owned())] {
             let body = pprof::build(kind, Some((contentions(), 1)), &[(&["lock", "main"], 5)], now_ns());
-            varve.push_pprof(&body, &[("service_name", "go"), ("name", name)], None).expect(200);
+            assert_eq!(varve.push_pprof(&body, &[("service_name", "go"), ("name", name)], None).status, 200);
         }
         for path in ["query", "flamegraph"] {
             let url = format!("http://{}/api/v1/{path}?query={name}", varve.http);
