@@ -126,9 +126,7 @@ impl Node {
         let all = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
         let in_flight = tokio::time::timeout(APPENDS_PATIENCE, shared.appends.acquire_many(all)).await;
         if in_flight.is_err() {
-            tracing::warn!(
-                "appends were still in flight at the shutdown: their outcome is unknown to the senders"
-            );
+            tracing::warn!("appends were still in flight at the shutdown: their outcome is unknown to the senders");
         }
         // The upkeep flushes and closes.
         shared.closing.cancel();

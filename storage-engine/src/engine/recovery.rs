@@ -45,8 +45,8 @@ fn find_orphans(store: &Store) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Adds the raw partitions that have no key because all of their samples were deleted. They still exist, as on a replica
-/// that was not restarted: the outcome of a later deletion depends on their definitions.
+/// Adds the raw partitions that have no key because all of their samples were deleted. They still exist, as on a
+/// replica that was not restarted: the outcome of a later deletion depends on their definitions.
 fn add_empty_raw(store: &Store) {
     let mut state = store.state_mut();
     let raw: Vec<PartitionKey> = {
