@@ -5,6 +5,7 @@ mod flamegraphs;
 mod naive_node;
 mod names;
 mod oracle;
+mod pprof;
 mod promql;
 mod properties;
 mod random_answer;

@@ -91,6 +91,6 @@ fn queries_by_name_are_right_after_a_restart_of_the_node() {
     push(&varve, &["hot", "new"]);
     assert_eq!(sums(&varve), [2, 2, 3]);
     let metrics = varve.get("/metrics", &[]).expect(200).text();
-    assert!(metrics.contains("varve_router_names_let_go_total{reason=\"renumbered\"} 1"), "{metrics}");
+    assert!(metrics.contains("varve_router_names_evicted_total{reason=\"renumbered\"} 1"), "{metrics}");
     assert!(metrics.contains("varve_router_names_bytes "), "{metrics}");
 }

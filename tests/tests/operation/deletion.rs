@@ -59,7 +59,7 @@ fn a_selector_that_selects_no_series_deletes_nothing() {
     assert_eq!(varve.push_otlp(&body, None).status, 200);
     let refusals = [
         ("process_cpu{stack_function=\"f\"}", "looks into the stacks"),
-        ("rate(process_cpu[5m])", "a selector is wanted"),
+        ("rate(process_cpu[5m])", "expected a selector"),
         ("{service_name=~\"(\"}", "illegal regex"),
         ("", "query"),
     ];

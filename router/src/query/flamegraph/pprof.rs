@@ -1,10 +1,10 @@
 //! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples
 //! with their labels. Comments report what is missing.
 //!
-//! Addresses in no known function have no lines, and pprof tools name them from local files. A function without a
-//! name is a line; its mapping does not claim to have functions, so that these tools still search. A mapping begins
-//! at 0, so that addresses are those of the file. A mapping without an end holds virtual addresses, and one with an
-//! end holds file offsets: `go tool pprof` distinguishes them in this way.
+//! Addresses in no known function have no lines, and pprof tools name them from local files. An unnamed function is a
+//! line; its mapping does not claim to have functions, so that these tools still search. A mapping begins at 0, so that
+//! addresses are addresses in the file. A mapping without an end has virtual addresses, and one with an end has file
+//! offsets: `go tool pprof` distinguishes them in this way.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ const LOCATION_IDS_MAX: usize = 64 << 20;
 /// End of a mapping of file offsets, beyond the end of any file.
 const OFFSETS_END: u64 = 1 << 47;
 
-/// Flag in the key of a node that stands for the labels of stacks that end at its parent.
+/// Flag in the key of a node with the labels of stacks that end at its parent.
 const LABELS: u32 = 1 << 31;
 
 /// Distinct locations and label sets of all responses: the keys of a tree's nodes.
@@ -204,23 +204,20 @@ pub(crate) fn write(
 
 /// The period of the profile, in the unit of its type; 0 if it is not known.
 ///
-/// It is known if values are in the unit of the period. It is then the mean of all samples if every value is a
-/// multiple of the mean, and otherwise the greatest common divisor: a sender may have added samples of one stack.
+/// Shards do not return it. It is taken to be the mean of the samples of a CPU or wall time profile, if each value is
+/// a multiple of the mean.
 fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
-    let is_of_period = |kind: &ProfileType| kind.sample() == kind.period();
-    if !summary.profile_type.as_ref().is_some_and(is_of_period) {
+    let is_of_period =
+        |kind: &ProfileType| kind.sample() == kind.period() && matches!(kind.sample().kind.as_str(), "cpu" | "wall");
+    if !summary.profile_type.as_ref().is_some_and(is_of_period) || summary.has_stack_matchers || summary.samples < 2 {
         return 0;
     }
-    let values = || tree.nodes.iter().map(|node| node.own.unsigned_abs());
-    let divisor = values().fold(0, greatest_common_divisor);
-    let total: u128 = values().sum();
-    let mean = total.checked_div(summary.samples.into()).filter(|mean| *mean > 0 && divisor % *mean == 0);
-    let is_whole = mean.is_some_and(|mean| mean.checked_mul(summary.samples.into()) == Some(total));
-    i64::try_from(mean.filter(|_| is_whole).unwrap_or(divisor)).unwrap_or(0)
-}
-
-fn greatest_common_divisor(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+    let values = || tree.nodes.iter().map(|node| node.own);
+    let total: i128 = values().sum();
+    let samples = i128::from(summary.samples);
+    let mean = total / samples;
+    let is_known = mean > 0 && mean * samples == total && values().all(|value| value % mean == 0);
+    if is_known { i64::try_from(mean).unwrap_or(0) } else { 0 }
 }
 
 fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
@@ -289,7 +286,7 @@ impl Writer<'_> {
         id
     }
 
-    /// The location that stands for pruned nodes.
+    /// Returns the location of pruned nodes.
     fn other(&mut self) -> u64 {
         if let Some(id) = self.ids.other {
             return id;

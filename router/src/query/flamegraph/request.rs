@@ -55,6 +55,7 @@ impl Reader {
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
         summary.missing.times(&resolved.missing);
+        summary.has_stack_matchers = !selector.stack_matchers.is_empty();
         let mut fetched = Fetched::default();
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),

@@ -1,4 +1,4 @@
-//! Facts about a flame graph that its response has beside the tree.
+//! Facts about a flame graph that its response has besides the tree.
 
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
@@ -14,6 +14,8 @@ pub(crate) struct Summary {
     pub(crate) window: Window,
     /// Samples that were read, including those whose stacks the matchers excluded.
     pub(crate) samples: u64,
+    /// True if matchers on stacks exclude samples from the graph.
+    pub(crate) has_stack_matchers: bool,
     pub(crate) series: u64,
     pub(crate) shards: usize,
     /// Number of windows of each tier that were read.
@@ -30,7 +32,17 @@ impl Summary {
         let windows_read = WindowsRead::default();
         let missing = MissingData::default();
         let label_notes = Vec::new();
-        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing, label_notes }
+        Self {
+            profile_type: None,
+            window,
+            samples: 0,
+            has_stack_matchers: false,
+            series: 0,
+            shards: 0,
+            windows_read,
+            missing,
+            label_notes,
+        }
     }
 
     /// Adds the responses of the shards.

@@ -47,7 +47,7 @@ struct Metrics {
     evicted: Family<EvictionLabel, Counter<u64, AtomicU64>>,
 }
 
-/// Why names were evicted.
+/// The reason why names were evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EvictionLabel {
     reason: &'static str,
@@ -55,20 +55,16 @@ struct EvictionLabel {
 
 const RENUMBERED: EvictionLabel = EvictionLabel { reason: "renumbered" };
 const TOO_LARGE: EvictionLabel = EvictionLabel { reason: "too_large" };
-const NO_ROOM: EvictionLabel = EvictionLabel { reason: "no_room" };
+const OVER_BUDGET: EvictionLabel = EvictionLabel { reason: "over_budget" };
 
 impl NameCache {
     /// An empty cache of at most `bytes_max` bytes. Its metrics are in `registry`, with the prefix `varve_router`.
     pub(crate) fn new(bytes_max: usize, registry: &mut Registry) -> Self {
         let metrics = Metrics::default();
         let registry = registry.sub_registry_with_prefix("varve_router");
+        registry.register("names_bytes", "Size of the cache of location names, in bytes", metrics.bytes.clone());
         registry.register(
-            "names_bytes",
-            "Bytes of the locations and their names that are kept between queries",
-            metrics.bytes.clone(),
-        );
-        registry.register(
-            "names_let_go",
+            "names_evicted",
             "Tenants whose location names were evicted: a shard renumbered its locations, the names were too \
              large to be kept, or other tenants' names needed the memory",
             metrics.evicted.clone(),
@@ -116,7 +112,7 @@ impl NameCache {
             let oldest = entries.iter().min_by_key(|(_, entry)| entry.last_use).map(|(tenant, _)| tenant.clone());
             let Some(oldest) = oldest else { break };
             entries.remove(&oldest);
-            self.metrics.evicted.get_or_create(&NO_ROOM).inc();
+            self.metrics.evicted.get_or_create(&OVER_BUDGET).inc();
         }
         self.report(entries);
     }
@@ -149,11 +145,11 @@ mod tests {
         cache.set_size(&tenants[2], &names[2], MAX / 2 - 1000);
         assert!(cache.of(&tenants[0]).is(&names[0]) && cache.of(&tenants[2]).is(&names[2]));
         assert!(!cache.of(&tenants[1]).is(&names[1]));
-        assert_eq!((evicted(NO_ROOM), evicted(TOO_LARGE)), (1, 0));
+        assert_eq!((evicted(OVER_BUDGET), evicted(TOO_LARGE)), (1, 0));
         cache.set_size(&tenants[2], &names[2], MAX + 1);
         assert!(!cache.of(&tenants[2]).is(&names[2]), "too large to be kept");
         assert!(cache.is_too_large(&tenants[2]) && cache.metrics.bytes.get() < MAX as i64 / 2 + 1000);
-        assert_eq!((evicted(NO_ROOM), evicted(TOO_LARGE)), (1, 1));
+        assert_eq!((evicted(OVER_BUDGET), evicted(TOO_LARGE)), (1, 1));
         // Names that are no longer a tenant's do not count.
         cache.set_size(&tenants[2], &names[2], MAX * 2);
         let again = cache.of(&tenants[0]);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proto::answer::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
+use crate::api::time::rfc_3339;
 use crate::query::naming::frame::MissingNames;
 
 /// Times, and files without names, that warnings list. Further ones are counted.
@@ -42,62 +43,77 @@ impl MissingData {
         self.names(other.names);
     }
 
-    /// The files whose symbol tables are being made, in the order of their paths.
+    /// The files whose symbol tables are being built, in the order of their paths.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &str> {
         let mut before = None;
         let pending = self.names.iter().filter(|names| names.is_pending).map(|names| names.binary.as_str());
         pending.filter(move |binary| before.replace(*binary) != Some(*binary))
     }
 
-    /// A sentence for each missing time and name.
+    /// A sentence for each missing time and name. If not all are listed, the first sentence has their number.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = time_warnings(&self.times);
-        warnings.extend(self.names.iter().take(LISTED_MAX).map(|one| format!("missing: names of {one}")));
-        if self.names.len() > LISTED_MAX {
-            warnings.push(format!("missing: names of {} more files", self.names.len() - LISTED_MAX));
+        let files = self.names.len();
+        if files > LISTED_MAX {
+            warnings.push(format!("names are missing in {files} files, {LISTED_MAX} of which are listed"));
         }
+        warnings.extend(self.names.iter().take(LISTED_MAX).map(|one| format!("names are missing in {one}")));
         warnings
     }
 }
 
 fn time_warnings(missing: &[Missing]) -> Vec<String> {
-    let warning = |one: &Missing| {
-        let start = seconds(one.window.start_ns);
-        let end = seconds(one.window.end_ns);
-        let tier = one.finest.name();
-        if one.is_damaged {
-            return format!(
-                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin \
-                 verify` names them"
-            );
-        }
-        if one.finest == Tier::Raw {
-            return format!(
-                "missing: {start} to {end}: single samples are no longer kept, and sums do not answer this query"
-            );
-        }
-        format!("missing: {start} to {end}: only whole windows of {tier} are kept; a range on their edges is complete")
-    };
-    let mut warnings: Vec<String> = missing.iter().take(LISTED_MAX).map(warning).collect();
+    let mut warnings = Vec::new();
     if missing.len() > LISTED_MAX {
-        warnings.push(format!("missing: {} more times", missing.len() - LISTED_MAX));
+        warnings.push(format!("data is missing in {} ranges of time, {LISTED_MAX} of which are listed", missing.len()));
     }
+    warnings.extend(missing.iter().take(LISTED_MAX).map(time_warning));
     warnings
+}
+
+fn time_warning(missing: &Missing) -> String {
+    let start = rfc_3339(missing.window.start_ns);
+    let end = rfc_3339(missing.window.end_ns);
+    let stored = stored(missing.finest);
+    if missing.is_damaged {
+        return format!(
+            "damaged: from {start} to {end}: {stored} cannot be read from disk; `varve admin verify` names them"
+        );
+    }
+    let edge = match missing.finest {
+        Tier::Raw => {
+            return format!(
+                "no data from {start} to {end}: single samples are no longer kept for that time, and sums do not \
+                 answer this query"
+            );
+        }
+        Tier::Minute => "minute",
+        Tier::Hour => "hour",
+        Tier::Day => "day (UTC)",
+    };
+    format!(
+        "no data from {start} to {end}: only {stored} are kept for that time; choose a range that starts and ends on \
+         a full {edge}"
+    )
+}
+
+/// The data that a tier stores.
+fn stored(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Raw => "single samples",
+        Tier::Minute => "sums of minutes",
+        Tier::Hour => "sums of hours",
+        Tier::Day => "sums of days",
+    }
 }
 
 /// A sentence for each time, name and label that a list is missing.
 pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<LeftOutLabel>) -> Vec<String> {
     let warning = |LeftOutLabel { tier, name }: &LeftOutLabel| {
-        let tier = tier.name();
-        format!("missing: label {name:?} of series that are kept only in windows of {tier}, which do not have it")
+        let stored = stored(*tier);
+        format!("label {name:?} is missing from series of which only {stored} are kept, which do not have it")
     };
     missing.warnings().into_iter().chain(missing_labels.iter().map(warning)).collect()
-}
-
-fn seconds(time_ns: i64) -> String {
-    let seconds = time_ns.div_euclid(1_000_000_000);
-    let rest = time_ns.rem_euclid(1_000_000_000);
-    if rest == 0 { seconds.to_string() } else { format!("{seconds}.{rest:09}") }
 }
 
 #[cfg(test)]
@@ -121,20 +137,21 @@ mod tests {
             missing
         };
         let few = of(&[answer(0..1), answer(0..1)]);
-        assert_eq!(
-            few.warnings(),
-            ["missing: 0 to 2.500000000: only whole windows of 1h are kept; a range on their edges is complete"]
-        );
+        let expected = "no data from 1970-01-01T00:00:00Z to 1970-01-01T00:00:02.5Z: only sums of hours are kept for \
+                        that time; choose a range that starts and ends on a full hour";
+        assert_eq!(few.warnings(), [expected]);
         let points = Missing { finest: Tier::Raw, ..missing(0) };
         let points = time_warnings(&[points]);
-        assert!(points[0].contains("single samples"), "{points:?}");
+        assert!(points[0].contains("single samples are no longer kept"), "{points:?}");
         let damaged = time_warnings(&[Missing { is_damaged: true, ..missing(0) }]);
-        assert!(damaged[0].starts_with("damaged: 0 to 2.500000000: values of tier 1h"), "{damaged:?}");
+        let expected = "damaged: from 1970-01-01T00:00:00Z to 1970-01-01T00:00:02.5Z: sums of hours cannot be read";
+        assert!(damaged[0].starts_with(expected), "{damaged:?}");
         let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
         let list = list_warnings(&few, &BTreeSet::from([pod]));
-        assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");
+        assert!(list[1].contains("\"pod\"") && list[1].contains("sums of hours"), "{list:?}");
         let many = of(&[answer(5..12), answer(0..7)]).warnings();
-        assert_eq!((many.len(), many[10].as_str()), (11, "missing: 2 more times"));
+        assert_eq!(many.len(), 11);
+        assert_eq!(many[0], "data is missing in 12 ranges of time, 10 of which are listed");
     }
 
     #[test]
@@ -145,12 +162,11 @@ mod tests {
         for _ in 0..2 {
             missing.names(BTreeSet::from([names("/usr/bin/api", true)]));
         }
-        assert_eq!(missing.warnings(), ["missing: names of \"/usr/bin/api\": why"]);
+        assert_eq!(missing.warnings(), ["names are missing in \"/usr/bin/api\": why"]);
         missing.names((0..20).map(|i| names(&format!("/{i}"), i == 3)).collect());
         assert_eq!(missing.pending().collect::<Vec<_>>(), ["/3", "/usr/bin/api"]);
-        assert_eq!(
-            (missing.warnings().len(), missing.warnings()[10].as_str()),
-            (11, "missing: names of 11 more files")
-        );
+        let warnings = missing.warnings();
+        assert_eq!(warnings.len(), 11);
+        assert_eq!(warnings[0], "names are missing in 21 files, 10 of which are listed");
     }
 }

@@ -84,7 +84,7 @@ fn label_values_are_those_of_series_samples_and_stacks() {
 }
 
 #[test]
-fn metadata_tells_gauges_from_counters() {
+fn metadata_distinguishes_gauges_from_counters() {
     let all = data("/api/v1/metadata", &[]);
     assert_eq!(all.as_object().unwrap().len(), 5);
     let cpu = json!({CPU: [{"type": "counter", "unit": "nanoseconds", "help": "cpu of process_cpu profiles, \
@@ -97,7 +97,7 @@ fn metadata_tells_gauges_from_counters() {
 }
 
 #[test]
-fn build_information_is_there() {
+fn the_build_information_is_served() {
     let version = data("/api/v1/status/buildinfo", &[])["version"].clone();
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
 }
@@ -129,7 +129,7 @@ fn responses_report_that_a_list_was_incomplete() {
     for (path, name) in [("/api/v1/flamegraph", "query"), ("/api/v1/query_range", "query"), ("/api/v1/query", "query")]
     {
         let told = warnings(path, name);
-        assert!(told.len() == 1 && told[0].contains("whole windows of 1m"), "{path}: {told:?}");
+        assert!(told.len() == 1 && told[0].contains("only sums of minutes are kept"), "{path}: {told:?}");
     }
     for path in ["/api/v1/series", "/api/v1/labels", "/api/v1/label/pod/values"] {
         let told = warnings(path, "match[]");

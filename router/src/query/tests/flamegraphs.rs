@@ -1,13 +1,11 @@
 //! Flame graphs in all formats.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
 
-use prost::Message as _;
-use proto::pprof::Profile;
 use serde_json::{Value, json};
 
 use super::naive_node::Frame;
+use super::pprof::{folded_of, unpack};
 use super::*;
 
 fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
@@ -19,31 +17,10 @@ fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
     server.get("/api/v1/flamegraph", &all)
 }
 
-fn ok(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
+pub(super) fn ok(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
     let answer = ask(server, query, parameters);
     assert_eq!(answer.status, StatusCode::OK, "{query} {parameters:?}: {}", answer.text());
     answer
-}
-
-fn unpack(answer: &Answer) -> Profile {
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(answer.body.as_slice()).read_to_end(&mut bytes).unwrap();
-    Profile::decode(bytes.as_slice()).unwrap()
-}
-
-/// Stacks of names, root first, and their sums.
-fn folded_of(profile: &Profile) -> BTreeMap<Vec<String>, i64> {
-    let text = |id: i64| profile.string_table[id as usize].clone();
-    let functions: BTreeMap<u64, String> = profile.function.iter().map(|f| (f.id, text(f.name))).collect();
-    let locations: BTreeMap<u64, _> = profile.location.iter().map(|location| (location.id, location)).collect();
-    let mut out = BTreeMap::new();
-    for sample in &profile.sample {
-        let lines = sample.location_id.iter().flat_map(|id| &locations[id].line);
-        let mut stack: Vec<String> = lines.map(|line| functions[&line.function_id].clone()).collect();
-        stack.reverse();
-        *out.entry(stack).or_default() += sample.value[0];
-    }
-    out
 }
 
 #[test]
@@ -61,7 +38,7 @@ fn json_is_as_documented() {
             [2, 2, 1_000_000_000, 1_000_000_000], [1, 3, 500_000_000, 500_000_000],
         ],
         "symbolization": {"frames": 3, "named": 3, "unnamed": []},
-        "shards": {"asked": 1, "answered": 1},
+        "shards": {"queried": 1, "answered": 1},
         "pruned": {"nodes": 0, "value": 0},
         "windows_read": {"raw": 0, "1m": 0, "1h": 0, "1d": 0},
         "names_pending": [],
@@ -130,30 +107,6 @@ fn a_selector_without_samples_gives_an_empty_flame_graph() {
             ok(&server, query, &[parameters[0], parameters[1], ("format", format)]);
         }
     }
-}
-
-#[test]
-fn pprof_and_folded_stacks_agree() {
-    let server = Server::new(samples());
-    let got = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]);
-    assert_eq!(got.kind, "application/octet-stream");
-    let profile = unpack(&got);
-    let text = |id: i64| profile.string_table[id as usize].as_str();
-    let kinds = [profile.sample_type[0], profile.period_type.unwrap()].map(|kind| (text(kind.kind), text(kind.unit)));
-    assert_eq!(kinds, [("cpu", "nanoseconds"); 2]);
-    assert_eq!((profile.time_nanos, profile.duration_nanos), ((NOW_S - 300) * S, 300 * S));
-    assert_eq!(profile.string_table[0], "");
-    let stacks = folded_of(&profile);
-    let written: BTreeMap<_, _> = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "folded")])
-        .text()
-        .lines()
-        .map(|line| line.rsplit_once(' ').unwrap())
-        .map(|(stack, value)| (stack.split(';').map(str::to_owned).collect::<Vec<_>>(), value.parse::<i64>().unwrap()))
-        .collect();
-    assert_eq!(stacks, written);
-    assert_eq!((profile.mapping.len(), text(profile.mapping[0].filename)), (1, "/usr/bin/app"));
-    assert!(profile.mapping[0].has_functions && profile.mapping[0].has_line_numbers);
-    assert_eq!((text(profile.function[0].filename), profile.function[0].start_line), ("/src/app.rs", 10));
 }
 
 fn native(build_id: Option<&str>, file: &str, address: u64) -> Frame {
@@ -242,7 +195,7 @@ fn a_frame_at_which_unwinding_stopped_has_the_reason() {
         let text = of["text"].as_str().unwrap();
         assert!(text.contains("callers are missing") && text.contains(meaning), "{text}");
     }
-    // Both have the same reason and no binary: the index tells them apart.
+    // Both have the same reason and no binary: the index distinguishes them.
     for (name, meaning) in [(known, "code in a mapping"), (unknown, "does not know")] {
         let place = tree["names"].as_array().unwrap().iter().position(|of| *of == name).unwrap();
         let why = usize::try_from(tree["frames"][place]["unnamed"].as_u64().unwrap()).unwrap();
@@ -252,78 +205,6 @@ fn a_frame_at_which_unwinding_stopped_has_the_reason() {
     assert!(grouped.to_string().contains(known), "{grouped}");
     let stacks = folded_of(&unpack(&ok(&server, "process_cpu", &[("format", "pprof")])));
     assert_eq!(stacks.get(&vec![known.to_owned(), "main".to_owned()]), Some(&5), "{stacks:?}");
-}
-
-/// The labels of each sample of a profile with its value, sorted.
-fn labels_of(profile: &Profile) -> Vec<(Vec<String>, i64)> {
-    let text = |id: i64| profile.string_table[id as usize].as_str();
-    let labels = |sample: &proto::pprof::Sample| {
-        sample.label.iter().map(|label| format!("{}={}", text(label.key), text(label.text))).collect()
-    };
-    let mut all: Vec<_> = profile.sample.iter().map(|sample| (labels(sample), sample.value[0])).collect();
-    all.sort();
-    all
-}
-
-fn comments_of(profile: &Profile) -> Vec<String> {
-    profile.comment.iter().map(|id| profile.string_table[*id as usize].clone()).collect()
-}
-
-#[test]
-fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
-    let server = Server::new(samples());
-    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
-    let labels = |labels: &[&str]| labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>();
-    let a = ["region=eu", "service_name=a"];
-    let b = ["region=us", "service_name=b"];
-    let second = 1_000_000_000;
-    let with = |base: [&str; 2], thread: &str| {
-        let thread = format!("thread_name={thread}");
-        labels(&[base[0], base[1], thread.as_str()])
-    };
-    assert_eq!(
-        labels_of(&profile),
-        [
-            (labels(&a), second / 4),
-            (with(a, "t1"), second),
-            (with(a, "t2"), second / 2),
-            (with(a, "t2"), second),
-            (with(b, "t1"), 3 * second),
-        ]
-    );
-    assert!(comments_of(&profile).is_empty(), "{:?}", comments_of(&profile));
-    // Labels change no frame and no weight.
-    let written = ok(&server, "process_cpu", &[("format", "folded")]).text();
-    for (stack, value) in folded_of(&profile) {
-        assert!(written.contains(&format!("{} {value}\n", stack.join(";"))), "{stack:?} {value}: {written}");
-    }
-    // Labels that all series share are omitted.
-    let one = unpack(&ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]));
-    assert!(labels_of(&one).iter().all(|(labels, _)| labels.len() <= 1), "{:?}", labels_of(&one));
-    assert_eq!(one.period, second / 4, "what all values are multiples of");
-}
-
-#[test]
-fn a_pprof_whose_labels_do_not_fit_has_a_comment() {
-    let server = Server::new(samples());
-    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof"), ("max_nodes", "6")]));
-    assert!(labels_of(&profile).iter().all(|(labels, _)| labels.is_empty()), "{:?}", labels_of(&profile));
-    let comments = comments_of(&profile);
-    assert!(comments[0].starts_with("no labels") && comments[0].contains("more than 6 nodes"), "{comments:?}");
-    let sum: i64 = labels_of(&profile).iter().map(|(_, value)| value).sum();
-    assert_eq!(sum, 5_750_000_000);
-}
-
-#[test]
-fn a_pprof_without_raw_samples_has_labels_of_series() {
-    let refuses_group_by = Some("thread_name".to_owned());
-    let node = NaiveNode { refuses_group_by, ..NaiveNode::new(samples()) };
-    let profile = unpack(&ok(&Server::of_node(node), "process_cpu", &[("format", "pprof")]));
-    let labels: Vec<_> = labels_of(&profile).into_iter().flat_map(|(labels, _)| labels).collect();
-    assert!(labels.contains(&"service_name=b".to_owned()), "{labels:?}");
-    assert!(!labels.iter().any(|label| label.starts_with("thread_name")), "{labels:?}");
-    let comments = comments_of(&profile);
-    assert!(comments[0].contains("thread_name") && comments[0].contains("as the test wishes"), "{comments:?}");
 }
 
 #[test]

@@ -114,9 +114,9 @@ fn names_too_large_to_be_kept_give_the_same_results() {
         }
         assert_eq!(folded(&small, "process_cpu").text(), folded(&whole, "process_cpu").text());
     }
-    assert!(small.metric("varve_router_names_let_go_total{reason=\"too_large\"}") >= 6.0);
+    assert!(small.metric("varve_router_names_evicted_total{reason=\"too_large\"}") >= 6.0);
     assert!(small.metric("varve_router_names_bytes") < 1000.0 && whole.metric("varve_router_names_bytes") > 1000.0);
-    assert_eq!(whole.metric("varve_router_names_let_go_total{reason=\"too_large\"}"), 0.0);
+    assert_eq!(whole.metric("varve_router_names_evicted_total{reason=\"too_large\"}"), 0.0);
     // Without matchers on stacks, its locations are not requested.
     asked(&node);
     folded(&small, "process_cpu");
@@ -132,8 +132,8 @@ fn queries_by_name_survive_a_renumbering() {
     for renumbered in 1..3 {
         node.renumber();
         assert_eq!(answers(), before);
-        let let_go = server.metric("varve_router_names_let_go_total{reason=\"renumbered\"}");
-        assert_eq!(let_go, f64::from(renumbered), "once, and not for each query");
+        let evicted = server.metric("varve_router_names_evicted_total{reason=\"renumbered\"}");
+        assert_eq!(evicted, f64::from(renumbered), "once, and not for each query");
     }
 }
 
@@ -170,7 +170,7 @@ fn queries_by_name_report_symbol_tables_being_made() {
     };
     for warnings in answers() {
         let text = warnings[0].as_str().unwrap_or_default();
-        assert!(text.contains(&path) && text.contains("symbol table is being made"), "{warnings}");
+        assert!(text.contains(&path) && text.contains("symbol table is being built"), "{warnings}");
     }
     let pending = || flamegraph(&server, "process_cpu{stack_function=\"hot\"}").json()["names_pending"].clone();
     assert_eq!(pending(), serde_json::json!([path]), "for programs, once for each file");
