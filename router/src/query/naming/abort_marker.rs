@@ -1,5 +1,5 @@
-//! Frames at which the sender's unwinder gave up. The OpenTelemetry eBPF profiler sends them with the frame type
-//! `abort-marker` and an error code in place of an address; thousands tell the runtime whose frames it was reading.
+//! Frames at which the sender's unwinder stopped. The OpenTelemetry eBPF profiler sends them with the frame type
+//! `abort-marker` and an error code in place of an address. The thousands of the code identify the runtime.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ pub(crate) const ABORT_MARKER: &str = "abort-marker";
 /// Code of the reason why such a frame is no function.
 pub(crate) const UNWINDING_STOPPED: &str = "unwinding_stopped";
 
-/// An error code. Displayed as what it means, with the number.
+/// An error code. It is displayed as its meaning, with the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AbortCode(u64);
 
 impl AbortCode {
-    /// The code that stands in place of an address.
+    /// Returns the code, which is sent in place of an address.
     pub(crate) fn of(address: Address) -> Self {
         let (Address::Virtual(code) | Address::FileOffset(code)) = address;
         Self(code)
@@ -47,7 +47,7 @@ const RUNTIMES: [(u64, &str); 9] = [
     (9, "Go"),
 ];
 
-const MEANINGS: [(u64, &str); 77] = [
+const MEANINGS: [(u64, &str); 80] = [
     (1, "a state that cannot occur"),
     (2, "the stack is deeper than the limit"),
     (3, "no frame was found"),
@@ -121,6 +121,9 @@ const MEANINGS: [(u64, &str); 77] = [
     (7001, "the address is outside of the code"),
     (7002, "the next frame was not found"),
     (7003, "the frame pointer is invalid"),
+    (7004, "the index of the active code cannot be read"),
+    (7005, "the table of modules cannot be read"),
+    (7006, "the code is too large to search"),
     (8000, "nothing is known of this process yet"),
     (9000, "the runtime's layout is not known"),
     (9001, "the caller of C code was not found"),
@@ -137,6 +140,7 @@ mod tests {
             (4018, "native code: code in a mapping that cannot be unwound (error 4018)"),
             (2, "the stack is deeper than the limit (error 2)"),
             (2001, "CPython: nothing is known of this process yet (error 2001)"),
+            (7005, "BEAM: the table of modules cannot be read (error 7005)"),
             (4999, "native code: a reason that this version does not know (error 4999)"),
             (u64::MAX, "a reason that this version does not know (error 18446744073709551615)"),
         ] {
