@@ -137,6 +137,40 @@ mod tests {
         listed_at(SECTION_AT, section)
     }
 
+    /// An ELF file of nothing but this section.
+    fn elf_with(eh_frame: &[u8]) -> Vec<u8> {
+        let names = b"\0.shstrtab\0.eh_frame\0";
+        let names_at = 64;
+        let section_at = names_at + names.len() as u64;
+        let headers_at = section_at + eh_frame.len() as u64;
+        let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0".to_vec();
+        file.extend([0_u64, 0, headers_at].map(u64::to_le_bytes).concat());
+        file.extend([0_u16, 0, 64, 0, 0, 64, 3, 1].map(u16::to_le_bytes).concat());
+        file.extend(names);
+        file.extend(eh_frame);
+        let sections = [
+            (0_u32, 0_u32, 0, 0, 0),
+            (1, 3, 0, names_at, names.len() as u64),
+            (11, 1, SECTION_AT, section_at, eh_frame.len() as u64),
+        ];
+        for (name, kind, address, offset, size) in sections {
+            file.extend([name, kind].map(u32::to_le_bytes).concat());
+            file.extend([0, address, offset, size, 0, 1, 0].map(u64::to_le_bytes).concat());
+        }
+        file
+    }
+
+    #[test]
+    fn a_section_beyond_the_limit_is_not_read() {
+        let mut section = eh_frame(&[(0x1000, 0x10)]);
+        for (bytes, expected) in [(CALL_FRAME_BYTES_MAX, &[(0x1000, 0x1010)][..]), (CALL_FRAME_BYTES_MAX + 1, &[])] {
+            section.resize(bytes as usize, 0);
+            let mut functions = Vec::new();
+            add(&elf_with(&section), &mut functions);
+            assert_eq!(functions, expected, "{bytes} bytes");
+        }
+    }
+
     // It ended the section.
     #[test]
     fn an_unreadable_common_entry_is_skipped_with_its_functions_only() {

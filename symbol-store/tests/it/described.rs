@@ -57,7 +57,8 @@ fn every_address_of_a_nameless_function_has_its_start() {
     ] {
         let workshop = StoreWorkshop::new();
         build(&workshop, flags);
-        let (path, store) = (workshop.path("bare"), workshop.host_store());
+        let path = workshop.path("bare");
+        let store = workshop.host_store();
         for (function, length) in [("block", 91), ("tail", 31)] {
             let start = workshop.address_of("whole", function);
             let addresses: Vec<u64> = (start..start + length).collect();
@@ -171,7 +172,8 @@ fn the_plt_is_one_function_with_a_name() {
     let sections = workshop.run("readelf -SW bare");
     let plt = sections.lines().find(|line| line.contains(" .plt ")).unwrap();
     let words: Vec<&str> = plt.split(']').nth(1).unwrap().split_whitespace().collect();
-    let (start, size) = (u64::from_str_radix(words[2], 16).unwrap(), u64::from_str_radix(words[4], 16).unwrap());
+    let start = u64::from_str_radix(words[2], 16).unwrap();
+    let size = u64::from_str_radix(words[4], 16).unwrap();
     let found = outcomes(&workshop.host_store(), &workshop.path("bare"), &[start, start + size / 2, start + size - 1]);
     assert_eq!(found, vec![Ok("[plt]".to_owned()); 3]);
 }
@@ -244,10 +246,12 @@ fn tables_of_version_1_keep_their_names_and_host_tables_are_remade() {
     }
     let workshop = StoreWorkshop::new();
     build(&workshop, "-shared -fPIC");
-    let (bare, whole) = (workshop.path("bare"), workshop.path("whole"));
+    let bare = workshop.path("bare");
+    let whole = workshop.path("whole");
     let BuildId::Gnu(id) = gnu_build_id(&bare) else { panic!("a GNU build ID") };
     let table = |folder: &str| workshop.path(&format!("store/{folder}/gnu-{}.symbols", proto::build_id::to_hex(&id)));
-    let (block, exported) = (workshop.address_of("whole", "block"), workshop.address_of("whole", "exported"));
+    let block = workshop.address_of("whole", "block");
+    let exported = workshop.address_of("whole", "exported");
 
     outcomes(&workshop.host_store(), &bare, &[block]);
     make_old(&table("host"));

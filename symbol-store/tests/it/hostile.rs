@@ -122,7 +122,9 @@ fn section_header(bytes: &[u8], name: &str) -> usize {
     let number = |at: usize, size: usize| {
         bytes[at..at + size].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
     };
-    let (table, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let table = number(40, 8);
+    let count = number(60, 2);
+    let names = number(62, 2);
     let names_at = number(table + names * 64 + 24, 8);
     let header = |index: usize| table + index * 64;
     let wanted = [name.as_bytes(), &[0]].concat();
@@ -229,7 +231,8 @@ fn deep_inlining_everywhere_does_not_multiply_the_frames_of_a_response() {
     workshop.run("gcc -g -O2 deep.c -o deep");
     let store = workshop.store();
     add(&store, &workshop.path("deep")).unwrap();
-    let (id, start) = (gnu_build_id(&workshop.path("deep")), workshop.address_of("deep", "deep"));
+    let id = gnu_build_id(&workshop.path("deep"));
+    let start = workshop.address_of("deep", "deep");
     let depth = |address| symbolize(&store, &id, Path::new(""), address).unwrap().len();
     let (deepest, address) = (start..start + 32).map(|address| (depth(address), address)).max().unwrap();
     assert!(deepest > 50, "{deepest}");

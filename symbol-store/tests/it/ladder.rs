@@ -159,7 +159,8 @@ fn a_stripped_library_has_only_its_exported_symbols() {
     workshop.run("gcc -O2 -shared -fPIC nested.c -o whole");
     workshop.run("strip -o nested whole");
     let path = workshop.path("nested");
-    let (store, id) = (workshop.host_store(), gnu_build_id(&path));
+    let store = workshop.host_store();
+    let id = gnu_build_id(&path);
     assert_eq!(names(&store, &id, &path, workshop.address_of("whole", "outer")).unwrap(), ["outer"]);
     let hidden = names(&store, &id, &path, workshop.address_of("whole", "hidden"));
     assert_eq!(hidden, Err(Reason::NoSymbolAtAddress { source_kind: Source::Dynsym }));
@@ -194,7 +195,8 @@ fn mini_debug_info_as_fedora_makes_it_names_hidden_functions() {
         );
         workshop.run("sh mini.sh");
         let path = workshop.path("nested");
-        let (store, id) = (workshop.host_store(), gnu_build_id(&path));
+        let store = workshop.host_store();
+        let id = gnu_build_id(&path);
         assert_eq!(names(&store, &id, &path, workshop.address_of("whole", "hidden")).unwrap(), ["hidden"], "{check}");
         assert_eq!(names(&store, &id, &path, workshop.address_of("whole", "outer")).unwrap(), ["outer"], "{check}");
         let added = workshop.store_at("second").add_file(&File::open(&path).unwrap()).unwrap();
@@ -219,7 +221,8 @@ fn functions_without_dwarf_have_their_names_in_the_symbol_table() {
     workshop.run("gcc -c assembly.s");
     workshop.run("gcc -g -O2 nested.c without.o assembly.o -o nested");
     let path = workshop.path("nested");
-    let (store, id) = (workshop.host_store(), gnu_build_id(&path));
+    let store = workshop.host_store();
+    let id = gnu_build_id(&path);
     for (function, has_lines) in [("outer", true), ("without_lines", false), ("sized", false), ("unsized", false)] {
         let frames = symbolize(&store, &id, &path, workshop.address_of("nested", function) + 1).unwrap();
         let last = frames.last().unwrap();
@@ -243,7 +246,8 @@ fn a_symbol_inside_a_function_of_dwarf_is_ignored() {
     );
     workshop.run("gcc -g -O0 holder.c -o holder");
     let path = workshop.path("holder");
-    let (store, id) = (workshop.host_store(), gnu_build_id(&path));
+    let store = workshop.host_store();
+    let id = gnu_build_id(&path);
     let within = workshop.address_of("holder", "within");
     for (address, line) in [(within - 1, 3), (within, 3), (within + 1, 3), (within + 2, 4)] {
         let frames = symbolize(&store, &id, &path, address).unwrap();
@@ -259,7 +263,8 @@ fn a_function_of_dwarf_outside_of_code_is_ignored() {
     let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O0 nested.c -o nested");
-    let (outer, start) = (workshop.address_of("nested", "outer"), workshop.address_of("nested", "_start"));
+    let outer = workshop.address_of("nested", "outer");
+    let start = workshop.address_of("nested", "_start");
     let sections = workshop.run("readelf -SW nested");
     let text = sections.lines().find(|line| line.contains(" .text ")).unwrap();
     assert!(text.contains(&format!(" {start:016x} ")), "the code begins with _start: {text}");
@@ -272,7 +277,8 @@ fn a_function_of_dwarf_outside_of_code_is_ignored() {
         bytes[at..at + 8].copy_from_slice(&(start - 8).to_le_bytes());
     }
     let path = workshop.write("moved", bytes);
-    let (store, id) = (workshop.host_store(), gnu_build_id(&path));
+    let store = workshop.host_store();
+    let id = gnu_build_id(&path);
     assert_eq!(names(&store, &id, &path, start).unwrap(), ["_start"]);
     let frames = symbolize(&store, &id, &path, outer).unwrap();
     assert_eq!((&*frames[0].function, frames[0].line), ("outer", 0), "the symbol is right, its line is not known");
@@ -301,7 +307,8 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
     for flags in ["-g -O1", "-O1"] {
         workshop.run(&format!("g++ {flags} names.cpp -o names"));
         let path = workshop.path("names");
-        let (store, id) = (workshop.store_at(flags), gnu_build_id(&path));
+        let store = workshop.store_at(flags);
+        let id = gnu_build_id(&path);
         store.add_file(&File::open(&path).unwrap()).unwrap();
         let mut seen = Vec::new();
         for line in workshop.run("nm names").lines() {
@@ -327,13 +334,15 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
         let scheme = if mangling == "v0" { "-C symbol-mangling-version=v0" } else { "" };
         workshop.run(&format!("rustc -O -g {scheme} -C link-arg=-Wl,--build-id names.rs -o names_rs"));
         let path = workshop.path("names_rs");
-        let (store, id) = (workshop.store_at(mangling), gnu_build_id(&path));
+        let store = workshop.store_at(mangling);
+        let id = gnu_build_id(&path);
         store.add_file(&File::open(&path).unwrap()).unwrap();
         let table = workshop.run("nm names_rs");
         let works: Vec<&str> = table.lines().filter(|line| line.contains("deep") && line.contains("work")).collect();
         assert_eq!(works.len(), 2);
         for line in works {
-            let (address, symbol) = (line.split(' ').next().unwrap(), line.split(' ').nth(2).unwrap());
+            let address = line.split(' ').next().unwrap();
+            let symbol = line.split(' ').nth(2).unwrap();
             let frames = symbolize(&store, &id, &path, u64::from_str_radix(address, 16).unwrap()).unwrap();
             let last = frames.last().unwrap();
             assert!(
@@ -401,7 +410,8 @@ fn the_vdso_has_names() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let range = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap().split(' ').next().unwrap();
     let (start, end) = range.split_once('-').unwrap();
-    let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+    let start = u64::from_str_radix(start, 16).unwrap();
+    let end = u64::from_str_radix(end, 16).unwrap();
     let mut bytes = vec![0; (end - start) as usize];
     File::open("/proc/self/mem").unwrap().read_exact_at(&mut bytes, start).unwrap();
 

@@ -48,7 +48,8 @@ fn build(workshop: &StoreWorkshop, function: &str, name: &str, flags: &str) -> (
     workshop.write("waiting.c", waiting(function));
     workshop.run(&format!("gcc -g -O1 {flags} waiting.c -o {name}"));
     let path = workshop.path(name);
-    let (id, address) = (gnu_build_id(&path), workshop.address_of(name, function));
+    let id = gnu_build_id(&path);
+    let address = workshop.address_of(name, function);
     (path, id, address)
 }
 
@@ -66,7 +67,7 @@ fn a_deleted_program_that_still_runs_has_names() {
     let marked = PathBuf::from(format!("{} (deleted)", path.display()));
     fs::remove_dir_all(workshop.path("store")).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &marked, address).unwrap(), ["deleted"]);
-    // When the program has ended, no new table can be made. The existing one stays.
+    // After the end of the program, no new table can be made. The existing one stays.
     drop(running);
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
     fs::remove_dir_all(workshop.path("store")).unwrap();

@@ -24,8 +24,10 @@ fn workshop() -> StoreWorkshop {
 
 /// Reads `/proc/<pid>/status` of a converter that `way` executes, while it waits to write to a full pipe.
 fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
-    let (process, converter) = (workshop.path("process"), workshop.path("converter"));
-    let (process, converter) = (process.display(), converter.display());
+    let process = workshop.path("process");
+    let converter = workshop.path("converter");
+    let process = process.display();
+    let converter = converter.display();
     let script = format!("head -c 65536 /dev/zero; echo $$ > {process}; exec {way} {converter} \"$@\"");
     let program = Converter { program: "/bin/sh".into(), arguments: vec!["-c".into(), script, "sh".into()] };
     let store = open(Config { converter: program, ..workshop.config(false) });

@@ -32,7 +32,8 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     }
     let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
-    let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
+    let path = workshop.path("program");
+    let address = workshop.address_of("program", "outer");
     let store = workshop.host_store();
     assert_eq!(names(&store, &id, Path::new("/absent"), address), Err(Reason::NoDebugFile));
     let mut upload = store.upload().unwrap();
@@ -60,7 +61,8 @@ fn the_better_table_is_used_whichever_came_first() {
     let workshop = StoreWorkshop::new();
     let id = build(&workshop, "whole");
     workshop.run("strip --strip-debug -o symbols whole");
-    let (path, address) = (workshop.path("symbols"), workshop.address_of("whole", "outer"));
+    let path = workshop.path("symbols");
+    let address = workshop.address_of("whole", "outer");
     let has_lines = |store: &SymbolStore| symbolize(store, &id, &path, address).unwrap()[0].line > 0;
 
     // A file of this host without lines, and then an upload with lines.
@@ -83,7 +85,8 @@ fn a_table_with_any_changed_byte_is_made_again_and_never_used() {
     }
     let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
-    let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
+    let path = workshop.path("program");
+    let address = workshop.address_of("program", "outer");
     let expected = symbolize(&workshop.host_store(), &id, &path, address).unwrap();
     let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
     let table = workshop.path(&format!("store/host/gnu-{}.symbols", proto::build_id::to_hex(bytes)));
@@ -175,7 +178,8 @@ fn files_in_transfer_count_against_the_disk_budget() {
     let disk_bytes_max = UPLOAD_STEP_BYTES * 2 + TABLE_COUNTED_BYTES_MIN * 3 / 2;
     let limits = Limits { disk_bytes_max, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
-    let (kept, host) = (build(&workshop, "kept"), build(&workshop, "host"));
+    let kept = build(&workshop, "kept");
+    let host = build(&workshop, "host");
     let address = workshop.address_of("host", "outer");
     add(&store, &workshop.path("kept")).unwrap();
     let tables = |folder: &str| fs::read_dir(workshop.path(&format!("store/{folder}"))).unwrap().count();
@@ -184,7 +188,8 @@ fn files_in_transfer_count_against_the_disk_budget() {
     assert!(of_one > 0 && tables("host") > 0, "{kept}");
 
     let step = vec![0; usize::try_from(UPLOAD_STEP_BYTES).unwrap()];
-    let (mut first, mut second) = (store.upload().unwrap(), store.upload().unwrap());
+    let mut first = store.upload().unwrap();
+    let mut second = store.upload().unwrap();
     first.write_all(&step).unwrap();
     assert!(tables("host") > 0, "there is room for all");
     second.write_all(&step[1..]).unwrap();
@@ -232,12 +237,15 @@ fn many_requests_for_one_file_cause_one_conversion_and_two_run_at_a_time() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             for (id, name) in ids.iter().zip(programs) {
-                let (store, path) = (&store, workshop.path(name));
+                let store = &store;
+                let path = workshop.path(name);
                 scope.spawn(move || assert_eq!(names(store, id, &path, address).unwrap().last().unwrap(), "outer"));
             }
         }
     });
-    let (mut running, mut most, mut begun) = (0, 0, 0);
+    let mut running = 0;
+    let mut most = 0;
+    let mut begun = 0;
     for line in fs::read_to_string(workshop.path("log")).unwrap().lines() {
         running += if line == "begin" { 1 } else { -1 };
         begun += usize::from(line == "begin");
@@ -247,7 +255,7 @@ fn many_requests_for_one_file_cause_one_conversion_and_two_run_at_a_time() {
 }
 
 #[test]
-fn a_caller_that_does_not_wait_is_told_to_try_again() {
+fn a_caller_that_does_not_wait_gets_a_retryable_reason() {
     if !have(&["gcc", "nm", "sh", "sleep"]) {
         return;
     }
