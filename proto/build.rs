@@ -1,4 +1,4 @@
-//! Compiles the wire contracts with protox: no protoc is needed.
+//! Compiles the protobuf files with protox, so that the build needs no protoc.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for folder in ["otlp", "varve"] {

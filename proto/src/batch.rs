@@ -1,4 +1,4 @@
-//! Samples: the normal form of a push, and the batches for shards that it becomes.
+//! Samples: the normal form of a push, and the batches that the router sends to shards.
 
 use crate::dictionary::{Dictionary, Spans};
 use crate::label::{Fingerprint, LabelSet};
@@ -38,7 +38,7 @@ impl Samples {
         self.attribute_sets.push(attribute_set);
     }
 
-    /// Appends the samples of another.
+    /// Appends the samples of `other`.
     pub fn append(&mut self, mut other: Self) {
         self.times_ns.append(&mut other.times_ns);
         self.pairs.append(&mut other.pairs);
@@ -78,29 +78,29 @@ impl Samples {
 /// The samples of one series in one push.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Labels, with `service_name` and `__profile_type__`.
+    /// Labels of the series, with `service_name` and `__profile_type__`.
     pub labels: LabelSet,
-    /// At least one sample.
+    /// Samples of the series, at least one.
     pub samples: Samples,
 }
 
 /// The normal form of a push, into which every wire format is decoded.
 #[derive(Debug, Default)]
 pub struct Push {
-    /// Definitions of the samples.
+    /// Dictionary with the definitions that the samples refer to.
     pub dictionary: Dictionary,
     /// Accepted profiles.
     pub profiles: Vec<Profile>,
     /// Number of refused profiles.
     pub rejected: u64,
-    /// Reasons why profiles were refused or truncated: a few sentences, the last of which counts the others.
+    /// Reasons why profiles were refused or truncated: a few sentences. The last one counts the remaining reasons.
     pub warnings: Vec<String>,
-    /// True if the times of the samples are in the push, so that equal bytes are the same push.
+    /// True if the push contains the times of its samples, so that pushes of equal bytes are retries of one push.
     pub has_own_times: bool,
 }
 
 impl Push {
-    /// Approximate size of all its batches in memory, in bytes.
+    /// Approximate size in memory of all batches of the push, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let profile = |profile: &Profile| series_bytes(Some(&profile.labels), &profile.samples);
@@ -114,7 +114,7 @@ fn series_bytes(labels: Option<&LabelSet>, samples: &Samples) -> usize {
     64 + labels.map_or(0, LabelSet::memory_bytes) + samples.len() * SAMPLE_BYTES
 }
 
-/// Identity by which a retry is recognized: a hash of the tenant, and the client's key or the request's content.
+/// ID by which a retry is recognized: a hash of the tenant, and of the client's key or the request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchId(pub u128);
 
@@ -123,11 +123,11 @@ pub struct BatchId(pub u128);
 pub struct Batch {
     /// Owner of the samples.
     pub tenant: TenantId,
-    /// Identity. Without one, the batch counts each time it arrives.
+    /// ID of the batch. `None` means that the samples are stored each time the batch arrives.
     pub id: Option<BatchId>,
-    /// Retention class of its partitions.
+    /// Retention class of the partitions that receive the samples.
     pub retention_class: u8,
-    /// Definitions of the samples.
+    /// Dictionary with the definitions that the samples refer to.
     pub dictionary: Dictionary,
     /// Samples by series; each series occurs once.
     pub series: Vec<SeriesSamples>,
@@ -138,9 +138,9 @@ pub struct Batch {
 pub struct SeriesSamples {
     /// Identity of the series.
     pub fingerprint: Fingerprint,
-    /// Labels; `None` if the shard knows the series.
+    /// Labels of the series; `None` if the shard knows the series.
     pub labels: Option<LabelSet>,
-    /// At least one sample.
+    /// Samples of the series, at least one.
     pub samples: Samples,
 }
 
@@ -152,9 +152,10 @@ pub struct Stripped {
 }
 
 impl Batch {
-    /// Removes the definitions of stacks and series that the shard knows, by stack ID and by index of the series.
+    /// Removes the definitions of stacks and series that the shard knows. The closures receive the ID of a stack and
+    /// the index of a series.
     ///
-    /// Definitions that nothing refers to any more stay in the dictionary. They are neither logged nor applied.
+    /// Definitions that become unused stay in the dictionary, but are neither logged nor applied.
     pub fn strip(
         &mut self,
         is_known_stack: impl Fn(usize) -> bool,
@@ -167,14 +168,14 @@ impl Batch {
         Stripped { stacks, labels }
     }
 
-    /// Returns whether it holds every definition that its samples refer to.
+    /// Returns whether the batch holds every definition that its samples refer to.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.dictionary.stacks.iter().all(|(_, stack)| stack.is_some())
             && self.series.iter().all(|series| series.labels.is_some())
     }
 
-    /// Undoes [`Batch::strip`].
+    /// Puts back the definitions that [`Batch::strip`] removed.
     pub fn restore(&mut self, stripped: Stripped) {
         self.dictionary.stacks.restore(stripped.stacks);
         for (index, labels) in stripped.labels {
@@ -189,7 +190,7 @@ impl Batch {
         self.dictionary.memory_bytes() + self.series.iter().map(series).sum::<usize>()
     }
 
-    /// Upper bound of the size of its wire form, in bytes. Does not encode it.
+    /// Upper bound of the batch's size in the wire form, in bytes. Computed without encoding the batch.
     #[must_use]
     pub fn encoded_len_max(&self) -> usize {
         self.memory_bytes() + self.dictionary.wire_bytes_more()

@@ -1,6 +1,6 @@
 //! Build IDs, which identify an executable or library wherever it is mapped.
 //!
-//! The three kinds are those that the semantic conventions of OpenTelemetry define for mappings.
+//! The three kinds are the ones that the semantic conventions of OpenTelemetry define for mappings.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub enum BuildId {
 }
 
 impl BuildId {
-    /// Parses the text that [`fmt::Display`] writes: `gnu:<hex>`, `go:<text>` or `htlhash:<hex>`.
-    /// `None` for anything else.
+    /// Parses the text that [`fmt::Display`] writes: `gnu:<hex>`, `go:<text>` or `htlhash:<hex>`. Returns `None` for
+    /// any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, id) = text.split_once(':')?;
@@ -47,7 +47,7 @@ fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits, two for each byte.
+/// Returns bytes as lower-case hexadecimal digits, two for each byte.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     let mut digits = Vec::with_capacity(bytes.len() * 2);
@@ -55,7 +55,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
     digits.into_iter().map(char::from).collect()
 }
 
-/// Parses an even number of hexadecimal digits of either case. `None` for anything else.
+/// Parses an even number of hexadecimal digits of either case. Returns `None` for any other text.
 #[must_use]
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) {

@@ -1,9 +1,9 @@
-//! The dictionary: the definitions that samples refer to, each once, in tables with dense IDs.
+//! The dictionary: tables of the definitions that samples refer to. Each definition is stored once, under a dense ID.
 //!
 //! One structure serves a push, a batch, a partition and a response. [`Importer`] copies needed entries from one
-//! dictionary to another. Entry 0 of strings, stacks, attribute sets and pairs is the empty one.
+//! dictionary to another. Entry 0 of the tables of strings, stacks, attribute sets and pairs is the empty entry.
 //!
-//! Invariant: IDs are dense and never change. Every ID in an entry is that of an existing entry of the same dictionary.
+//! Invariant: IDs are dense and never change. Every ID in an entry belongs to an existing entry of the same dictionary.
 
 use foldhash::fast::FixedState;
 use indexmap::IndexSet;
@@ -34,40 +34,40 @@ pub(crate) use stacks::Spans;
 pub use stacks::Stacks;
 pub use strings::Strings;
 
-/// Largest buffer for hashing that is kept, in bytes. One location may have thousands of lines.
+/// Largest size at which the buffer for hashing is kept, in bytes. One location may have thousands of lines.
 const HASHED_BYTES_MAX: usize = 1 << 16;
 
-/// Approximate numbers of entries that will be added.
+/// Approximate numbers of entries that will be added to a dictionary.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capacity {
-    /// Strings.
+    /// Number of strings.
     pub strings: usize,
-    /// Bytes of all strings.
+    /// Total size of the strings, in bytes.
     pub text_bytes: usize,
-    /// Functions.
+    /// Number of functions.
     pub functions: usize,
-    /// Locations.
+    /// Number of locations.
     pub locations: usize,
-    /// Stacks, and stack pairs.
+    /// Number of stacks, and also of stack pairs.
     pub stacks: usize,
-    /// Locations of all stacks.
+    /// Total number of locations in all stacks.
     pub stack_locations: usize,
 }
 
-/// Definitions by dense IDs.
+/// Tables of definitions with dense IDs.
 #[derive(Clone, Debug)]
 pub struct Dictionary {
-    /// All text.
+    /// Texts of all entries.
     pub strings: Strings,
     /// Functions.
     pub functions: Functions,
     /// Mappings.
     pub mappings: IndexSet<Mapping, FixedState>,
-    /// Hashes of the mappings, by ID.
+    /// Hash of each mapping, by the mapping's ID.
     mapping_hashes: Vec<u128>,
     /// Locations.
     pub locations: Locations,
-    /// Stacktraces.
+    /// Stacktraces, as lists of location IDs.
     pub stacks: Stacks,
     /// Attribute sets: sorted attributes with unique keys.
     pub attribute_sets: AttributeSets,
@@ -111,7 +111,7 @@ impl Dictionary {
         self.functions.intern(hash, function)
     }
 
-    /// Returns the ID of a mapping. Adds it if it is new.
+    /// Returns the ID of a mapping. Adds the mapping if it is new.
     pub fn intern_mapping(&mut self, mapping: Mapping) -> u32 {
         let (id, is_new) = self.mappings.insert_full(mapping);
         if is_new {
@@ -133,7 +133,7 @@ impl Dictionary {
         self.intern_hashed(hash, location)
     }
 
-    /// Returns the ID of a location whose hash is known. Adds the location if it is new.
+    /// Returns the ID of a location, given the location's hash. Adds the location if it is new.
     pub(crate) fn intern_hashed(&mut self, hash: u128, location: Location) -> u32 {
         let outside = match &location {
             Location::Lines { lines, .. } if lines.spilled() => lines.len(),
@@ -149,8 +149,8 @@ impl Dictionary {
 
     /// Returns the ID of a stack. Adds the stack if it is new.
     ///
-    /// `stack` holds the locations, leaf first, or `None` if the receiver of the batch knows them by the hash. A
-    /// stack that was added without locations receives them from a later call.
+    /// `stack` holds the locations, leaf first, or is `None` if the receiver of the batch knows the stack by its hash.
+    /// A stack that was added without locations receives them from a later call.
     pub fn intern_stack(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         self.stacks.intern(hash, stack)
     }
@@ -166,7 +166,7 @@ impl Dictionary {
 
     /// Returns the ID of an attribute set. Adds the set if it is new.
     ///
-    /// Sorts the attributes by the text of their keys, and keeps the first of equal keys.
+    /// Sorts the attributes by the text of their keys. Among attributes with equal keys, keeps the first.
     pub fn intern_attributes(&mut self, mut attributes: Vec<Attribute>) -> u32 {
         let strings = &self.strings;
         attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
@@ -180,7 +180,7 @@ impl Dictionary {
         self.pairs.intern(pair)
     }
 
-    /// Returns whether this dictionary has all attribute sets of another.
+    /// Returns whether this dictionary has all attribute sets of `other`.
     #[must_use]
     pub fn has_attributes_of(&self, other: &Self) -> bool {
         let text = |id: u32| self.strings.find(other.strings.get(id));
@@ -199,7 +199,7 @@ impl Dictionary {
         })
     }
 
-    /// Approximate size in memory, in bytes: entries, hashes and index of each table, and the memory that entries own.
+    /// Approximate size in memory, in bytes: the entries, hashes and index of each table, and memory that entries own.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         // An entry of an index map takes its own size, its hash (8), a slot of the table (4 to 8, by load), and the
@@ -215,7 +215,7 @@ impl Dictionary {
             + self.pairs.memory_bytes()
     }
 
-    /// Upper bound of the bytes that entries take in the wire form beyond their size in memory.
+    /// Upper bound of the bytes by which the wire form of the entries exceeds their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         // Two numbers of ten bytes, the ID of a function of five, tags, and a length.
         const LINE_BYTES: usize = 10 + 10 + 5 + 3 + 2;
@@ -249,7 +249,7 @@ impl Dictionary {
         self.mapping_hashes[id as usize]
     }
 
-    /// Build ID of a mapping, and the name of its file.
+    /// Returns the build ID of a mapping, and the name of the mapped file.
     #[must_use]
     #[inline]
     pub fn mapping(&self, id: u32) -> (Option<&BuildId>, &str) {
@@ -257,7 +257,7 @@ impl Dictionary {
         (build_id.as_ref(), self.strings.get(*file))
     }
 
-    /// Locations of a stack, leaf first. Empty if the dictionary has only its hash.
+    /// Locations of a stack, leaf first. Empty if the dictionary has only the stack's hash.
     #[must_use]
     #[inline]
     pub fn stack(&self, id: u32) -> &[u32] {

@@ -1,4 +1,4 @@
-//! Data as bytes: the messages between routers and nodes, and the formats of other tools.
+//! Encoding and decoding of the messages between routers and nodes, and of the formats of other tools.
 
 mod batch;
 pub mod bytes_codec;

@@ -1,4 +1,4 @@
-//! Labels of a series. Names match `[a-zA-Z_][a-zA-Z0-9_]*`, as in Prometheus.
+//! Labels of a series. Label names match `[a-zA-Z_][a-zA-Z0-9_]*`, as in Prometheus.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -9,17 +9,17 @@ use crate::tenant::TenantId;
 
 /// Name of the label whose value is the full ID of the profile type.
 pub const PROFILE_TYPE_LABEL: &str = "__profile_type__";
-/// Name of the label that every series has.
+/// Name of the label `service_name`, which every series has.
 pub const SERVICE_NAME_LABEL: &str = "service_name";
 
-/// A label. Labels are equal if name and value are equal. The original name is for display only.
+/// A label. Two labels are equal if their names and values are equal. The original name is for display only.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// Name as queries write it.
+    /// Name of the label in queries.
     pub name: String,
-    /// Value: any text.
+    /// Value of the label, which can be any text.
     pub value: String,
-    /// Name as it was pushed, if it differs.
+    /// Name of the label as it was pushed; `None` if it equals `name`.
     pub original_name: Option<String>,
 }
 
@@ -54,7 +54,8 @@ impl Hash for Label {
 pub struct LabelSet(Vec<Label>);
 
 impl LabelSet {
-    /// Sorts labels, keeps the first of equal names, and drops empty values, which mean "absent" in PromQL.
+    /// Makes a sorted set. Among labels with equal names, keeps the first. Drops empty values: PromQL treats them as
+    /// absent.
     #[must_use]
     pub fn new(mut labels: Vec<Label>) -> Self {
         labels.sort_by(|a, b| a.name.cmp(&b.name));
@@ -72,7 +73,7 @@ impl LabelSet {
         }
     }
 
-    /// All labels, sorted by name.
+    /// Iterates over the labels, sorted by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Label> {
         self.0.iter()
     }
@@ -83,7 +84,7 @@ impl LabelSet {
         self.0.len()
     }
 
-    /// Returns whether the set has no label.
+    /// Returns whether the set has no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -115,12 +116,12 @@ impl LabelSet {
     }
 }
 
-/// Identity of a series: the xxh3-128 of tenant, label names and label values, each with its length before it.
+/// ID of a series: the xxh3-128 of the tenant, the label names and the label values. Each has its length before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u128);
 
 impl Label {
-    /// Makes a label of any text. Rewrites the name to a valid one, and keeps the original if it differs.
+    /// Makes a label from any text. Rewrites the name to a valid one. Keeps the original name if it differs.
     #[must_use]
     pub fn new(name: &str, value: &str) -> Self {
         let sanitized = sanitize_label_name(name);
@@ -129,7 +130,7 @@ impl Label {
     }
 }
 
-/// Rewrites any text to a valid label name: other characters become `_`, and `_` precedes a leading digit.
+/// Rewrites any text to a valid label name. Other characters become `_`, and `_` is put before a leading digit.
 #[must_use]
 pub fn sanitize_label_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

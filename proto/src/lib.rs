@@ -1,12 +1,12 @@
-//! The domain types that all parts of varve share, and the contracts between these parts.
+//! The data types that all parts of varve share, and the messages between these parts.
 //!
 //! # Limits
-//! This crate does no I/O, reads no clock, starts no thread, and knows nothing about storage.
+//! This crate does no I/O, reads no clock, starts no thread, and does not depend on how data is stored.
 //! # Read in this order
 //! - [`TenantId`], [`profile_type`] and [`label`]: the parts of a series.
 //! - [`dictionary`]: the entries that samples refer to.
 //! - [`batch`]: the normal form of a push, and the batches that go to shards.
-//! - [`tier`]: windows and partitions.
+//! - [`tier`]: the resolutions at which samples are stored, and the lengths of windows and partitions.
 //! - `shard`: requests to a shard, and its responses.
 //! - [`limits`]: every limit, with its reason.
 //! - `formats`: the wire formats.

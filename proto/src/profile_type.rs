@@ -1,15 +1,15 @@
-//! The type of a profile: `name:sample_type:sample_unit:period_type:period_unit`.
+//! The type of a profile, whose ID has the form `name:sample_type:sample_unit:period_type:period_unit`.
 
 use std::fmt;
 
 use crate::label::sanitize_label_name;
 
-/// A sample type or period type with its unit, as pprof and OTLP write it.
+/// The type of a sample or period and its unit, as in pprof and OTLP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueType {
-    /// Kind, such as `cpu`.
+    /// Kind of the value, such as `cpu`.
     pub kind: String,
-    /// Unit, such as `nanoseconds`.
+    /// Unit of the value, such as `nanoseconds`.
     pub unit: String,
 }
 
@@ -20,20 +20,20 @@ impl ValueType {
         Self { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 
-    /// Returns whether the unit is one of time.
+    /// Returns whether the unit is a unit of time.
     #[must_use]
     pub fn is_time(&self) -> bool {
         matches!(self.unit.as_str(), "nanoseconds" | "microseconds" | "milliseconds" | "seconds")
     }
 
-    /// Returns whether this is `cpu` in `nanoseconds`.
+    /// Returns whether the kind is `cpu` and the unit is `nanoseconds`.
     #[must_use]
     pub fn is_cpu_time(&self) -> bool {
         is_cpu_time(&self.kind, &self.unit)
     }
 }
 
-/// Summary of all sample types of one scope or pprof file, on which the profile type of each depends.
+/// Summary of all sample types of one OTLP scope or pprof file. The profile type of each sample type depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Siblings {
     cpu_time: bool,
@@ -54,7 +54,7 @@ fn is_cpu_time(kind: &str, unit: &str) -> bool {
     kind == "cpu" && unit == "nanoseconds"
 }
 
-/// A profile type. No part contains `:`.
+/// A profile type. None of its five parts contains `:`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProfileType {
     name: String,
@@ -63,11 +63,11 @@ pub struct ProfileType {
 }
 
 impl ProfileType {
-    /// Returns the type of one column of values, and the factor that converts its values to the type's unit.
+    /// Returns the profile type of one column of values, and the factor that converts the values to the type's unit.
     ///
-    /// `pushed_name` is the name in the push, if any. `siblings` are all sample types of the same scope or pprof
-    /// file. `samples/count` with a `cpu/nanoseconds` period and without a sibling `cpu/nanoseconds` is CPU time,
-    /// count x period. So a rate is a number of cores for every profiler.
+    /// `pushed_name` is the name in the push, if any. `siblings` are all sample types of the same OTLP scope or pprof
+    /// file. Values of `samples/count` with a `cpu/nanoseconds` period are CPU time (count x period), unless a sibling
+    /// is `cpu/nanoseconds`. So a rate is a number of cores for every profiler.
     #[must_use]
     pub fn of_push(
         pushed_name: Option<&str>,
@@ -95,7 +95,7 @@ impl ProfileType {
         Self { name: sanitize_label_name(name), sample: clean(sample), period: clean(period) }
     }
 
-    /// Parses the full ID: five parts with colons between them.
+    /// Parses a full ID, which has five parts with colons between them.
     #[must_use]
     pub fn parse(id: &str) -> Option<Self> {
         let parts: Vec<&str> = id.split(':').collect();
@@ -133,7 +133,7 @@ impl ProfileType {
     }
 }
 
-/// Name of a profile type that was pushed without a name.
+/// Returns the name for a profile type that was pushed without a name.
 fn name_of(sample_kind: &str, siblings: Siblings) -> &str {
     match sample_kind {
         "cpu" => "process_cpu",

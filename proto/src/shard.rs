@@ -1,4 +1,4 @@
-//! The contract of a shard: requests of a router, responses, and the entries of the log.
+//! The messages of a shard: requests of a router, responses, and the entries of the Raft log.
 
 pub mod answer;
 pub mod entry;

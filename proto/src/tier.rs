@@ -1,4 +1,4 @@
-//! Tiers: resolutions at which samples are stored.
+//! Tiers, which are the resolutions at which samples are stored.
 //!
 //! A window of any tier is `(start, end]`. Windows are aligned to 1970-01-01 UTC and numbered from there.
 
@@ -6,16 +6,16 @@ const SECOND_NS: i64 = 1_000_000_000;
 const HOUR_NS: i64 = 3600 * SECOND_NS;
 const DAY_NS: i64 = 24 * HOUR_NS;
 
-/// Raw samples, or sums of them over windows of one minute, hour or day; finest first.
+/// A resolution: raw samples, or sums over windows of one minute, hour or day; finest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// Every sample with its own time, in chunks of ten minutes.
+    /// Every sample with its own time. Chunks of ten minutes store the samples.
     Raw,
     /// Sums per minute.
     Minute,
     /// Sums per hour.
     Hour,
-    /// Sums per day, UTC.
+    /// Sums per day of UTC.
     Day,
 }
 
@@ -23,7 +23,7 @@ impl Tier {
     /// All tiers, finest first.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Minute, Self::Hour, Self::Day];
 
-    /// Name for people, such as `1m`.
+    /// Name of the tier for people, such as `1m`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Tier {
         }
     }
 
-    /// The tier that has this [`Tier::number`].
+    /// Returns the tier with this [`Tier::number`]; `None` if there is none.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
@@ -51,13 +51,13 @@ impl Tier {
         }
     }
 
-    /// The next coarser tier.
+    /// The next coarser tier; `None` for [`Tier::Day`].
     #[must_use]
     pub fn coarser(self) -> Option<Self> {
         Self::from_number(self.number() + 1)
     }
 
-    /// Length of one window, in nanoseconds. For raw samples, it is the window of a chunk.
+    /// Length of one window, in nanoseconds. For [`Tier::Raw`], it is the length of a chunk.
     #[must_use]
     pub fn window_ns(self) -> i64 {
         match self {
@@ -68,7 +68,7 @@ impl Tier {
         }
     }
 
-    /// Length of one partition, in nanoseconds. Partitions expire as a whole. The length is a multiple of the window.
+    /// Length of one partition, in nanoseconds: a multiple of the window. Partitions expire as a whole.
     #[must_use]
     pub const fn partition_ns(self) -> i64 {
         match self {
@@ -85,13 +85,13 @@ impl Tier {
         interval_of(time_ns, self.window_ns())
     }
 
-    /// Start of a window, in nanoseconds since 1970. The window does not contain it.
+    /// Start of the window with this number, in nanoseconds since 1970. The window does not contain its start.
     #[must_use]
     pub fn window_start_ns(self, window: u32) -> i64 {
         i64::from(window).saturating_mul(self.window_ns())
     }
 
-    /// End of a window, in nanoseconds since 1970. The window contains it.
+    /// End of the window with this number, in nanoseconds since 1970. The window contains its end.
     #[must_use]
     pub fn window_end_ns(self, window: u32) -> i64 {
         self.window_start_ns(window).saturating_add(self.window_ns())
@@ -104,9 +104,9 @@ impl Tier {
     }
 }
 
-/// Number `i` of the interval `(i * length, (i + 1) * length]` that contains a time.
+/// Returns the number `i` of the interval `(i * length, (i + 1) * length]` that contains a time.
 ///
-/// Times up to 1970, which no push may have, are in the first interval.
+/// Times up to 1970 are in the first interval. No push may have such times.
 #[must_use]
 pub fn interval_of(time_ns: i64, length_ns: i64) -> u32 {
     u32::try_from(time_ns.saturating_sub(1).div_euclid(length_ns)).unwrap_or_default()

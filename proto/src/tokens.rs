@@ -1,12 +1,12 @@
-//! Bearer tokens, as a token file lists them. Routers and nodes require one; agents, clients and routers send one.
+//! Bearer tokens from a token file. Routers and nodes require a token; agents, clients and routers send one.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Least length of a token, in bytes. Shorter tokens can be guessed.
+/// Minimum length of a token, in bytes. Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// The tokens of one file, at least one. `Debug` does not print them, because its output ends up in logs.
+/// The tokens of one file, at least one. `Debug` does not print the tokens, because its output ends up in logs.
 #[derive(Clone)]
 pub struct Tokens(Arc<[Box<str>]>);
 
@@ -19,24 +19,24 @@ impl fmt::Debug for Tokens {
 /// The error of a token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// The file holds no token.
+    /// The file contains no token.
     #[error("the token file holds no token: write one token of at least {TOKEN_BYTES_MIN} characters per line")]
     Empty,
-    /// A token is too short.
+    /// A token is shorter than the minimum.
     #[error("line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: try `openssl rand -hex 32`")]
     TooShort {
-        /// Number of the line, from 1.
+        /// Number of the token's line; the first line is 1.
         line: usize,
     },
 }
 
-/// The reason why a request is refused.
+/// The reason why a request without a valid token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoToken {
     /// The request has no bearer token.
     #[error("a bearer token is required: send `Authorization: Bearer TOKEN` with a token of the server's token file")]
     Missing,
-    /// The token file does not list the token.
+    /// The token file does not list the token of the request.
     #[error("the bearer token is not in the server's token file")]
     Wrong,
 }
@@ -45,7 +45,7 @@ impl Tokens {
     /// Parses a token file: one token per line. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// [`TokenFileError`] if the file holds no token, or a token that can be guessed.
+    /// Returns a [`TokenFileError`] if the file contains no token, or one that is too short.
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let lines = text.lines().map(str::trim).zip(1..);
         let tokens: Vec<_> = lines.filter(|(token, _)| !token.is_empty() && !token.starts_with('#')).collect();
@@ -58,16 +58,16 @@ impl Tokens {
         Ok(Self(tokens.into_iter().map(|(token, _)| token.into()).collect()))
     }
 
-    /// The token that a client sends.
+    /// The first token of the file, which clients send.
     #[must_use]
     pub fn first(&self) -> &str {
         &self.0[0]
     }
 
-    /// Checks the value of an `Authorization` header, or of the same key in gRPC metadata.
+    /// Checks the value of an `Authorization` header of HTTP, or of `authorization` in gRPC metadata.
     ///
     /// # Errors
-    /// [`NoToken`] if it holds none of these tokens.
+    /// Returns [`NoToken`] if the value holds none of the file's tokens.
     pub fn check(&self, authorization: Option<&str>) -> Result<(), NoToken> {
         let Some((scheme, token)) = authorization.and_then(|value| value.split_once(' ')) else {
             return Err(NoToken::Missing);

@@ -1,7 +1,7 @@
-//! Hashes that identify functions, locations, stacks and series in stored data.
+//! Tests of the hashes that identify functions, locations, stacks and series in stored data.
 //!
-//! They are part of the format (FORMAT.md). The values were computed from its text with the reference implementation of
-//! xxh3. A change of any value changes the format.
+//! The hashes are part of the format. The expected values were computed from the text of FORMAT.md with the reference
+//! implementation of xxh3. A change of any value changes the format.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn function(to: &mut Dictionary, [name, system_name, file]: [&str; 3], start_lin
     to.intern_function(Function { name, system_name, file, start_line })
 }
 
-/// Adds locations of every kind, in the order of [`LOCATIONS`].
+/// Adds locations of every kind, in the order of [`LOCATIONS`]. Returns the IDs of the locations.
 fn locations(to: &mut Dictionary) -> [u32; 5] {
     // Identities do not depend on IDs.
     to.strings.intern("shifts all ids");

@@ -1,30 +1,30 @@
-//! Attributes of samples: thread, CPU, process ID, span, pprof labels.
+//! Attributes of samples, such as thread, CPU, process ID, span and pprof labels.
 
 use crate::dictionary::strings::Strings;
 
-/// An attribute. Its IDs are entries of the dictionary that holds it.
+/// An attribute of a sample. The IDs in the attribute are those of the dictionary that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attribute {
-    /// ID of the key as it was pushed, with dots.
+    /// ID of the text of the key, as it was pushed, with dots.
     pub key: u32,
-    /// ID of the unit, or of "".
+    /// ID of the text of the unit. The text is "" if there is no unit.
     pub unit: u32,
-    /// Value, with its type.
+    /// Value of the attribute, with its type.
     pub value: AttributeValue,
 }
 
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttributeValue {
-    /// ID of a text.
+    /// ID of the value's text.
     Text(u32),
-    /// An integer.
+    /// An integer value.
     Integer(i64),
-    /// True or false.
+    /// A value that is true or false.
     Boolean(bool),
-    /// Bits of an IEEE 754 double. Values are equal if their bits are.
+    /// Bits of an IEEE 754 double. Two doubles are the same value if their bits are equal.
     Double(u64),
-    /// ID of an array, map or bytes, written as OTLP JSON.
+    /// ID of the text of an array, a map or bytes, written as OTLP JSON.
     Json(u32),
 }
 

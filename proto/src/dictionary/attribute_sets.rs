@@ -1,6 +1,6 @@
-//! Attribute sets by dense IDs, each once, packed into one list of bytes.
+//! Table of attribute sets with dense IDs. Each set is stored once, and all sets are packed into one list of bytes.
 //!
-//! A host that starts many processes has millions of sets, one for each thread.
+//! A host that starts many processes has millions of attribute sets, one for each thread.
 //!
 //! ```text
 //! each attribute: | key varint | unit varint | kind u8 | value: ID or zigzag varint, u8 or 8 bytes, by its kind |
@@ -18,26 +18,26 @@ const BOOLEAN: u8 = 2;
 const DOUBLE: u8 = 3;
 const JSON: u8 = 4;
 
-/// Largest buffer for searches that is kept, in bytes. One set may be very large.
+/// Largest size at which the buffer for searches is kept, in bytes. One set may be very large.
 const PACKED_BYTES_MAX: usize = 1 << 16;
 
-/// Bytes of the tags and lengths of an attribute's message, key, unit and value, less the byte of the kind.
+/// Bytes that the tags and lengths of an attribute, its key, unit and value take, minus the byte of the kind.
 const WIRE_BYTES_MORE: usize = 4;
 
-/// Attribute sets by dense IDs.
+/// Table of attribute sets with dense IDs.
 #[derive(Clone, Debug, Default)]
 pub struct AttributeSets {
     bytes: Vec<u8>,
-    /// End of each set in `bytes`. A set begins at the end of the previous one.
+    /// End of each set in `bytes`. A set begins at the end of the previous set.
     ends: Vec<usize>,
-    /// Number of attributes of all sets.
+    /// Total number of attributes in all sets.
     attributes: usize,
     ids: Ids,
-    /// Buffer for searches.
+    /// Buffer for the packed form of a set that is searched.
     packed: Vec<u8>,
 }
 
-/// The attributes of one set, in its order.
+/// Iterator over the attributes of one set, in the order of the set.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     packed: &'a [u8],
@@ -67,7 +67,7 @@ impl AttributeSets {
         (0..self.len()).map(|id| Attributes { packed: self.packed(id) })
     }
 
-    /// Returns the ID of a set. Adds the set if it is new.
+    /// Returns the ID of an attribute set. Adds the set if it is new.
     pub(crate) fn intern(&mut self, attributes: &[Attribute]) -> u32 {
         let mut packed = std::mem::take(&mut self.packed);
         packed.clear();
@@ -87,7 +87,7 @@ impl AttributeSets {
         id
     }
 
-    /// Returns the ID of a set, if the table has it.
+    /// Returns the ID of an attribute set, if the table has the set.
     pub(crate) fn find(&self, attributes: &[Attribute]) -> Option<u32> {
         let mut packed = Vec::new();
         attributes.iter().for_each(|attribute| pack(attribute, &mut packed));
@@ -98,7 +98,7 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// Bytes that all sets take in the wire form beyond their size in memory.
+    /// Bytes by which the wire form of all sets exceeds their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         self.attributes * WIRE_BYTES_MORE
     }

@@ -1,19 +1,19 @@
-//! Tables of functions and locations, which are found by the hash of their identity.
+//! Tables of functions and locations, with an index by the hash of each entry's identity.
 
 use std::ops::Index;
 
 use crate::dictionary::ids::{Ids, dense, kept};
 use crate::dictionary::location::{Function, Location};
 
-/// Functions of a dictionary.
+/// Table of the functions of a dictionary.
 pub type Functions = Hashed<Function>;
 
-/// Locations of a dictionary.
+/// Table of the locations of a dictionary.
 pub type Locations = Hashed<Location>;
 
-/// Entries by dense IDs, each once. Entries are the same if their hashes are equal.
+/// Table of entries with dense IDs, each stored once. Two entries are the same if their hashes are equal.
 ///
-/// An entry that is copied from one dictionary to another is therefore found without a comparison of its names.
+/// So no names are compared when an entry is copied from one dictionary to another.
 #[derive(Clone, Debug)]
 pub struct Hashed<T> {
     entries: Vec<T>,
@@ -45,13 +45,13 @@ impl<T> Hashed<T> {
         self.entries.iter()
     }
 
-    /// Entry of an ID, if the table has it.
+    /// Returns the entry with this ID, if the table has it.
     #[must_use]
     pub fn get_index(&self, id: usize) -> Option<&T> {
         self.entries.get(id)
     }
 
-    /// Hash of the entry of an ID. Panics if the table has no such ID.
+    /// Returns the hash of the entry with this ID. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> u128 {

@@ -1,7 +1,7 @@
 //! Hashes that identify texts, functions, locations and stacks.
 //!
-//! They depend on the content and not on any ID. So they are equal in every dictionary, and can be computed before an
-//! entry is added. They are part of the stored format (FORMAT.md).
+//! The hashes depend on the content and not on any ID. So they are equal in every dictionary, and can be computed
+//! before an entry is added. The hashes are part of the stored format (FORMAT.md).
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -14,7 +14,7 @@ pub fn text_hash(text: &[u8]) -> u128 {
     xxh3_128(text)
 }
 
-/// Hash of a function, of the hashes of its name, system name and file, and of its first line.
+/// Hash of a function, made of the hashes of its name, system name and file (`texts`), and of its first line.
 #[must_use]
 #[inline]
 pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
@@ -26,7 +26,7 @@ pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Hash of a mapping: the xxh3-128 of its file name's hash (little-endian) and the text of its build ID, or "".
+/// Hash of a mapping: the xxh3-128 of the hash of the file name (little-endian) and the text of the build ID, or "".
 #[must_use]
 pub(crate) fn mapping_hash(file: u128, build_id: &str) -> u128 {
     let mut bytes = file.to_le_bytes().to_vec();
@@ -34,7 +34,7 @@ pub(crate) fn mapping_hash(file: u128, build_id: &str) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Hash of a location without lines, of the hashes of its mapping and frame type, and of its address.
+/// Hash of a location without lines, made of the hashes of its mapping and frame type, and of its address.
 #[must_use]
 #[inline]
 pub fn address_hash(mapping: u128, frame_type: u128, address: Address) -> u128 {
@@ -48,9 +48,9 @@ pub fn address_hash(mapping: u128, frame_type: u128, address: Address) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Hash of a location with lines, of the hashes of its mapping file and frame type, and of its lines.
+/// Hash of a location with lines, made of the hashes of its mapping file and frame type, and of its lines.
 ///
-/// Each line is the hash of its function, the line number and the column. `bytes` is a buffer, which callers can reuse.
+/// Each line is the hash of its function, the line number and the column. `bytes` is a buffer that callers can reuse.
 #[must_use]
 pub fn lines_hash(
     mapping_file: u128,
@@ -70,7 +70,7 @@ pub fn lines_hash(
     xxh3_128(bytes)
 }
 
-/// First bytes of the identity of a location. All parts but the lines have a fixed length.
+/// First bytes of the hashed form of a location. All parts except the lines have a fixed length.
 #[inline]
 fn prefix(kind: u8, mapping: u128, frame_type: u128) -> [u8; 33] {
     let mut prefix = [kind; 33];
@@ -79,13 +79,13 @@ fn prefix(kind: u8, mapping: u128, frame_type: u128) -> [u8; 33] {
     prefix
 }
 
-/// Hash of a stack, of the hashes of its locations, leaf first. The hash of the empty stack is 0.
+/// Hash of a stack, made of the hashes of its locations, leaf first. The hash of the empty stack is 0.
 #[must_use]
 pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
     stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
 }
 
-/// [`stack_hash`] with one more location, `last`, if any, and a buffer that callers can reuse.
+/// Like [`stack_hash`], with one more location `last`, if there is one, and with a buffer that callers can reuse.
 #[must_use]
 pub fn stack_hash_with(
     location_hashes: impl ExactSizeIterator<Item = u128>,

@@ -1,15 +1,15 @@
-//! Hash index of a table: the IDs of its entries by hash.
+//! Hash index of a table, which finds the ID of an entry by the entry's hash.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::LazyLock;
 
 use hashbrown::HashTable;
 
-/// Random keys of this process. They determine the bits of a hash that the index keeps. A sender can choose entries
-/// with similar hashes, but does not know these bits. IDs do not depend on the keys.
+/// Random keys of this process, which determine the bits of a hash that the index keeps. A sender can choose entries
+/// with similar hashes, but does not know which bits the index keeps. IDs do not depend on the keys.
 static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 
-/// IDs by the hashes of their entries, which the table holds.
+/// Index from the hashes of entries to their IDs. The table holds the entries.
 ///
 /// The index keeps 32 bits of each hash. So it grows without reading entries, and rarely compares unequal entries.
 #[derive(Clone, Debug, Default)]
@@ -24,14 +24,14 @@ struct Slot {
 }
 
 impl Slot {
-    /// Spreads 32 bits over a hash of 64 bits, of which the hash table uses both ends.
+    /// Spreads 32 bits over a hash of 64 bits, because the hash table uses the lowest and the highest bits.
     fn spread(hash: u32) -> u64 {
         // 2^64 divided by the golden ratio, odd.
         u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 }
 
-/// The 32 bits of a hash that the index keeps. They depend on all bits of the hash.
+/// Returns the 32 bits of a hash that the index keeps. They depend on all bits of the hash.
 pub(crate) fn kept(hash: u128) -> u32 {
     let [low, high] = *KEYS;
     let product = u128::from(hash as u64 ^ low) * u128::from((hash >> 64) as u64 ^ high);
@@ -39,19 +39,19 @@ pub(crate) fn kept(hash: u128) -> u32 {
 }
 
 impl Ids {
-    /// Returns the ID of the entry with this hash for which `is_it` is true.
+    /// Returns the ID of the entry with this hash for which `is_it` returns true.
     pub(crate) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let found = self.slots.find(Slot::spread(hash), |slot| slot.hash == hash && is_it(slot.id));
         found.map(|slot| slot.id)
     }
 
-    /// Adds an entry that the index does not have.
+    /// Adds an entry that is not in the index.
     pub(crate) fn insert(&mut self, hash: u32, id: u32) {
         self.slots.insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| Slot::spread(slot.hash));
     }
 
-    /// Returns the ID of the entry with this hash for which `is_it` is true. If there is none, adds `new` and returns
-    /// it.
+    /// Returns the ID of the entry with this hash for which `is_it` returns true. If there is none, adds the ID `new`
+    /// and returns it.
     #[inline]
     pub(crate) fn find_or_insert(&mut self, hash: u32, new: u32, mut is_it: impl FnMut(u32) -> bool) -> u32 {
         let slot = self.slots.entry(
@@ -73,7 +73,7 @@ impl Ids {
     }
 }
 
-/// Converts an index to an ID. The limits of a dictionary are far below 2^32 entries.
+/// Converts an index of a table to an ID. The limits of a dictionary are far below 2^32 entries.
 pub(crate) fn dense(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

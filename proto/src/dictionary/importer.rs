@@ -5,7 +5,7 @@ use crate::dictionary::attribute::{Attribute, AttributeValue};
 use crate::dictionary::location::{Function, Line, Location, Mapping};
 use crate::dictionary::pairs::StackPair;
 
-/// Copies entries of one dictionary to another, each once, together with the entries that they refer to.
+/// Copies entries of one dictionary to another. Copies each entry once, together with the entries that it refers to.
 #[derive(Debug)]
 pub struct Importer<'a> {
     from: &'a Dictionary,
@@ -14,7 +14,7 @@ pub struct Importer<'a> {
     locations: Vec<u32>,
 }
 
-/// Progress of an [`Importer`]: the ID of each copied entry in the target, by its ID in the source.
+/// Progress of an [`Importer`]: for the ID of each entry in the source, the ID of its copy in the target.
 #[derive(Debug, Default)]
 pub struct Copied {
     strings: Vec<u32>,
@@ -36,7 +36,8 @@ impl<'a> Importer<'a> {
         Self::resume(from, Copied::default())
     }
 
-    /// Continues the work of an earlier importer of the same dictionaries, both of which may have grown since.
+    /// Continues the work of an earlier importer between the same two dictionaries. Both may have grown in the
+    /// meantime.
     #[must_use]
     pub fn resume(from: &'a Dictionary, mut copied: Copied) -> Self {
         copied.strings.resize(from.strings.len() as usize, UNKNOWN);
@@ -118,7 +119,7 @@ impl<'a> Importer<'a> {
 
     /// Copies a stack; returns its ID in `to`.
     ///
-    /// Does not copy locations if the source has only the hash of the stack, or if `to` already has the stack.
+    /// Does not copy locations if the source has only the stack's hash, or if `to` already has the stack.
     pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
             let from = self.from;

@@ -1,9 +1,8 @@
 //! Functions, mappings and locations of code.
 //!
-//! Their fields hold IDs of entries of the same [`Dictionary`](crate::Dictionary). The identity of a location with
-//! lines is its mapping file, frame type and lines, without an address. The identity of a location without lines is
-//! its frame type, its address, and the build ID and file of its mapping. So processes, pods and hosts share
-//! locations.
+//! Fields hold IDs of entries of the same [`Dictionary`](crate::Dictionary). The identity of a location with lines is
+//! its mapping file, frame type and lines, without an address. The identity of a location without lines is its frame
+//! type, its address, and the build ID and file of its mapping. So processes, pods and hosts share locations.
 
 use smallvec::SmallVec;
 
@@ -12,70 +11,70 @@ use crate::build_id::BuildId;
 /// A function as the source or the runtime names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// ID of the name for people.
+    /// ID of the text of the name for people.
     pub name: u32,
-    /// ID of the mangled name, or of "".
+    /// ID of the text of the mangled name. The text is "" if there is none.
     pub system_name: u32,
-    /// ID of the name of the source file, or of "".
+    /// ID of the text of the source file's name. The text is "" if there is none.
     pub file: u32,
-    /// Number of its first line, or 0 if unknown.
+    /// Line number at which the function begins, or 0 if unknown.
     pub start_line: i64,
 }
 
 /// A mapped file.
 ///
-/// Files of one build ID under several names are several mappings: a binary and its stripped copy, for example. So a
-/// service's frames never carry the file name of another service.
+/// A file with one build ID and several names, such as a binary and its stripped copy, is several mappings. So a
+/// service's frames never carry a file name of another service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
     /// Build ID of the file, if the sender has one.
     pub build_id: Option<BuildId>,
-    /// ID of the file's name, or of "".
+    /// ID of the text of the file's name. The text is "" if there is none.
     pub file: u32,
 }
 
 /// An address in a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// Virtual address, as in the file's ELF headers. OTLP has these.
+    /// Virtual address, as in the file's ELF headers. OTLP profiles have such addresses.
     Virtual(u64),
-    /// Offset in the file, in bytes. pprof has these.
+    /// Offset in the file, in bytes. pprof profiles have such addresses.
     FileOffset(u64),
 }
 
-/// A line of a location: a function, and a position in it.
+/// A line of a location, which is a function and a position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
     /// ID of the function.
     pub function: u32,
     /// Line number, or 0 if unknown.
     pub line: i64,
-    /// Column, or 0 if unknown.
+    /// Column number, or 0 if unknown.
     pub column: i64,
 }
 
 /// Lines of a location. A single line, which is the usual case, needs no allocation.
 pub type Lines = SmallVec<[Line; 1]>;
 
-/// A position in code that stacks contain.
+/// A position in code. Stacks are lists of locations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// Not symbolized. The symbol store names it when a query reads it.
+    /// A location that is not symbolized. The symbol store finds its name when a query reads the location.
     Address {
         /// ID of the mapping.
         mapping: u32,
         /// Address in the mapping.
         address: Address,
-        /// ID of the name of the frame type. The default is `native`.
+        /// ID of the text of the frame type. The default is `native`.
         frame_type: u32,
     },
-    /// Symbolized by the sender: frames of interpreters and the kernel, and symbolized pprof.
+    /// A location that the sender symbolized: frames of interpreters and the kernel, and of symbolized pprof profiles.
     Lines {
-        /// ID of the name of the mapping file, or of "".
+        /// ID of the text of the mapping file's name. The text is "" if there is none.
         mapping_file: u32,
-        /// ID of the name of the frame type, or of "".
+        /// ID of the text of the frame type. The text is "" if there is none.
         frame_type: u32,
-        /// Lines, innermost first. Every line but the last is inlined into the next.
+        /// Lines of the location, innermost first. The function of each line but the last is inlined into the next.
         lines: Lines,
     },
 }

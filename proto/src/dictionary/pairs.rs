@@ -4,7 +4,7 @@ use std::ops::Index;
 
 use crate::dictionary::ids::{Ids, dense};
 
-/// The stack of a sample: IDs of its user part and its kernel part.
+/// The stack of a sample, as the IDs of a user stack and of a kernel stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackPair {
     /// ID of the user stack, or 0 for none.
@@ -13,14 +13,15 @@ pub struct StackPair {
     pub kernel: u32,
 }
 
-/// Pairs by dense IDs, each once.
+/// Table of stack pairs with dense IDs, each stored once.
 ///
-/// Most pairs have no kernel part. These are found by the ID of their user stack in a column, with one access to little
-/// memory.
+/// Most pairs have no kernel stack. Such pairs are found in a column by the ID of their user stack, with one access to
+/// little memory.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     pairs: Vec<StackPair>,
-    /// ID of the pair without a kernel part, by the ID of its user stack. [`NONE`] if there is no such pair.
+    /// ID of the pair that has a user stack and no kernel stack, by the user stack's ID. [`NONE`] if there is no such
+    /// pair.
     without_kernel: Vec<u32>,
     with_kernel: Ids,
 }

@@ -1,11 +1,11 @@
-//! Stacks: lists of location IDs, found by the hash of the stack.
+//! Table of stacks, which are lists of location IDs. A stack is found by its hash.
 
 use crate::dictionary::ids::{Ids, dense, kept};
 use crate::dictionary::location::StackHash;
 
-/// Stacks by dense IDs, each once. The locations of all stacks are in one list.
+/// Table of stacks with dense IDs, each stored once. The locations of all stacks are in one list.
 ///
-/// A reference is a stack without locations. The receiver of the batch knows them by the hash.
+/// A stack without locations is called a reference. The receiver of the batch knows the stack by its hash.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     hashes: Vec<StackHash>,
@@ -14,18 +14,18 @@ pub struct Stacks {
     ids: Ids,
 }
 
-/// Range of a stack in the list of locations.
+/// Range of one stack's locations in the list of all locations.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
     length: u32,
 }
 
-/// Ranges of all stacks, as they were before some became references.
+/// Ranges of all stacks before some stacks became references.
 #[derive(Debug)]
 pub(crate) struct Spans(Vec<Span>);
 
-/// Range of a reference. The limits of a dictionary are far below 2^32 locations.
+/// Range that marks a reference. The limits of a dictionary are far below 2^32 locations.
 const REFERENCE: Span = Span { start: u32::MAX, length: 0 };
 
 impl Span {
@@ -65,7 +65,7 @@ impl Stacks {
         self.find(hash).is_some()
     }
 
-    /// Locations of a stack, leaf first. `None` for a reference. Panics if the table has no such ID.
+    /// Locations of a stack, leaf first; `None` if the stack is a reference. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn get(&self, id: u32) -> Option<&[u32]> {
@@ -89,7 +89,7 @@ impl Stacks {
         self.hashes.iter().zip(&self.spans).map(|(hash, span)| (hash, self.at(*span)))
     }
 
-    /// Returns the ID of the stack with this hash. Adds the stack if it is new, and its locations to a reference.
+    /// Returns the ID of the stack with this hash. Adds the stack if it is new. Adds the locations to a reference.
     pub(crate) fn intern(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         let id = self.find(&hash).unwrap_or_else(|| {
             let id = dense(self.hashes.len());
@@ -106,7 +106,7 @@ impl Stacks {
         id
     }
 
-    /// Turns some stacks into references. Returns the ranges that [`Stacks::restore`] needs.
+    /// Turns stacks into references if `is_stripped` is true for their ID. Returns the ranges for [`Stacks::restore`].
     pub(crate) fn strip(&mut self, is_stripped: impl Fn(usize) -> bool) -> Spans {
         let before = Spans(self.spans.clone());
         let stripped = self.spans.iter_mut().enumerate().filter(|(id, _)| is_stripped(*id));
@@ -114,7 +114,7 @@ impl Stacks {
         before
     }
 
-    /// Undoes [`Stacks::strip`].
+    /// Puts back the ranges that [`Stacks::strip`] returned.
     pub(crate) fn restore(&mut self, before: Spans) {
         self.spans = before.0;
     }

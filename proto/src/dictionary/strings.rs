@@ -1,16 +1,16 @@
-//! Interned text.
+//! Table of interned texts.
 
 use crate::dictionary::identity::text_hash;
 use crate::dictionary::ids::{Ids, dense, kept};
 
-/// Texts by dense IDs, each once, in one allocation. ID 0 is "".
+/// Table of texts with dense IDs, each stored once, in one allocation. The text with ID 0 is "".
 ///
-/// Texts are the same if their hashes are equal. The hashes of functions and locations are made of these hashes, so a
-/// text is hashed once, for any number of references and copies.
+/// Two texts are the same if their hashes are equal. The hashes of functions and locations are made of the hashes of
+/// their texts. So each text is hashed once, for any number of references and copies.
 #[derive(Clone, Debug)]
 pub struct Strings {
     text: String,
-    /// End of each text, in bytes. The next text begins there.
+    /// Offset of the end of each text, in bytes. The next text begins at this offset.
     ends: Vec<usize>,
     hashes: Vec<u128>,
     ids: Ids,
@@ -36,7 +36,7 @@ impl Strings {
         self.intern_hashed(text_hash(text.as_bytes()), text)
     }
 
-    /// Returns the ID of a text whose [`text_hash`] is known. Adds the text if it is new.
+    /// Returns the ID of a text, given its [`text_hash`]. Adds the text if it is new.
     pub fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
         let new = self.len();
         let hashes = &self.hashes;
@@ -49,14 +49,14 @@ impl Strings {
         id
     }
 
-    /// The [`text_hash`] of a text. Panics if the table has no such ID.
+    /// Returns the [`text_hash`] of a text. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> u128 {
         self.hashes[id as usize]
     }
 
-    /// Text of an ID. Panics if the table has no such ID.
+    /// Returns the text with this ID. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn get(&self, id: u32) -> &str {
@@ -65,7 +65,7 @@ impl Strings {
         &self.text[start..self.ends[id]]
     }
 
-    /// Returns the ID of a text, if the table has it.
+    /// Returns the ID of a text, if the table has the text.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<u32> {
         self.find_hash(text_hash(text.as_bytes()))

@@ -1,4 +1,4 @@
-//! The wire form of a [`Batch`]: [`wire::Batch`].
+//! Conversion between a [`Batch`] and its wire form [`wire::Batch`].
 
 use crate::batch::{Batch, BatchId, Samples, SeriesSamples};
 use crate::dictionary::Dictionary;
@@ -9,7 +9,7 @@ use crate::formats::wire;
 use crate::label::{Fingerprint, Label, LabelSet};
 use crate::tenant::{TenantId, TenantIdError};
 
-/// The error of an inconsistent batch: the sender has a bug, or the bytes were damaged.
+/// The error of a batch that contradicts itself: the sender has a bug, or the bytes were damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// The tenant name is invalid.
@@ -18,7 +18,7 @@ pub enum BatchError {
     /// The definitions are inconsistent.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
-    /// Columns, IDs or lengths contradict each other.
+    /// Columns, IDs or lengths contradict each other. The text says in which way.
     #[error("batch: {0}")]
     Inconsistent(&'static str),
 }
@@ -36,7 +36,7 @@ impl Batch {
         }
     }
 
-    /// Size of the wire form as it is logged, in bytes. Encodes the whole batch.
+    /// Returns the size of the wire form as it is logged, in bytes. Encodes the whole batch.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let mut out = Vec::new();
@@ -47,7 +47,7 @@ impl Batch {
     /// Decodes a batch and checks its IDs.
     ///
     /// # Errors
-    /// [`BatchError`] if the message contradicts itself. Nothing of it may be used then.
+    /// Returns a [`BatchError`] if the message contradicts itself. No part of the message may be used then.
     pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
         let id = match from.id.len() {
             0 => None,

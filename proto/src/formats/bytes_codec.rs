@@ -1,4 +1,4 @@
-//! gRPC codec of messages that are already encoded, or that the caller decodes.
+//! gRPC codec for messages that the caller encodes and decodes itself.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::Status;

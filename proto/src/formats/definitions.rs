@@ -1,7 +1,7 @@
-//! The wire form of a [`Dictionary`]: [`wire::Definitions`].
+//! Conversion between a [`Dictionary`] and its wire form [`wire::Definitions`].
 //!
-//! Entry 0 of a table with an empty entry is not sent. Decoding checks that every ID has an entry. Tables are decoded
-//! in the order in which they refer to each other: mappings before locations, locations before stacks, and so on.
+//! Tables whose entry 0 is the empty entry are sent without entry 0. Decoding checks that every ID has an entry. A
+//! table is decoded after the tables that it refers to: locations after mappings, stacks after locations, and so on.
 
 use bytes::{BufMut, BytesMut};
 
@@ -13,37 +13,37 @@ use crate::formats::numbers::read_u128;
 use crate::formats::wire;
 use crate::limits;
 
-/// The error of inconsistent definitions: the sender has a bug, or the bytes were damaged.
+/// The error of definitions that contradict each other: the sender has a bug, or the bytes were damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum DefinitionsError {
-    /// An ID has no entry.
+    /// An ID refers to an entry that does not exist.
     #[error("{table} {id} is out of range: the table has {length}")]
     OutOfRange {
         /// Name of the table.
         table: &'static str,
-        /// The ID.
+        /// The ID that has no entry.
         id: u32,
-        /// Length of the table.
+        /// Number of entries of the table.
         length: usize,
     },
-    /// Columns or lengths contradict each other.
+    /// Columns or lengths contradict each other. The text says in which way.
     #[error("{0}")]
     Inconsistent(&'static str),
-    /// A text is not one that [`BuildId`] writes.
+    /// The text of a build ID, which has a form that [`BuildId`] never writes.
     #[error("{0:?} is not a build ID")]
     BuildId(String),
-    /// An entry is repeated, so that later IDs would shift.
+    /// An entry occurs twice. Entries after it would get wrong IDs.
     #[error("{table} {id} repeats an earlier one")]
     Duplicate {
         /// Name of the table.
         table: &'static str,
-        /// ID of the repetition.
+        /// ID of the second occurrence.
         id: usize,
     },
 }
 
 impl Dictionary {
-    /// Encodes the dictionary. IDs stay the same.
+    /// Encodes the dictionary. The IDs of its entries do not change.
     #[must_use]
     pub fn to_wire(&self) -> wire::Definitions {
         let mut out = wire::Definitions {
@@ -69,11 +69,11 @@ impl Dictionary {
         out
     }
 
-    /// Decodes a dictionary. IDs stay the same.
+    /// Decodes a dictionary. The IDs of its entries do not change.
     ///
     /// # Errors
-    /// [`DefinitionsError`] if an ID has no entry, or columns differ in length. Nothing of the message may be used
-    /// then.
+    /// Returns a [`DefinitionsError`] if an ID has no entry, or columns differ in length. No part of the message may be
+    /// used then.
     pub fn from_wire(from: &wire::Definitions) -> Result<Self, DefinitionsError> {
         let mut to = Self::default();
         read_strings(&mut to, from)?;
@@ -135,7 +135,7 @@ fn within(table: &'static str, id: u32, length: usize) -> Result<u32, Definition
     if (id as usize) < length { Ok(id) } else { Err(DefinitionsError::OutOfRange { table, id, length }) }
 }
 
-/// Checks that an entry received the ID that its position in the message implies.
+/// Checks that an entry got the ID that is its position in the message.
 fn check_id(table: &'static str, got: u32, id: usize) -> Result<(), DefinitionsError> {
     if got as usize == id { Ok(()) } else { Err(DefinitionsError::Duplicate { table, id }) }
 }
@@ -265,7 +265,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::dictionary::stack_hash;
 
-    /// A dictionary with `n` entries of every kind.
+    /// Returns a dictionary with `n` entries of every kind.
     pub(crate) fn filled(n: u32) -> Dictionary {
         let mut d = Dictionary::default();
         for i in 0..n {

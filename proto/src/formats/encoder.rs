@@ -1,13 +1,13 @@
-//! Encoder of a [`Batch`] to the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged.
+//! Encoder of a [`Batch`] to the bytes of a [`wire::Batch`](crate::wire::Batch), in the form that is logged.
 //!
-//! It builds no message, and writes only the definitions that stacks and attribute sets need.
+//! The encoder builds no message object. It writes only the definitions that stacks and attribute sets need.
 
 use crate::batch::{Batch, SeriesSamples};
 use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, Mapping};
 use crate::formats::needed::Needed;
 use crate::label::LabelSet;
 
-/// Writer of the protobuf wire format, field by field. Fields with their default value are skipped.
+/// Writes the protobuf wire format, field by field. Fields with their default value are skipped.
 pub(crate) struct Encoder<'a> {
     out: &'a mut Vec<u8>,
 }
@@ -60,14 +60,14 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Writes an element of a repeated field, even if it is empty.
+    /// Writes an element of a repeated field, even if the element is empty.
     fn element(&mut self, number: u32, value: &[u8]) {
         self.key(number, LENGTH);
         self.varint(value.len() as u64);
         self.out.extend_from_slice(value);
     }
 
-    /// Writes a field with its length before it: a message or a column.
+    /// Writes a length-delimited field, which is a message or a column.
     pub(crate) fn message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
         self.key(number, LENGTH);
         let start = self.out.len();
@@ -126,7 +126,7 @@ impl<'a> Encoder<'a> {
         self.column(6, samples.attribute_sets.iter().map(|&set| u64::from(set)));
     }
 
-    /// Skips entry 0 of every table with an empty entry.
+    /// Writes the definitions. Skips entry 0 of the tables in which entry 0 is the empty entry.
     fn dictionary(&mut self, from: &Dictionary) {
         let needed = Needed::of(from);
         for id in needed.strings.ids().skip(1) {
@@ -250,7 +250,7 @@ mod tests {
         Batch { tenant: TenantId::default_tenant(), id, retention_class: (n % 256) as u8, dictionary, series }
     }
 
-    /// A copy without the entries that no stack and no attribute set needs.
+    /// Returns a copy of `from` without the entries that no stack and no attribute set needs.
     fn compact(from: &Dictionary) -> Dictionary {
         let mut to = Dictionary::default();
         let mut importer = crate::Importer::new(from);

@@ -1,7 +1,7 @@
-//! Names in folded stacks, which are lines `root;...;leaf value`.
+//! Names of functions in the folded format, which has one line `root;...;leaf value` for each stack.
 
-/// Replaces the characters of a name that would break the format: `;` by `:`, and line breaks and other control
-/// characters by spaces.
+/// Replaces the characters of a name that have a meaning in the folded format. `;` becomes `:`. Line breaks and other
+/// control characters become spaces.
 #[must_use]
 pub fn written(name: &str) -> String {
     let replaced = |c: char| match c {

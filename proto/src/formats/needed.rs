@@ -1,12 +1,12 @@
-//! Entries of a dictionary that its stacks and attribute sets need.
+//! The entries of a dictionary that its stacks and attribute sets need.
 //!
-//! They get new dense IDs, in the order in which [`Importer`](crate::Importer) would copy them.
+//! The needed entries get new dense IDs, in the order in which [`Importer`](crate::Importer) would copy the entries.
 
 use crate::dictionary::{AttributeValue, Dictionary, Function, Location, dense};
 
-/// New IDs of the needed entries of a dictionary, by table.
+/// New IDs of the needed entries of a dictionary, one field for each table.
 pub(crate) struct Needed {
-    /// Strings, with the empty one.
+    /// New IDs of the strings, including the empty string.
     pub(crate) strings: Renumbered,
     pub(crate) functions: Renumbered,
     pub(crate) mappings: Renumbered,
@@ -34,7 +34,7 @@ impl Renumbered {
         self.old.iter().copied()
     }
 
-    /// New ID of a needed entry.
+    /// Returns the new ID of a needed entry.
     #[inline]
     pub(crate) fn of(&self, id: u32) -> u32 {
         self.new[id as usize]

@@ -1,14 +1,14 @@
-//! Numbers in messages: times as differences, hashes as bytes.
+//! Encoding of numbers in messages: times as differences, hashes as bytes.
 
 use bytes::Bytes;
 
-/// Differences between neighbours; the first is the difference to zero. They wrap, so that any i64 can be encoded.
+/// Differences between neighbours; the first is the number itself. Subtraction wraps, so any i64 can be encoded.
 pub(crate) fn deltas(numbers: &[i64]) -> Vec<i64> {
     let before = std::iter::once(0).chain(numbers.iter().copied());
     numbers.iter().zip(before).map(|(number, before)| number.wrapping_sub(before)).collect()
 }
 
-/// Inverse of [`deltas`].
+/// Returns the numbers that [`deltas`] encoded.
 pub(crate) fn from_deltas(deltas: &[i64]) -> Vec<i64> {
     deltas
         .iter()
@@ -19,7 +19,7 @@ pub(crate) fn from_deltas(deltas: &[i64]) -> Vec<i64> {
         .collect()
 }
 
-/// Decodes a big-endian u128. Shorter input counts as padded with leading zeros.
+/// Decodes a big-endian u128. Shorter input is padded with leading zeros.
 pub(crate) fn read_u128(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }

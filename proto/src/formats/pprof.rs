@@ -1,8 +1,8 @@
-//! The messages of pprof's `profile.proto`, as far as varve writes them.
+//! The messages of pprof's `profile.proto`, reduced to the fields that varve writes.
 //!
 //! The router reads pprof input with its own bounded decoder.
 
-/// A profile.
+/// A pprof file.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Profile {
     /// Types of the values of the samples.
@@ -35,29 +35,29 @@ pub struct Profile {
     /// Sampling period, in the unit of its type.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Comments, as indices in the string table.
+    /// Comments on the profile, as indices in the string table.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
-    /// Kind of the sample type that is shown first, as an index in the string table. 0 means the last type.
+    /// Kind of the sample type that viewers show first, as an index in the string table. 0 means the last sample type.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
 }
 
-/// A kind and a unit, as indices in the string table.
+/// The type of a value: a kind and a unit, as indices in the string table.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ValueType {
-    /// Kind.
+    /// Kind of the value, such as `cpu`.
     #[prost(int64, tag = "1")]
     pub kind: i64,
-    /// Unit.
+    /// Unit of the value, such as `nanoseconds`.
     #[prost(int64, tag = "2")]
     pub unit: i64,
 }
 
-/// A stack and its values, one for each sample type.
+/// A stack with one value for each sample type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Sample {
-    /// IDs of the locations, leaf first.
+    /// IDs of the stack's locations, leaf first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
     /// Values, one for each sample type.
@@ -71,13 +71,13 @@ pub struct Sample {
 /// A label: a key, and a text or a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct Label {
-    /// Key, as an index in the string table.
+    /// Key of the label, as an index in the string table.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// Text, as an index in the string table; 0 for a number.
+    /// Text of the label, as an index in the string table; 0 if the label has a number.
     #[prost(int64, tag = "2")]
     pub text: i64,
-    /// Number.
+    /// Number of the label; 0 if the label has a text.
     #[prost(int64, tag = "3")]
     pub number: i64,
 }
@@ -85,26 +85,26 @@ pub struct Label {
 /// A mapped file.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Mapping {
-    /// ID, not 0.
+    /// ID of the mapping, never 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// End of its addresses. Addresses and file offsets begin at 0. If it is 0, addresses are virtual addresses of the
-    /// file.
+    /// End of the mapped addresses, which begin at 0 together with the file offset. 0 means that the addresses of
+    /// locations are virtual addresses of the file.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
     /// Path of the file, as an index in the string table.
     #[prost(int64, tag = "5")]
     pub filename: i64,
-    /// Build ID, as an index in the string table.
+    /// Text of the build ID, as an index in the string table.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// True if all its locations have functions.
+    /// True if all locations of the mapping have functions.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
-    /// True if all their functions have files.
+    /// True if all functions of the mapping's locations have files.
     #[prost(bool, tag = "8")]
     pub has_filenames: bool,
-    /// True if all their lines have numbers.
+    /// True if all lines of the mapping's locations have line numbers.
     #[prost(bool, tag = "9")]
     pub has_line_numbers: bool,
     /// True if each inlined call is a separate line.
@@ -112,33 +112,33 @@ pub struct Mapping {
     pub has_inline_frames: bool,
 }
 
-/// A position in code that stacks contain.
+/// A position in code. Stacks are lists of locations.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Location {
-    /// ID, not 0.
+    /// ID of the location, never 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// ID of the mapping, or 0 for none.
     #[prost(uint64, tag = "2")]
     pub mapping_id: u64,
-    /// Address.
+    /// Address of the location in its mapping.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Lines, innermost first.
+    /// Lines of the location, innermost first.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
 }
 
-/// A function, and a position in it.
+/// A line of a location, which is a function and a position in it.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Line {
-    /// ID of the function, not 0.
+    /// ID of the function, never 0.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
     /// Line number, or 0 if unknown.
     #[prost(int64, tag = "2")]
     pub line: i64,
-    /// Column, or 0 if unknown.
+    /// Column number, or 0 if unknown.
     #[prost(int64, tag = "3")]
     pub column: i64,
 }
@@ -146,7 +146,7 @@ pub struct Line {
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Function {
-    /// ID, not 0.
+    /// ID of the function, never 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// Name for people, as an index in the string table.
@@ -158,7 +158,7 @@ pub struct Function {
     /// Path of the source file, as an index in the string table.
     #[prost(int64, tag = "4")]
     pub filename: i64,
-    /// Number of its first line, or 0 if unknown.
+    /// Line number at which the function begins, or 0 if unknown.
     #[prost(int64, tag = "5")]
     pub start_line: i64,
 }

@@ -1,12 +1,13 @@
-//! `google.rpc.Status`: the details of a gRPC error and the body of an OTLP/HTTP error.
+//! `google.rpc.Status`, which is in the details of a gRPC error and in the body of an OTLP/HTTP error.
 //!
-//! A `google.rpc.RetryInfo` among its details requests a retry. In OTLP, RESOURCE_EXHAUSTED without it is final.
+//! A `google.rpc.RetryInfo` in the details of the status requests a retry. In OTLP, clients do not retry
+//! RESOURCE_EXHAUSTED if the `RetryInfo` is absent.
 
 use std::time::Duration;
 
 use prost::Message;
 
-/// Type of `RetryInfo` in a `google.protobuf.Any`.
+/// Type URL of `RetryInfo` in a `google.protobuf.Any`.
 pub const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 #[derive(Clone, PartialEq, Message)]
@@ -41,8 +42,8 @@ struct Delay {
     nanos: i32,
 }
 
-/// Returns the least time to wait before a retry, from the details of a gRPC error: an encoded `google.rpc.Status`.
-/// `None` if the receiver does not request a retry.
+/// Returns the minimum time to wait before a retry. `status` holds the details of a gRPC error: an encoded
+/// `google.rpc.Status`. Returns `None` if the receiver does not request a retry.
 #[must_use]
 pub fn retry_delay(status: &[u8]) -> Option<Duration> {
     let details = RpcStatus::decode(status).ok()?.details;
@@ -53,7 +54,7 @@ pub fn retry_delay(status: &[u8]) -> Option<Duration> {
     Some(seconds.saturating_add(Duration::from_nanos(u64::try_from(delay.nanos).unwrap_or(0))))
 }
 
-/// Encodes a `google.rpc.Status` with this gRPC code, and with a `RetryInfo` if there is a delay.
+/// Encodes a `google.rpc.Status` with this gRPC code. Adds a `RetryInfo` if there is a delay.
 #[must_use]
 pub fn rpc_status(code: i32, message: &str, delay: Option<Duration>) -> Vec<u8> {
     let retry_info = |delay: Duration| {

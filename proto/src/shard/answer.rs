@@ -1,4 +1,4 @@
-//! The response with sums by group, bucket and stack, and with the times that it does not cover.
+//! The response of a shard: sums by group, bucket and stack, and the times that the sums do not cover.
 
 use crate::dictionary::Dictionary;
 use crate::formats::{deltas, from_deltas, wire};
@@ -10,48 +10,49 @@ use crate::tier::Tier;
 /// The response of a shard to a [`Selection`].
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Locations of the tree that the router does not know, and the entries that they refer to.
+    /// Definitions of the locations that the router does not know, and of the entries that these locations refer to.
     pub dictionary: Dictionary,
     /// Labels and attributes of each group, sorted by name.
     pub groups: Vec<LabelSet>,
-    /// Tree of stacks. Node 0 is the root, and parents precede their children.
+    /// Nodes of the tree of stacks. Node 0 is the root, and a parent has a lower index than its children.
     pub nodes: Vec<Node>,
-    /// Sums. Each (group, bucket, node) occurs at most once.
+    /// Sums of samples. Each combination of group, bucket and node occurs at most once.
     pub cells: Vec<Cell>,
-    /// Times of the buckets of `Points` and `Last`, ascending, in nanoseconds since 1970.
+    /// Times of the buckets of [`Fold::Points`] and [`Fold::Last`], ascending, in nanoseconds since 1970.
     pub bucket_times_ns: Vec<i64>,
-    /// Number of summed samples.
+    /// Number of samples that the sums include.
     pub samples: u64,
-    /// Number of series with summed samples.
+    /// Number of series that have at least one sample in the sums.
     pub series: u64,
-    /// Number of stored sums and samples that were added up.
+    /// Number of stored sums and raw samples that were added up.
     pub rows: u64,
-    /// Numbers of windows that were read.
+    /// Number of windows of each tier that were read.
     pub windows_read: WindowsRead,
-    /// Times with samples that the sums do not include, ascending: no tier stores them at this resolution any more, or
-    /// stored values are damaged.
+    /// Times with samples that the sums do not include, ascending. Either no tier still stores them at this resolution,
+    /// or stored values are damaged.
     pub missing: Vec<Missing>,
-    /// Groups and buckets that have samples but no cell, ascending.
+    /// Groups and buckets with samples, none of whose stacks meets the conditions; ascending.
     pub unpassed: Vec<Unpassed>,
-    /// True if unknown locations decide the conditions on some stacks. If so, there are no cells.
+    /// True if the response has no cells, because the conditions on some stacks depend on locations unknown to the
+    /// router.
     pub lacks_locations: bool,
 }
 
-/// Numbers of windows of each tier that were read for a response.
+/// Number of windows of each tier that were read for a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowsRead {
-    /// Intervals of raw samples between edges.
+    /// Number of intervals between edges whose raw samples were read.
     pub raw: u64,
-    /// Minutes.
+    /// Number of windows of one minute.
     pub minutes: u64,
-    /// Hours.
+    /// Number of windows of one hour.
     pub hours: u64,
-    /// Days.
+    /// Number of windows of one day.
     pub days: u64,
 }
 
 impl WindowsRead {
-    /// Adds the numbers of another.
+    /// Adds the numbers of `other`.
     pub fn extend(&mut self, other: Self) {
         let Self { raw, minutes, hours, days } = other;
         *self = Self {
@@ -62,7 +63,7 @@ impl WindowsRead {
         };
     }
 
-    /// Adds windows of a tier.
+    /// Adds a number of windows of one tier.
     pub fn add(&mut self, tier: Tier, windows: u64) {
         match tier {
             Tier::Raw => self.raw += windows,
@@ -76,48 +77,48 @@ impl WindowsRead {
 /// A time range that a response does not include.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Time range.
+    /// Time range that is missing.
     pub window: Window,
-    /// Finest tier that still stores this time, but whose windows are too long for it. [`Tier::Raw`] if no tier can be
-    /// used. For a damaged time, the tier whose values are damaged.
+    /// Finest tier that still stores this time, but with windows too long for it; [`Tier::Raw`] if no tier can be used.
+    /// If the values are damaged: the tier of these values.
     pub finest: Tier,
-    /// True if values of this time are damaged on disk. The response may hold some of its samples.
+    /// True if values of this time are damaged on disk. The sums may include some samples of this time.
     pub is_damaged: bool,
 }
 
-/// A label of series that a tier does not store.
+/// A label that some series had, and that a tier does not store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOutLabel {
-    /// Tier.
+    /// Tier that does not store the label.
     pub tier: Tier,
     /// Name of the label.
     pub name: String,
 }
 
-/// A node of the tree of stacks. Children of the root are outermost frames.
+/// A node of the tree of stacks. The children of the root are the outermost frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Index of the caller's node; 0 for the root.
+    /// Index of the node of the caller. 0 for the root.
     pub parent: u32,
-    /// Number of a known location, if it is below their count. Otherwise an ID of the response's dictionary plus that
-    /// count. Meaningless for the root.
+    /// Location of the frame. If below the number of locations that the router knows, the number of a known location.
+    /// Otherwise that number plus an ID of the response's dictionary. Meaningless for the root.
     pub location: u32,
 }
 
-/// Sum of the samples of one group and bucket whose stacks end at one node.
+/// Sum of the samples of one group and bucket whose stacks end at one node of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Index of the group.
     pub group: u32,
     /// Index of the bucket.
     pub bucket: u32,
-    /// Index of the node; 0 for `StackDetail::None` and for empty stacks.
+    /// Index of the node at which the stacks end. 0 for `StackDetail::None` and for empty stacks.
     pub node: u32,
-    /// Sum, in the profile type's unit.
+    /// Sum of the values, in the profile type's unit.
     pub sum: i128,
 }
 
-/// A group and a bucket with samples, but without a stack that meets the conditions.
+/// A group and a bucket with samples, none of whose stacks meets the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpassed {
     /// Index of the group.
@@ -147,10 +148,10 @@ impl Answer {
         }
     }
 
-    /// Decodes the response to `request`, and checks its indices.
+    /// Decodes the response to `request`, and checks the indices in the response.
     ///
     /// # Errors
-    /// [`SelectionError`] if the message contradicts itself or the request.
+    /// Returns a [`SelectionError`] if the message contradicts itself or the request.
     pub fn from_wire(from: wire::SelectResponse, request: &Selection) -> Result<Self, SelectionError> {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
@@ -242,7 +243,7 @@ impl Missing {
     /// Decodes a time range.
     ///
     /// # Errors
-    /// [`SelectionError`] for a tier that this version does not know.
+    /// Returns a [`SelectionError`] if this version does not know the tier.
     pub fn from_wire(from: wire::MissingTime) -> Result<Self, SelectionError> {
         let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
         Ok(Self { window, finest: tier_from_wire(from.finest_tier)?, is_damaged: from.is_damaged })
@@ -259,7 +260,7 @@ impl LeftOutLabel {
     /// Decodes a label.
     ///
     /// # Errors
-    /// [`SelectionError`] for a tier that this version does not know.
+    /// Returns a [`SelectionError`] if this version does not know the tier.
     pub fn from_wire(from: wire::LeftOutLabel) -> Result<Self, SelectionError> {
         Ok(Self { tier: tier_from_wire(from.tier)?, name: from.name })
     }

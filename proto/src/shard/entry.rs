@@ -11,38 +11,39 @@ use crate::tier::Tier;
 /// An entry of a shard's Raft log.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Clock of the leader at the proposal, in nanoseconds since 1970. Applying an entry reads no other clock.
+    /// Clock of the leader when it proposed the entry, in nanoseconds since 1970. Applying an entry reads no other
+    /// clock.
     pub proposed_at_ns: i64,
-    /// Command to apply.
+    /// Command that replicas apply.
     pub command: Command,
 }
 
-/// The command of an entry.
+/// The command in an entry of the log.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Stores samples.
+    /// Stores the samples of a batch.
     Append(Arc<Batch>),
-    /// Drops partitions.
+    /// Drops the partitions of one tier and retention class that end at or before a time.
     Expire {
-        /// Tier. With minutes, the raw samples of the same time are dropped.
+        /// Tier of the partitions. [`Tier::Minute`] also drops the raw samples of the same time.
         tier: Tier,
-        /// Retention class.
+        /// Retention class of the partitions.
         retention_class: u8,
-        /// Time, in nanoseconds since 1970. Partitions that end at or before it are dropped.
+        /// Time, in nanoseconds since 1970. Partitions that end at or before this time are dropped.
         before_ns: i64,
     },
     /// Deletes samples.
     Delete(Deletion),
 }
 
-/// A deletion of samples. It selects series by their labels; the value of an absent label is "".
+/// A deletion of the samples of series that match conditions. The value of an absent label is "".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
     /// Owner of the samples.
     pub tenant: TenantId,
-    /// Conditions, all of which must hold; at least one.
+    /// Conditions on the labels of a series, at least one. All must hold.
     pub matchers: Vec<Matcher>,
-    /// Time range.
+    /// Time range of the samples to delete.
     pub window: Window,
 }
 
@@ -61,7 +62,7 @@ impl Command {
         }
     }
 
-    /// Appends the bytes of [`Command::to_wire`], a field of a [`wire::Entry`].
+    /// Appends the bytes of [`Command::to_wire`] to `out`. The command is one field of a [`wire::Entry`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
@@ -81,7 +82,7 @@ impl Entry {
     /// Decodes an entry.
     ///
     /// # Errors
-    /// [`BatchError`] if the bytes differ from a proposed entry. The replica must stop.
+    /// Returns a [`BatchError`] if the bytes are not those of a valid entry. The replica must stop then.
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
             Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
@@ -117,7 +118,7 @@ impl Deletion {
     /// Decodes a deletion.
     ///
     /// # Errors
-    /// [`BatchError`] for an invalid tenant name or matcher.
+    /// Returns a [`BatchError`] if the tenant name or a matcher is invalid.
     pub fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
         let matcher = |matcher| Matcher::from_wire(matcher);
         let matchers = from.matchers.into_iter().map(matcher).collect::<Result<Vec<_>, _>>();

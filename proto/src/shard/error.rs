@@ -12,7 +12,7 @@ pub enum SelectionError {
     /// The definitions are inconsistent.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
-    /// Fields contradict each other, or exceed a limit.
+    /// Fields contradict each other or exceed a limit. The text says in which way.
     #[error("selection: {0}")]
     Inconsistent(&'static str),
 }

@@ -1,10 +1,10 @@
-//! Conditions on stacks, as sets of locations. The router finds the locations by name, and the shard filters its
-//! stacks.
+//! Conditions on stacks, as sets of locations. The router selects the locations by name, and the shard filters its
+//! stacks by the sets.
 //!
-//! A shard assigns dense numbers to the locations of each tenant. Numbers keep their meaning within a `generation`,
-//! and a router knows all locations below some number. A set has one bit for each known location. If a stack has an
-//! unknown location that decides the condition, the response says so. The router then fetches the missing locations and
-//! retries.
+//! A shard assigns dense numbers to the locations of each tenant. Within one `generation`, a number never changes its
+//! location. A router knows all locations with numbers below some count, and a set has one bit for each known location.
+//! If a condition on a stack depends on an unknown location, the response says so. The router then fetches the missing
+//! locations and retries.
 
 use crate::dictionary::Dictionary;
 use crate::formats::wire;
@@ -14,25 +14,25 @@ use crate::shard::error::SelectionError;
 /// Most conditions in one request.
 pub const STACK_FILTERS_MAX: usize = 31;
 
-/// The locations of one tenant of a shard that a router knows: those with numbers below `count`.
+/// The locations of one tenant of a shard that a router knows, which are all locations with numbers below `count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownLocations {
-    /// Generation of the numbers. The router knows none of another generation.
+    /// Generation of the numbers. The router knows no locations of other generations.
     pub generation: u64,
-    /// First unknown number.
+    /// Number of known locations, which is also the lowest unknown number.
     pub count: u32,
 }
 
-/// A condition on a stack: a location at the given position is in the set; if negated, none is.
+/// A condition on a stack: a location at the given position is in the set. If negated: no such location is in the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFilter {
-    /// Position in the stack: the leaf, or any position.
+    /// Position in the stack: the leaf only, or any position.
     pub place: FramePlace,
     /// True if the condition is negated.
     pub is_negated: bool,
     /// True if the empty stack counts as a stack with a location in the set.
     pub has_empty: bool,
-    /// Bit `n % 8` of byte `n / 8` is 1 if location `n` is in the set. Locations beyond the end are not in it.
+    /// Bit `n % 8` of byte `n / 8` is 1 if location `n` is in the set. Locations without a bit are not in the set.
     pub locations: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ impl StackFilter {
         self.locations[byte] |= 1 << (location % 8);
     }
 
-    /// Locations of the set, ascending.
+    /// Iterates over the locations of the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.locations).flat_map(|(byte, bits): (u32, _)| {
             (0..8).filter(move |bit| bits & 1 << bit != 0).map(move |bit| byte * 8 + bit)
@@ -60,12 +60,12 @@ impl StackFilter {
     }
 }
 
-/// The part of a request that refers to locations by number.
+/// The part of a request that refers to locations by their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocationSets {
-    /// Locations that the router knows, and that sets may contain.
+    /// Locations that the router knows. Only these may be in the sets.
     pub known: KnownLocations,
-    /// Conditions, all of which must hold.
+    /// Conditions on stacks. All must hold.
     pub filters: Vec<StackFilter>,
 }
 
@@ -86,8 +86,8 @@ impl LocationSets {
     /// Decodes the conditions.
     ///
     /// # Errors
-    /// [`SelectionError`] for too many conditions, sets with unknown locations, or a position that this version does
-    /// not know.
+    /// Returns a [`SelectionError`] for too many conditions, for unknown locations in a set, or for a position in the
+    /// stack that this version does not know.
     pub fn from_wire(from: wire::LocationSets) -> Result<Self, SelectionError> {
         let wire::LocationSets { generation, count, filters } = from;
         if filters.len() > STACK_FILTERS_MAX {
@@ -115,16 +115,16 @@ impl LocationSets {
     }
 }
 
-/// Consecutive locations of one tenant of a shard, as many as one response may hold.
+/// A page of locations of one tenant of a shard, with consecutive numbers. A page is as large as a response may be.
 #[derive(Clone, Debug, Default)]
 pub struct LocationPage {
     /// Generation of the numbers.
     pub generation: u64,
-    /// Number of the first location. The others follow one by one.
+    /// Number of the first location of the page. The others have the next numbers.
     pub first: u32,
     /// Number of all locations of the tenant, on this page and on others.
     pub count: u32,
-    /// The locations, and the entries that they refer to.
+    /// Definitions of the page's locations, and of the entries that the locations refer to.
     pub dictionary: Dictionary,
 }
 
@@ -140,7 +140,7 @@ impl LocationPage {
     /// Decodes a page.
     ///
     /// # Errors
-    /// [`SelectionError`] if the message contradicts itself.
+    /// Returns a [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::LocationsResponse) -> Result<Self, SelectionError> {
         let wire::LocationsResponse { generation, first, count, definitions } = from;
         let dictionary = Dictionary::from_wire(&definitions.unwrap_or_default())?;

@@ -15,7 +15,7 @@ pub const FIRST_DATA_SHARD: u32 = 1;
 pub struct Slot(u16);
 
 impl Slot {
-    /// Slot of a tenant's service. All series of a service share dictionaries, which are most of the stored bytes.
+    /// Slot of a tenant's service. All series of a service share one dictionary, which is most of the stored bytes.
     #[must_use]
     pub fn of(tenant: &TenantId, service_name: &str) -> Self {
         let mut key = Vec::with_capacity(tenant.as_str().len() + service_name.len() + 1);
@@ -36,13 +36,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Placement of all slots on one shard, as on a single node.
+    /// Assigns all slots to one shard, as on a single node.
     #[must_use]
     pub fn single_shard() -> Self {
         Self { epoch: 1, shard_of_slot: vec![FIRST_DATA_SHARD; usize::from(SLOTS)] }
     }
 
-    /// Epoch, which grows with every change.
+    /// Epoch of the placement, which grows with every change.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -54,7 +54,7 @@ impl Placement {
         self.shard_of_slot[usize::from(slot.0)]
     }
 
-    /// All shards, ascending, each once.
+    /// Shards that have at least one slot, ascending, each once.
     #[must_use]
     pub fn shards(&self) -> Vec<u32> {
         let mut shards = self.shard_of_slot.clone();

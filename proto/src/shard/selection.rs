@@ -1,4 +1,4 @@
-//! The request for sums of samples by group, bucket and stack.
+//! The request to a shard for sums of samples by group, bucket and stack.
 
 pub use crate::formats::wire::StackDetail;
 pub use crate::formats::wire::matcher::Operation;
@@ -8,42 +8,43 @@ use crate::shard::error::SelectionError;
 use crate::shard::location_sets::LocationSets;
 use crate::tenant::TenantId;
 
-/// A condition on a label, or, if the series has no label of this name, on the sample attribute with this key.
+/// A condition on a label of the series. If the series has no label of this name, the condition applies to the
+/// attribute of the sample with this key.
 ///
 /// The value of an absent label or attribute is "". Regular expressions match the whole value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Matcher {
     /// Name of the label or attribute, as queries write it.
     pub name: String,
-    /// Operation: `=`, `!=`, `=~` or `!~`.
+    /// Operation of the condition: `=`, `!=`, `=~` or `!~`.
     pub operation: Operation,
-    /// Value or regular expression.
+    /// Value, or regular expression, with which the label's value is compared.
     pub value: String,
 }
 
 /// Aggregation of samples over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Bucket i holds the sum of the samples in the i-th window. There is at least one window, and windows are
-    /// ascending and disjoint. Samples between two windows are ignored.
+    /// Sum of the samples in each window. Bucket i belongs to the i-th window. There is at least one window, and
+    /// windows are ascending and disjoint. Samples between two windows are ignored.
     Sum(Vec<Window>),
-    /// Each time in the window at which a series has samples is a bucket.
+    /// Sum of the samples at each time. Each time in the window at which a series has samples is a bucket.
     Points(Window),
-    /// Like `Points`, but with only the last time of each series.
+    /// Like `Points`, but each series contributes only its last time with samples.
     Last(Window),
 }
 
 /// A time range `(start, end]`, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Start, which the window does not contain.
+    /// Start of the window, which the window does not contain.
     pub start_ns: i64,
-    /// End, which the window contains.
+    /// End of the window, which the window contains.
     pub end_ns: i64,
 }
 
 impl Window {
-    /// Windows between neighbours of ascending times.
+    /// Returns the windows between each pair of neighbours in a list of ascending times.
     #[must_use]
     pub fn between(edges_ns: &[i64]) -> Vec<Self> {
         edges_ns.windows(2).map(|edges| Self { start_ns: edges[0], end_ns: edges[1] }).collect()
@@ -51,7 +52,7 @@ impl Window {
 }
 
 impl Fold {
-    /// Range from the start of the first window to the end of the last.
+    /// Time range from the start of the first window to the end of the last.
     #[must_use]
     pub fn window(&self) -> Window {
         match self {
@@ -69,17 +70,17 @@ impl Fold {
 pub struct Selection {
     /// Owner of the samples.
     pub tenant: TenantId,
-    /// Conditions, all of which must hold.
+    /// Conditions on labels and attributes. All must hold.
     pub matchers: Vec<Matcher>,
-    /// Times, and the aggregation over them.
+    /// Time ranges, and the aggregation of the samples in them.
     pub fold: Fold,
-    /// Labels and attributes of samples whose distinct values form the groups.
+    /// Names of the labels and sample attributes whose distinct values form the groups.
     pub group_by: Vec<String>,
-    /// True if the whole label set of a series is part of the group.
+    /// True if each series is its own group, because its whole label set is part of the group.
     pub group_by_series: bool,
     /// Part of the stacks that the response contains.
     pub stacks: StackDetail,
-    /// Conditions on stacks, and the locations that the response need not define.
+    /// Conditions on stacks, and the locations that the router knows, so that the response need not define them.
     pub locations: LocationSets,
 }
 
@@ -93,7 +94,7 @@ impl Matcher {
     /// Decodes all conditions of a request.
     ///
     /// # Errors
-    /// [`SelectionError`] for too many conditions, or one that [`Matcher::from_wire`] refuses.
+    /// Returns a [`SelectionError`] for too many conditions, or if [`Matcher::from_wire`] refuses one.
     pub fn all_from_wire(from: Vec<wire::Matcher>) -> Result<Vec<Self>, SelectionError> {
         if from.len() > limits::QUERY_LABELS_MAX {
             return Err(SelectionError::Inconsistent("there are too many matchers: use fewer"));
@@ -104,7 +105,7 @@ impl Matcher {
     /// Decodes a condition.
     ///
     /// # Errors
-    /// [`SelectionError`] for an operation that this version does not know.
+    /// Returns a [`SelectionError`] if this version does not know the operation.
     pub fn from_wire(from: wire::Matcher) -> Result<Self, SelectionError> {
         let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown matcher operation");
         let operation = Operation::try_from(from.operation).map_err(unknown)?;
@@ -138,7 +139,7 @@ impl Selection {
     /// Decodes a request.
     ///
     /// # Errors
-    /// [`SelectionError`] if the message contradicts itself or exceeds a limit.
+    /// Returns a [`SelectionError`] if the message contradicts itself or exceeds a limit.
     pub fn from_wire(from: wire::SelectRequest) -> Result<Self, SelectionError> {
         use wire::fold::Kind;
         let unknown =

@@ -1,6 +1,7 @@
 //! Requests to the node that has a shard, as a trait.
 //!
-//! Over the network the same requests are the gRPC service `varve.v1.Node`. In one process the trait needs no encoding.
+//! Over the network, the gRPC service `varve.v1.Node` has the same requests. In one process, the trait needs no
+//! encoding.
 
 use std::time::Duration;
 
@@ -18,20 +19,20 @@ use crate::tenant::TenantId;
 /// Shards that accept requests.
 #[tonic::async_trait]
 pub trait Shards: Send + Sync {
-    /// The error of a request: its code, and text for the caller.
+    /// The error of a request: a code, and a text for the caller.
     type Error;
 
-    /// Stores a batch. It is durable and visible when this returns.
+    /// Stores a batch. When this returns, the batch is durable and visible to queries.
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
 
-    /// Returns sums of samples. Linearizable.
+    /// Returns sums of samples. The read is linearizable.
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Self::Error>;
 
-    /// Returns locations of a tenant's stacks that the router does not know. The page is empty if there are none.
+    /// Returns a page of the locations that the router does not know. The page is empty if the router knows all.
     async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations)
     -> Result<LocationPage, Self::Error>;
 
-    /// Returns the series with samples in a window. Linearizable.
+    /// Returns the series that have samples in a window. The read is linearizable.
     async fn series(
         &self,
         shard: u32,
@@ -40,7 +41,7 @@ pub trait Shards: Send + Sync {
         window: Window,
     ) -> Result<SeriesAnswer, Self::Error>;
 
-    /// Deletes samples permanently. No query sees them when this returns. The duration is not bounded.
+    /// Deletes samples permanently. When this returns, no query sees the samples. The duration is not bounded.
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
     /// Runs an administration task. Returns a report, which is a JSON object. The duration is not bounded.
@@ -50,33 +51,33 @@ pub trait Shards: Send + Sync {
 /// The result of storing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// True if a batch with this ID was applied before. Nothing was counted again.
+    /// True if a batch with this ID was applied before. Nothing is stored in this case.
     pub duplicate: bool,
     /// Number of samples that were dropped because they are older than the retention.
     pub samples_too_old: u64,
-    /// Retention of raw samples.
+    /// Retention of raw samples on the node.
     pub retention: Duration,
 }
 
-/// Numbers of deleted samples.
+/// Numbers of samples and sums that a deletion removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// Number of raw samples.
+    /// Number of deleted raw samples.
     pub samples: u64,
-    /// Number of sums per series and minute, hour or day, of times whose finer tiers had expired.
+    /// Number of deleted sums (per series and minute, hour or day), for the times at which finer tiers had expired.
     pub windows: u64,
 }
 
-/// Series with samples in a window.
+/// The series that have samples in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesAnswer {
-    /// Label sets, sorted, each once.
+    /// Label sets of the series, sorted, each once.
     pub series: Vec<LabelSet>,
-    /// Keys of sample attributes in the partitions of the window, written as labels; sorted, each once.
+    /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
     pub attribute_names: Vec<String>,
-    /// Times with further series, ascending: no tier stores them at this resolution any more.
+    /// Times with further series, ascending, which no tier still stores at this resolution.
     pub missing: Vec<Missing>,
-    /// Labels that some of the series had, and that their tier does not store; sorted, each once.
+    /// Labels that some of the series had, and that the tier does not store; sorted, each once.
     pub left_out: Vec<LeftOutLabel>,
 }
 
@@ -95,7 +96,7 @@ impl SeriesAnswer {
     /// Decodes a response.
     ///
     /// # Errors
-    /// [`SelectionError`] if the message contradicts itself.
+    /// Returns a [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
         Ok(Self {
             series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
