@@ -1,7 +1,7 @@
 //! The node's clock: the only reader of the system's clocks.
 //!
-//! It has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. A time that
-//! changes stored data reaches the shard inside an entry, so that all replicas apply the same time. Neither time
+//! The clock has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. A time
+//! that changes stored data reaches the shard inside an entry, so that all replicas apply the same time. Neither time
 //! follows a jump of the system clock (see [`accepted_time`]).
 
 mod accepted_time;
@@ -17,7 +17,7 @@ use accepted_time::{AcceptedTime, Change, Stored};
 
 pub(crate) use accepted_time::Standing;
 
-/// The allowance for a wrong system clock is the raw retention divided by this, within the bounds below.
+/// Divisor of the raw retention. The quotient, within the bounds below, is the allowance for a wrong system clock.
 const ALLOWANCE_PART: u32 = 8;
 const ALLOWANCE_MIN: Duration = Duration::from_secs(600);
 const ALLOWANCE_MAX: Duration = Duration::from_secs(86_400);
@@ -28,10 +28,10 @@ pub(crate) struct ClockReport {
     pub(crate) system_ns: i64,
     pub(crate) accepted_ns: i64,
     pub(crate) log_ns: i64,
-    /// System clock minus the expected time; 0 if they agree.
+    /// Difference between the system clock and the expected time, in nanoseconds; 0 if the two agree.
     pub(crate) jump_ns: i64,
     pub(crate) standing: Standing,
-    /// The largest jump that is accepted without a confirmation.
+    /// Largest jump of the system clock that retention follows without a confirmation.
     pub(crate) allowance_ns: i64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct ClockReport {
 pub(crate) struct Clock {
     allowance_ns: i64,
     metrics: Metrics,
-    /// `None` until the first replica has applied its log.
+    /// Times of the node; `None` until the first replica has applied its log.
     time: Mutex<Option<AcceptedTime>>,
 }
 
@@ -52,9 +52,10 @@ impl Clock {
     }
 
     /// Starts the clock with the time of the last entry in a log and the last stored accepted time of this node,
-    /// nanoseconds since 1970. In a running clock it raises the log time.
+    /// nanoseconds since 1970. If the clock already runs, only raises the log time.
     ///
-    /// 0 means that the log has no entries. The system clock is then the only reference, and no data could expire.
+    /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and no data can
+    /// expire.
     pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
         let stored = (last_entry_ns > 0).then_some(Stored { log_ns: last_entry_ns, accepted_ns });
         let mut time = self.time.lock();
@@ -64,25 +65,25 @@ impl Clock {
         }
     }
 
-    /// Returns the accepted time to store for the next start, in nanoseconds since 1970; `None` if `stored_ns` is close
-    /// enough.
+    /// Returns the accepted time to store for the next start, in nanoseconds since 1970; `None` if the stored time,
+    /// `stored_ns`, is close enough to it.
     pub(crate) fn to_store(&self, stored_ns: Option<i64>) -> Option<i64> {
         let limit_ns = self.read().limit_ns();
         let is_due = |stored_ns: i64| limit_ns.saturating_sub(stored_ns).saturating_abs() >= self.allowance_ns / 24;
         stored_ns.is_none_or(is_due).then_some(limit_ns)
     }
 
-    /// The "now" of retention, nanoseconds since 1970. It may go back.
+    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. This time may go back.
     pub(crate) fn now_ns(&self) -> i64 {
         self.read().now_ns()
     }
 
-    /// The time of an entry that is proposed now, nanoseconds since 1970. It never goes back.
+    /// Returns the time of an entry that is proposed now, in nanoseconds since 1970. This time never goes back.
     pub(crate) fn log_ns(&self) -> i64 {
         self.read().log_ns()
     }
 
-    /// The time before which data may be dropped for its size, nanoseconds since 1970.
+    /// Returns the time, in nanoseconds since 1970, before which data may be dropped to stay below the cap on disk use.
     ///
     /// If the system clock and the elapsed time disagree, the newest written time decides: a wrong clock must
     /// neither drop data that is being written nor keep all older data.
@@ -102,7 +103,7 @@ impl Clock {
         }
     }
 
-    /// Accepts a time of the system clock, nanoseconds since 1970, because an operator confirms it.
+    /// Sets accepted time to a time of the system clock that an operator has confirmed, in nanoseconds since 1970.
     pub(crate) fn accept(&self, system_ns: i64) {
         let mut time = self.read();
         let jump_ns = time.jump_ns();
@@ -111,7 +112,7 @@ impl Clock {
         tracing::info!(jump_seconds = seconds(jump_ns), "the system clock was accepted by an operator");
     }
 
-    /// Accepted time as of this moment.
+    /// Reads the system's clocks, updates accepted time, and returns it locked.
     fn read(&self) -> MappedMutexGuard<'_, AcceptedTime> {
         // Nothing is proposed or appended before the start.
         let start = || AcceptedTime::start(None, system::read(false), self.allowance_ns);
@@ -155,7 +156,7 @@ impl Clock {
     }
 }
 
-/// Whole seconds, rounded.
+/// Converts nanoseconds to seconds, rounded to the nearest second.
 fn seconds(ns: i64) -> i64 {
     ns.saturating_add(ns.signum() * 500_000_000) / 1_000_000_000
 }

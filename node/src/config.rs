@@ -7,7 +7,7 @@ use proto::Tier;
 
 use crate::error::NodeError;
 
-/// The smallest cap on disk use, bytes: the Raft log alone may take half of it between two flushes.
+/// The smallest cap on disk use, in bytes. The Raft log alone may take half of this between two flushes.
 pub const DISK_BYTES_MIN: u64 = 256 << 20;
 
 /// The data directory, the identity of the node, and its limits.
@@ -15,7 +15,7 @@ pub const DISK_BYTES_MIN: u64 = 256 << 20;
 pub struct Config {
     /// Data directory; created if it does not exist.
     pub data_dir: PathBuf,
-    /// Number of this node in the cluster, from 1. It must not change while the data directory exists.
+    /// Number of this node in the cluster, at least 1. The number must not change while the data directory exists.
     pub node_id: u64,
     /// Address at which other nodes reach this one, `host:port`. The first start stores it in the membership.
     pub advertise_address: String,
@@ -24,13 +24,14 @@ pub struct Config {
     /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are
     /// dropped shortly below it.
     pub disk_bytes_max: u64,
-    /// Longest time between two flushes; after each the log is purged.
+    /// Longest time between two flushes. After each flush, the log is purged.
     pub flush_interval: Duration,
-    /// Bytes of applied entries that cause a flush. This bounds the entries that a restart applies again.
+    /// Bytes of entries applied since the last flush that cause a flush. This bounds the entries that a restart applies
+    /// again.
     pub flush_bytes: u64,
     /// Bytes of unsealed samples in memory that cause a flush.
     pub head_bytes_max: usize,
-    /// Bytes of the engine's block cache.
+    /// Size of the engine's block cache, in bytes.
     pub cache_bytes: usize,
 }
 
@@ -38,13 +39,13 @@ pub struct Config {
 /// shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Samples with their own times. Older samples are refused.
+    /// Retention of samples with their own times. Older samples are refused.
     pub raw: Duration,
-    /// Sums of minutes.
+    /// Retention of sums of minutes.
     pub minutes: Duration,
-    /// Sums of hours.
+    /// Retention of sums of hours.
     pub hours: Duration,
-    /// Sums of days.
+    /// Retention of sums of days.
     pub days: Duration,
 }
 
@@ -56,7 +57,7 @@ impl Retention {
 }
 
 impl Config {
-    /// A single node that flushes every minute or 64 MiB.
+    /// Returns the configuration of a single node that flushes after a minute, or after 64 MiB of entries.
     #[must_use]
     pub fn new(data_dir: PathBuf, retention: Retention, disk_bytes_max: u64) -> Self {
         Self {

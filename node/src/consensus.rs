@@ -1,11 +1,12 @@
 //! Consensus: the log, the state machine and the Raft group of a shard, and the only folder that knows openraft.
 //!
 //! # Promise
-//! An entry is acknowledged when a majority of its shard's members has synced it and it is applied. All records on
-//! disk have varve's own encoding ([`record`]), so that another version of openraft cannot change the disk format.
+//! An entry is acknowledged when a majority of its shard's members has synced the entry and this node has applied it.
+//! All records on disk have varve's own encoding ([`record`]), so that another version of openraft cannot change the
+//! disk format.
 //! # Layers
-//! Each module uses only those to its left: [`payload`], [`types`], [`record`], [`log`], [`state_machine`],
-//! [`network`], [`group`].
+//! Each module uses only the modules to its left in this list: [`payload`], [`types`], [`record`], [`log`],
+//! [`state_machine`], [`network`], [`group`].
 
 mod error;
 mod group;

@@ -17,7 +17,7 @@ use proto::placement::FIRST_DATA_SHARD;
 
 use crate::error::NodeError;
 
-/// Version of the layout.
+/// Version of the layout of the data directory.
 const FORMAT_VERSION: u32 = 4;
 
 /// A locked data directory. [`DataDirectory::release`] or the end of the process unlocks it.
@@ -40,9 +40,9 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Makes the folders of the databases and syncs their parents, since a database syncs only its own files.
+    /// Makes the folders of the databases and syncs their parents, because a database syncs only its own files.
     ///
-    /// `missing`: how many folders at the end of the path, the data directory included, were just made.
+    /// `missing` is the number of folders at the end of the path, including the data directory, that were just made.
     fn make_folders(&self, missing: usize) -> io::Result<()> {
         fs::create_dir_all(self.raft())?;
         fs::create_dir_all(self.shard(FIRST_DATA_SHARD))?;
@@ -58,7 +58,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Releases the lock. No file in the directory may be open any more.
+    /// Releases the lock. All files in the directory must be closed before.
     pub(crate) fn release(&self) {
         self.lock.lock().take();
     }

@@ -11,9 +11,9 @@ pub enum NodeError {
     /// The data directory cannot be made, read or written.
     #[error("the data directory {} cannot be used: {source}", directory.display())]
     Directory {
-        /// As configured.
+        /// Configured data directory.
         directory: PathBuf,
-        /// Error of the operating system.
+        /// Error from the operating system.
         source: std::io::Error,
     },
     /// Another process has the data directory open.
@@ -23,9 +23,9 @@ pub enum NodeError {
         of_process(holder)
     )]
     Held {
-        /// As configured.
+        /// Configured data directory.
         directory: PathBuf,
-        /// Process id that the holder wrote, if it can be read.
+        /// Id of the process that holds the directory; `None` if it cannot be read.
         holder: Option<u32>,
     },
     /// Another version wrote the data directory.
@@ -34,21 +34,21 @@ pub enum NodeError {
         directory.display()
     )]
     Format {
-        /// As configured.
+        /// Configured data directory.
         directory: PathBuf,
         /// The first characters of the FORMAT file.
         found: String,
-        /// Format of this version.
+        /// Format that this version reads.
         expected: u32,
     },
-    /// The log belongs to the member that voted with it.
+    /// Another node id made the data directory: a log must stay with the member that voted with it.
     #[error(
         "the data directory belongs to node {found}, not to node {expected}: use the node id that it was made with"
     )]
     OtherNode {
         /// Node that made the directory.
         found: u64,
-        /// As configured.
+        /// Configured node id.
         expected: u64,
     },
     /// An option has an invalid value.
@@ -61,7 +61,7 @@ pub enum NodeError {
         /// Smallest value that works.
         minimum: u64,
     },
-    /// The replica cannot start.
+    /// The replica cannot be opened.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
 }
@@ -69,7 +69,7 @@ pub enum NodeError {
 /// Error of reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The record is shorter or longer than its lengths say.
+    /// The record is shorter or longer than the length fields in it require.
     #[error("{record}: its length is wrong; the disk or the software is broken")]
     Length {
         /// Kind of the record.
@@ -91,7 +91,7 @@ pub enum RecordError {
         /// Kind of the record.
         record: &'static str,
     },
-    /// The checksum is right, but the content is invalid: broken software wrote it.
+    /// The checksum is right, but the content is invalid: broken software wrote the record.
     #[error("{record}: its content is wrong; it was written by broken software")]
     Content {
         /// Kind of the record.
@@ -119,11 +119,11 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
     damage.as_ref().map_or_else(|| "it ends early".to_owned(), ToString::to_string)
 }
 
-/// Error that stopped a replica: it acknowledges nothing any more and refuses reads. A final error
+/// Error that stopped a replica, which then acknowledges nothing and refuses reads. A final error
 /// ([`ReplicaError::is_final`]) ends the process; otherwise the replica is opened again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// A sync of the log failed. A second one could wrongly succeed, because the kernel drops pages that it cannot
+    /// A sync of the log failed. A second sync could wrongly succeed, because the kernel drops pages that it cannot
     /// write.
     #[error("the Raft log could not be synced ({0}): the content on disk is unknown; check the disk, then start again")]
     Sync(#[source] rocksdb::Error),
@@ -139,13 +139,13 @@ pub enum ReplicaError {
         of(damage)
     )]
     Lost {
-        /// Files of the WAL, one of which is damaged; the folder if there are none.
+        /// Files of the WAL, one of which is damaged; the folder of the WAL if it has no files.
         files: Vec<PathBuf>,
-        /// The last write that can be read, as RocksDB counts.
+        /// RocksDB's number of the last write that can be read.
         readable: u64,
-        /// The last write that was synced, as RocksDB counts.
+        /// RocksDB's number of the last write that was synced.
         synced: u64,
-        /// The check that failed. `None`: a file is too short or missing.
+        /// RocksDB's error about the damaged record; `None` if a file is too short or missing.
         damage: Option<rocksdb::Error>,
     },
     /// The mark of the last synced write cannot be read or written.
@@ -154,7 +154,7 @@ pub enum ReplicaError {
     /// Files of the log cannot be read, or have damage on which RocksDB would read forever.
     #[error("Raft log: {0}; if it is damaged, restore the whole data directory from a backup")]
     Files(#[source] std::io::Error),
-    /// The log was purged beyond the state: the entries between the two are missing.
+    /// The log was purged beyond the last entry of the state, so the entries between are missing.
     #[error(
         "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries \
          between are missing; restore the whole data directory from one backup"
@@ -162,9 +162,9 @@ pub enum ReplicaError {
     Gap {
         /// Shard of the log.
         shard: u32,
-        /// The last entry in the state; 0: none.
+        /// Index of the last entry in the state; 0 if the state has no entry.
         flushed: u64,
-        /// The last entry that was purged from the log.
+        /// Index of the last entry that was purged from the log.
         purged: u64,
     },
     /// A record of the log cannot be read.
@@ -182,12 +182,12 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// Returns whether the replica must not be opened again in this process.
+    /// Returns true if the replica must not be opened again in this process.
     pub(crate) fn is_final(&self) -> bool {
         !self.is_damage() && !self.is_disk_full()
     }
 
-    /// Returns whether stored values are damaged. The replica is then opened again, which repairs its files.
+    /// Returns true if stored values are damaged. The node then opens the replica again, which repairs its files.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -197,8 +197,8 @@ impl ReplicaError {
         }
     }
 
-    /// Returns whether the disk is full. Everything acknowledged is then in the log, and the replica reopens when
-    /// there is space.
+    /// Returns true if the disk is full. Everything acknowledged is then in the log, and the node opens the replica
+    /// again when there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
@@ -217,7 +217,7 @@ impl ReplicaError {
     }
 }
 
-/// A failed sync for tests, with another error of RocksDB as its cause.
+/// Returns a failed sync for tests, with some error of RocksDB as its cause.
 #[cfg(test)]
 pub(crate) fn failed_sync() -> ReplicaError {
     let folder = tempfile::tempdir().unwrap();

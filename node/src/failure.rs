@@ -1,4 +1,4 @@
-//! The error of a replica, which its parts report and for which others wait.
+//! The error of a replica. Parts of the replica report the error; other tasks wait for it.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 use crate::error::ReplicaError;
 
-/// The first error, kept forever: later errors are its consequences. Only a failed sync of the log replaces another
-/// error, because it must end the process, and most other errors need not. Clones share the error.
+/// The first error of a replica, which is kept because later errors are its consequences. Only a failed sync of the log
+/// replaces another error, because a failed sync must end the process. Clones share the error.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(watch::Sender<Option<Arc<ReplicaError>>>);
 
@@ -33,7 +33,7 @@ impl Failure {
         self.get().unwrap_or(error)
     }
 
-    /// Does the same as [`Failure::report`], with the error type of openraft's traits.
+    /// Reports an error like [`Failure::report`], and returns the kept error in the error type of openraft's traits.
     pub(crate) fn io_error(&self, error: impl Into<ReplicaError>) -> std::io::Error {
         std::io::Error::other(self.report(error.into()))
     }
@@ -42,17 +42,17 @@ impl Failure {
         self.0.borrow().clone()
     }
 
-    /// The error, if it must end the process.
+    /// Returns the error if it must end the process; otherwise `None`.
     pub(crate) fn get_final(&self) -> Option<Arc<ReplicaError>> {
         self.get().filter(|error| error.is_final())
     }
 
-    /// Returns when there is an error.
+    /// Waits for an error and returns it.
     pub(crate) async fn wait(&self) -> Arc<ReplicaError> {
         self.wait_for(|_error| true).await
     }
 
-    /// Returns when there is an error that must end the process.
+    /// Waits for an error that must end the process, and returns it.
     pub(crate) async fn wait_for_final(&self) -> Arc<ReplicaError> {
         self.wait_for(ReplicaError::is_final).await
     }

@@ -1,14 +1,14 @@
 //! A node: the replicas of shards, each a Raft log and an engine, and the gRPC service that routers call.
 //!
 //! # Promise
-//! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A retry with the same batch
-//!   id counts once.
+//! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A batch that is retried with
+//!   its batch id is stored once.
 //! - A query sees everything that was acknowledged before it.
-//! - A failed sync ends the replica: it acknowledges nothing and serves no query any more (see [`Node::failed`]).
+//! - A failed sync ends the replica, which then acknowledges nothing and serves no queries (see [`Node::failed`]).
 //! - If the disk is full, appends are refused and queries are served. When there is space, appends are accepted again.
 //! # Limits
-//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member, with
-//! the same code as for many.
+//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member, but the
+//! code is that for several members.
 //! # Layers
 //! Each module uses only modules of the lines above.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`

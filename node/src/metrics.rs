@@ -33,7 +33,7 @@ pub(crate) struct Metrics {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct DiskLabels {
-    /// `raft` or `shards`.
+    /// Part of the data directory: `raft` or `shards`.
     pub(crate) part: &'static str,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct StateLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct DirectionLabels {
-    /// `ahead` or `behind`.
+    /// Direction of a jump of the system clock: `ahead` or `behind`.
     pub(crate) direction: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct DirectionLabels {
 pub(crate) enum Refusal {
     /// The replica is starting or stopping, or has failed.
     NotReady,
-    /// The shard is not on this node, or the request has another placement than the node.
+    /// The shard is not on this node, or the request was made with another placement than the node has.
     Misplaced,
     /// The batch contradicts itself or cannot be split into entries.
     Invalid,
@@ -66,11 +66,11 @@ pub(crate) enum Refusal {
     Dangling,
     /// Too many bytes are in flight.
     Busy,
-    /// No space on the file system, or over the cap on disk use.
+    /// The file system has no space, or the data exceeds the cap on disk use.
     DiskFull,
-    /// The batch was proposed, and this node does not know whether it was committed.
+    /// The batch was proposed, but this node does not know whether a majority has it.
     Uncommitted,
-    /// Stored values that it needs are damaged.
+    /// Stored values that the append needs are damaged.
     Damage,
 }
 
@@ -157,7 +157,7 @@ impl Metrics {
     }
 }
 
-/// The value of a gauge, which is an i64. No log index is that large.
+/// Converts a number to the value of a gauge, which is an i64. No log index exceeds an i64.
 pub(crate) fn gauge(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -31,9 +31,9 @@ use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
 
 /// Longest wait of a shutdown for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest wait after that for the last flush, and for users of the databases.
+/// Longest wait of a shutdown, after [`APPENDS_PATIENCE`], for the last flush and for users of the databases.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
-/// Interval of log lines about that wait.
+/// Interval of log lines about the wait for users of the databases.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
 /// An open data directory. Implements the gRPC service [`proto::wire::node_server::Node`]: [`Node::serve`] serves
@@ -50,12 +50,12 @@ pub struct Node {
 pub struct ServeError(#[from] tonic::transport::Error);
 
 impl Node {
-    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's
-    /// metrics.
+    /// Opens the data directory, registers the node's metrics, and starts the replica. [`Node::ready`] returns when the
+    /// replica serves.
     ///
     /// # Errors
-    /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or log or
-    /// state cannot be read.
+    /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or the log
+    /// or the state cannot be read.
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let directory = DataDirectory::open(&config.data_dir)?;
@@ -69,20 +69,21 @@ impl Node {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Returns when the replica serves for the first time. Never returns if it fails before that (see
+    /// Returns when the replica serves for the first time. Never returns if the replica fails before that (see
     /// [`Node::failed`]).
     pub async fn ready(&self) {
         self.shared.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
     }
 
-    /// Returns whether the node serves queries at this moment. A full disk does not make a node unready.
-    /// Requests wait during a repair, so a node that repairs its files is ready.
+    /// Returns true if the node serves queries at this moment. A node with a full disk is ready. A node that repairs
+    /// its files is ready, too, because requests wait for the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
     }
 
-    /// Returns the reason when the replica has failed for good: the process should report it and exit with an error.
+    /// Waits until the replica has failed for good, and returns the reason. The process should report it and exit with
+    /// an error.
     pub async fn failed(&self) -> Arc<ReplicaError> {
         self.shared
             .reached(|state| match state {
@@ -119,7 +120,8 @@ impl Node {
 
     /// Refuses new requests, finishes appends in flight, flushes, and closes the data directory's files.
     ///
-    /// If the disk fails meanwhile, unflushed entries are still in the log, and the next start applies them again.
+    /// If the disk fails during the flush, unflushed entries are still in the log, and the next start applies them
+    /// again.
     pub async fn shutdown(&self) {
         let shared = &self.shared;
         shared.stopping.cancel();
@@ -141,7 +143,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns when the upkeep has closed the databases. Logs the wait.
+    /// Waits until the upkeep has closed the databases, and logs this wait at an interval.
     async fn closed(&self) {
         while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
             let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());

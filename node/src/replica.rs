@@ -1,4 +1,4 @@
-//! A replica of one shard: its log, engine and consensus, which are opened and closed together.
+//! A replica of one shard: log, engine and consensus, which are opened and closed together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Opens log and engine and joins the group; [`Replica::recovered`] returns when the replica serves.
+    /// Opens log and engine, and joins the Raft group. [`Replica::recovered`] returns when the replica serves.
     pub(crate) async fn open(
         config: &Config,
         directory: &DataDirectory,
@@ -71,34 +71,34 @@ impl Replica {
         &self.failure
     }
 
-    /// Returns when everything that was acknowledged before the start is applied, and the clock has the stored times;
-    /// never, if the replica fails before.
+    /// Returns when everything that was acknowledged before the start is applied, and the clock has the stored times.
+    /// Never returns if the replica fails before.
     pub(crate) async fn recovered(&self) {
         self.group.recovered().await;
         self.clock.start(self.shard.engine().clock_ns(), self.log.accepted_ns());
     }
 
-    /// The last stored accepted time, nanoseconds since 1970.
+    /// Returns the last stored accepted time, in nanoseconds since 1970.
     pub(crate) fn accepted_ns(&self) -> Option<i64> {
         self.log.accepted_ns()
     }
 
-    /// Stores the accepted time for the next start; returns when it is synced.
+    /// Stores the accepted time for the next start. Returns when the write is synced.
     pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
         self.log.store_accepted(accepted_ns).await.map_err(|error| self.failure.report(error))
     }
 
-    /// Proposes a command and returns the outcome of applying it: a majority has then synced it.
+    /// Proposes a command. After a majority has synced the command, returns the outcome of applying it.
     pub(crate) async fn propose(&self, proposal: Proposal) -> Result<Outcome, ConsensusError> {
         self.group.propose(|| proposal.at(self.clock.log_ns().unsigned_abs())).await
     }
 
-    /// Returns when a read sees everything that was acknowledged before.
+    /// Returns when a read would see everything that was acknowledged before this call.
     pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
         self.group.linearize().await
     }
 
-    /// Returns whether no other node has a vote. Then the engine has everything that was acknowledged, even if
+    /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if
     /// consensus does not run.
     pub(crate) fn is_alone(&self) -> bool {
         self.group.is_alone()
@@ -108,7 +108,7 @@ impl Replica {
         self.group.is_leader()
     }
 
-    /// Returns whether the engine has windows to seal.
+    /// Returns true if the engine has windows to seal.
     pub(crate) async fn wants_flush(&self) -> bool {
         let shard = Arc::clone(&self.shard);
         let log_ns = self.clock.log_ns();
@@ -131,7 +131,7 @@ impl Replica {
         self.group.purge_flushed().await
     }
 
-    /// Index of the last entry that was purged from the log.
+    /// Returns the index of the last entry that was purged from the log; `None` if nothing was purged.
     pub(crate) async fn last_purged(&self) -> Result<Option<u64>, Arc<ReplicaError>> {
         let log = Arc::clone(&self.log);
         let shard = self.shard.id();
@@ -139,7 +139,7 @@ impl Replica {
         read.map(|log_id| log_id.map(|log_id| log_id.index)).map_err(|error| self.failure.report(error))
     }
 
-    /// Returns whether purged entries still take space.
+    /// Returns true if purged entries still take space.
     pub(crate) fn is_reclaimable(&self) -> bool {
         self.log.is_reclaimable()
     }
@@ -163,7 +163,7 @@ impl Replica {
         self.group.stop().await;
     }
 
-    /// Closes the files; returns when they are unused, so that they can be opened again.
+    /// Closes the files. Returns when no thread uses the files, so that they can be opened again.
     pub(crate) async fn close(self: Arc<Self>) {
         self.stop().await;
         let shard = self.shard.while_open();

@@ -1,7 +1,7 @@
 //! One shard's engine: applies entries in log order, and flushes.
 //!
-//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with
-//! the membership as of it, so that the log can be purged.
+//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with the
+//! membership at this position, so that the log can be purged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use storage_engine::{DamageCounts, Engine, Flushed, Outcome, Position};
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, gauge};
 
-/// Damaged windows that one log line names.
+/// Largest number of damaged windows that one log line names.
 const DAMAGE_LOGGED_MAX: usize = 10;
 
 /// An open engine and its flushed position.
@@ -27,10 +27,11 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
-    /// Damaged reads that were counted and logged already.
+    /// Number of damaged reads that are already in the metrics and the log.
     damage_reported: AtomicU64,
     metrics: Metrics,
-    /// Dropped last: while a weak reference can be upgraded, files may be open.
+    /// Marker that the engine is open. It is dropped last, so files may be open while a weak reference to it can be
+    /// upgraded.
     open: Arc<()>,
 }
 
@@ -82,22 +83,22 @@ impl Shard {
         &self.engine
     }
 
-    /// The position of the last applied entry, with the membership as of it.
+    /// Returns the position of the last applied entry, with the membership at this position.
     pub(crate) fn applied(&self) -> Flushed {
         Flushed { position: self.engine.applied(), membership: self.engine.membership() }
     }
 
-    /// The position up to which the engine is on disk, with the membership as of it.
+    /// Returns the position of the last flushed entry, with the membership at this position.
     pub(crate) fn flushed(&self) -> Flushed {
         self.flushed.lock().clone()
     }
 
-    /// Index of the last entry that is on disk in the engine.
+    /// Returns the index of the last entry that is on disk in the engine; `None` if there is none.
     pub(crate) fn flushed_index(&self) -> Option<u64> {
         self.flushed.lock().position.as_ref().map(|position| position.index)
     }
 
-    /// Bytes of entries that a restart would apply again.
+    /// Returns the bytes of entries that a restart would apply again.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
@@ -116,7 +117,7 @@ impl Shard {
         Ok(outcome)
     }
 
-    /// Moves to the next position without a change of data, for entries of consensus itself. Blocks.
+    /// Moves to the next position without a change of data, for an entry of consensus itself. Blocks.
     pub(crate) fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<Outcome, ReplicaError> {
         let index = position.index;
         self.engine.skip(position, membership)?;
@@ -130,7 +131,7 @@ impl Shard {
         if self.engine.is_overfull() { self.flush() } else { Ok(()) }
     }
 
-    /// Returns whether the engine has windows to seal, and sets the memory metrics. Blocks.
+    /// Returns true if the engine has windows to seal. Also sets the memory metrics. Blocks.
     pub(crate) fn wants_flush(&self, log_ns: i64) -> bool {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
@@ -156,7 +157,7 @@ impl Shard {
         }
     }
 
-    /// Writes everything applied so far to disk, so that the log may be purged up to it. Blocks.
+    /// Writes everything applied so far to disk, so that the log may be purged up to the last applied entry. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
         self.write(Engine::flush)
     }

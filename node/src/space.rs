@@ -1,8 +1,7 @@
 //! Free space of the file system that holds the data directory, and the reserve that appends may not touch.
 //!
-//! Compaction and expiry need the reserve to free space again: RocksDB cannot free space on a disk that is full to
-//! the last byte. Unflushed entries need space in addition, twice: in the state, and in a file of the log before the
-//! log is purged.
+//! Compaction and expiry need the reserve to free space, because RocksDB cannot free space on a completely full disk.
+//! Unflushed entries need space twice in addition: in the state, and in a file of the log until the log is purged.
 
 #![allow(unsafe_code, reason = "statvfs is not in the standard library")]
 
@@ -12,11 +11,11 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// The largest reserve, bytes: a compaction may write this much before it frees space.
+/// The largest reserve, in bytes. A compaction may write this much before it frees space.
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
-/// The smallest reserve, bytes: one write buffer of each database and its files.
+/// The smallest reserve, in bytes: enough for one write buffer of each database and the database's files.
 const RESERVE_BYTES_MIN: u64 = 16 << 20;
-/// Between these bounds, the reserve is the size of the file system divided by this.
+/// Divisor of the size of the file system. The quotient, within the two bounds, is the reserve.
 const RESERVE_PART: u64 = 20;
 
 /// A file system's space at one moment, bytes.
@@ -29,7 +28,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// The space of the file system that `path` is on.
+    /// Reads the space of the file system that `path` is on.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         let mut result = MaybeUninit::<libc::statvfs>::uninit();
@@ -43,12 +42,12 @@ impl Space {
         Ok(Self { free_bytes: result.f_bavail.saturating_mul(unit), total_bytes: result.f_blocks.saturating_mul(unit) })
     }
 
-    /// Space that appends must leave free, bytes.
+    /// Returns the space that appends must leave free, in bytes.
     pub(crate) fn reserve_bytes(self) -> u64 {
         (self.total_bytes / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
     }
 
-    /// Returns whether appends must be refused, so that earlier appends can be flushed.
+    /// Returns true if appends must be refused, so that earlier appends can be flushed.
     pub(crate) fn is_full(self, unflushed_bytes: u64) -> bool {
         self.free_bytes < self.reserve_bytes().saturating_add(unflushed_bytes.saturating_mul(2))
     }

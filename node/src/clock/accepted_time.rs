@@ -8,17 +8,18 @@
 //! the allowance. Log time never goes back, and is never later than the last entry before the start, or a limit,
 //! advanced by the elapsed time.
 
-/// Divisor of the elapsed time: a correction of the system clock up to the quotient is accepted. Log time returns to
-/// accepted time at the same rate.
+/// Divisor of the elapsed time. Accepted time follows a correction of the system clock up to the quotient. Log time
+/// returns to accepted time at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
-/// Time for which the kernel must report a synchronized clock to confirm a jump, nanoseconds: enough to notice and
-/// undo a mistake.
+/// Time for which the kernel must report a synchronized clock to confirm a jump, in nanoseconds. It is long enough to
+/// notice and undo a mistake.
 pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
-/// Time for which the system clock must be earlier than accepted time to be accepted, nanoseconds.
+/// Time for which the system clock must stay earlier than the limit until accepted time goes back to it for good, in
+/// nanoseconds.
 pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
-/// Two readings show the same jump if they differ by less than this, in nanoseconds: two clocks are not read at one
-/// moment.
+/// Largest difference between two readings of one jump, in nanoseconds. Readings of one jump differ because the two
+/// clocks are not read at the same moment.
 const SAME_NS: i64 = SECOND_NS;
 
 /// The system's clocks at one moment.
@@ -37,18 +38,18 @@ pub(super) struct Reading {
 pub(super) struct Stored {
     /// Time of the last log entry.
     pub(super) log_ns: i64,
-    /// The limit of accepted time, unless the process ended before it was stored.
+    /// Limit of accepted time; `None` if the process ended before it stored one.
     pub(super) accepted_ns: Option<i64>,
 }
 
-/// The system clock compared with the elapsed time.
+/// Comparison of the system clock with the limit, which advances with the elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The system clock differs by at most the allowance.
+    /// The system clock and the limit differ by at most the allowance.
     Agrees,
-    /// The system clock is later by more than the allowance, and not confirmed.
+    /// The system clock is later than the limit by more than the remaining allowance, and the jump is not confirmed.
     Ahead,
-    /// The system clock is earlier by more than the allowance.
+    /// The system clock is earlier than the limit by more than the allowance.
     Behind,
 }
 
@@ -62,42 +63,43 @@ impl Standing {
     }
 }
 
-/// Change of the standing by a reading.
+/// Change of the [`Standing`] by a reading of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The system clock jumped in the direction of the standing.
     Jumped,
     /// The system clock agrees with the elapsed time again.
     Returned,
-    /// A time server confirmed the jump, or the system clock stayed earlier for a day.
+    /// A time server confirmed the jump, or the system clock stayed earlier than the limit for a day.
     Confirmed,
 }
 
-/// Accepted time of one node.
+/// Accepted time and log time of one node.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedTime {
-    /// Most that accepted time may gain on the elapsed time at once.
+    /// Largest time that accepted time may gain on the elapsed time at once.
     allowance_ns: i64,
-    /// Remaining allowance.
+    /// Part of the allowance that is not used up. It grows again with the elapsed time.
     left_ns: i64,
-    /// The latest time that may be accepted: the last accepted time and the time elapsed since.
+    /// Limit of accepted time: the last time of the system clock that was followed, plus the time elapsed since then.
     limit_ns: i64,
-    /// Time of log entries: never goes back.
+    /// Time of the next log entry. It never goes back.
     log_ns: i64,
-    /// The last reading.
+    /// The system clock at the last reading.
     system_ns: i64,
     elapsed_ns: i64,
     standing: Standing,
-    /// System clock minus the limit in this jump.
+    /// Difference between the system clock and the limit at the last reading.
     jump_ns: i64,
-    /// Elapsed time at which the kernel began to report a synchronized clock in this jump.
+    /// Elapsed time at which the kernel began to report a synchronized clock in this jump; `None` if it does not report
+    /// one.
     synchronized_since_ns: Option<i64>,
-    /// Elapsed time at which the system clock became earlier than the limit.
+    /// Elapsed time at which the system clock became earlier than the limit; `None` if it is not earlier.
     behind_since_ns: Option<i64>,
 }
 
 impl AcceptedTime {
-    /// Starts with the times that an earlier process has stored, or with the system clock if there are none.
+    /// Starts with the times that an earlier process has stored, or with the system clock if no times are stored.
     pub(super) fn start(stored: Option<Stored>, reading: Reading, allowance_ns: i64) -> Self {
         let stored = stored.unwrap_or(Stored { log_ns: reading.system_ns, accepted_ns: None });
         // The log alone does not limit accepted time: its time may be that of a wrong clock, and never goes back.
@@ -116,8 +118,8 @@ impl AcceptedTime {
         }
     }
 
-    /// Accepted time, nanoseconds since 1970: the "now" of retention. It goes back with the system clock, which
-    /// expires nothing.
+    /// Returns accepted time, in nanoseconds since 1970: the present time of retention. It goes back with the system
+    /// clock, because an earlier time expires nothing.
     pub(super) fn now_ns(&self) -> i64 {
         self.system_ns.min(self.limit_ns)
     }
@@ -127,8 +129,8 @@ impl AcceptedTime {
         self.log_ns
     }
 
-    /// The time to store for the next start, nanoseconds since 1970. Unlike accepted time it does not go back with the
-    /// system clock.
+    /// Returns the limit of accepted time, to be stored for the next start, in nanoseconds since 1970. Unlike accepted
+    /// time, the limit does not go back with the system clock.
     pub(super) fn limit_ns(&self) -> i64 {
         self.limit_ns
     }
@@ -150,17 +152,17 @@ impl AcceptedTime {
         self.standing
     }
 
-    /// System clock minus the latest time that may be accepted, in nanoseconds; 0 if they agree.
+    /// Returns the difference between the system clock and the limit, in nanoseconds; 0 if the two agree.
     pub(super) fn jump_ns(&self) -> i64 {
         if self.standing == Standing::Agrees { 0 } else { self.system_ns.saturating_sub(self.limit_ns) }
     }
 
-    /// Raises the log time to that of an entry of the log.
+    /// Raises the log time to the time of an entry of the log.
     pub(super) fn raise_log(&mut self, entry_ns: i64) {
         self.log_ns = self.log_ns.max(entry_ns);
     }
 
-    /// Updates the time with a reading.
+    /// Updates accepted time and log time with a reading of the clocks.
     pub(super) fn read(&mut self, reading: Reading) -> Option<Change> {
         let passed_ns = reading.elapsed_ns.saturating_sub(self.elapsed_ns).max(0);
         self.elapsed_ns = self.elapsed_ns.saturating_add(passed_ns);
@@ -172,7 +174,8 @@ impl AcceptedTime {
         change
     }
 
-    /// Accepts a time of the system clock. Log time follows with the next reading.
+    /// Sets the limit to a time of the system clock, which accepted time then follows. Log time follows with the next
+    /// reading.
     pub(super) fn accept(&mut self, system_ns: i64) {
         self.limit_ns = system_ns;
         self.standing = Standing::Agrees;
@@ -214,8 +217,8 @@ impl AcceptedTime {
     }
 
     /// Returns the log time after `passed_ns`. If accepted time is later, log time follows it. If log time is later by
-    /// at most the allowance, it advances more slowly until they meet; if it is later by more, it advances by
-    /// `passed_ns`.
+    /// at most the allowance, log time advances more slowly until accepted time reaches it. If log time is later by
+    /// more than the allowance, it advances by `passed_ns`.
     fn log_after(&self, passed_ns: i64) -> i64 {
         let full_ns = self.log_ns.saturating_add(passed_ns);
         let over_ns = full_ns.saturating_sub(self.now_ns());

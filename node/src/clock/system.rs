@@ -7,25 +7,24 @@ use std::time::SystemTime;
 
 use super::accepted_time::Reading;
 
-/// Largest difference between the kernel's time and this process's system clock, seconds, at which they are the same
-/// clock.
+/// Largest difference, in seconds, between the kernel's time and this process's system clock if the two are one clock.
 const SAME_SECONDS: i64 = 2;
 
-/// Reads the clocks. `with_synchronization`: also reads whether they are synchronized, which takes a system call.
+/// Reads the clocks. With `with_synchronization`, also reads the state of synchronization, which takes a system call.
 pub(super) fn read(with_synchronization: bool) -> Reading {
     let elapsed_ns = elapsed_ns();
     let system_ns = system_ns();
     Reading { system_ns, elapsed_ns, is_synchronized: with_synchronization && is_synchronized(system_ns) }
 }
 
-/// Nanoseconds since 1970; never negative, and never past the year 2262, where an i64 ends.
+/// Returns the system clock in nanoseconds since 1970: never negative, and never past the year 2262, where an i64 ends.
 fn system_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Time since the system booted, nanoseconds. Unlike the monotonic clock of the standard library it counts suspended
-/// time.
+/// Returns the time since the system booted, in nanoseconds. Suspended time counts, unlike in the monotonic clock of
+/// the standard library.
 fn elapsed_ns() -> i64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` is large enough for what clock_gettime writes.
@@ -38,8 +37,8 @@ fn elapsed_ns() -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
-/// Returns whether the kernel reports that a time server keeps its clock right. Setting the clock by hand ends that
-/// until the next correction by a time server.
+/// Returns whether the kernel reports that a time server keeps its clock right. After the clock is set by hand, the
+/// kernel does not report this until the next correction by a time server.
 fn is_synchronized(system_ns: i64) -> bool {
     // SAFETY: all fields are numbers, for which zero is valid.
     let mut state: libc::timex = unsafe { MaybeUninit::zeroed().assume_init() };

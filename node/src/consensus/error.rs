@@ -1,4 +1,4 @@
-//! Errors of proposals without an outcome, and of reads that may not be served.
+//! Errors of proposals whose outcome is not known, and of reads that may not be served.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ pub(crate) enum ConsensusError {
     /// The replica is being closed.
     #[error("the replica is stopping")]
     Stopped,
-    /// Only the leader proposes entries and serves reads.
+    /// This node is not the leader: only the leader proposes entries and serves reads.
     #[error("this node is not the leader of the shard; the leader is {}", known(*leader))]
     NotLeader { leader: Option<u64> },
-    /// A new leader may have dropped the entry.
+    /// The outcome is unknown: a new leader may have dropped the entry.
     #[error("the leader of the shard changed: the outcome is unknown; retry with the same batch ID")]
     Unknown,
-    /// No majority of the members responded.
+    /// Fewer members than a majority responded.
     #[error("no majority of the shard's members responded: {0}")]
     NoQuorum(#[source] Box<dyn std::error::Error + Send + Sync>),
 }

@@ -35,7 +35,7 @@ pub(crate) struct Group {
     raft: Raft,
     machine: StateMachine,
     failure: Failure,
-    /// Held while a proposal gets its time and its index, so that times never go back in the log.
+    /// Lock that is held while a proposal gets its time and its index, so that times never go back in the log.
     proposing: Mutex<()>,
 }
 
@@ -72,7 +72,8 @@ impl Group {
         }
     }
 
-    /// Proposes the payload that `payload` returns. Returns the outcome of applying it, after a majority has synced it.
+    /// Proposes the payload that `payload` returns. After a majority has synced the entry, returns the outcome of
+    /// applying it.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
@@ -87,7 +88,7 @@ impl Group {
         }
     }
 
-    /// Returns when a read sees everything that was acknowledged before.
+    /// Returns when a read would see everything that was acknowledged before this call.
     pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
@@ -101,7 +102,7 @@ impl Group {
         }
     }
 
-    /// Returns whether no other node has a vote. Then the engine has everything that was acknowledged, even if
+    /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if
     /// consensus does not run.
     pub(crate) fn is_alone(&self) -> bool {
         self.machine.voters().is_ok_and(|voters| voters == 1)
@@ -111,7 +112,7 @@ impl Group {
         self.raft.is_leader()
     }
 
-    /// Makes openraft purge the log up to the last flush, a moment later.
+    /// Requests a purge of the log up to the last flush. Openraft purges a moment later.
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
         // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
         // This fails only when consensus has stopped.
@@ -173,7 +174,7 @@ async fn report_when_stopped(raft: Raft, failure: Failure) {
     }
 }
 
-/// The error as text: openraft's own errors hold types of this folder.
+/// Converts an error of openraft to text, because openraft's error types contain types that are private to this folder.
 fn consensus_error(error: impl std::fmt::Display) -> ReplicaError {
     ReplicaError::Consensus(error.to_string().into())
 }

@@ -1,4 +1,4 @@
-//! The Raft logs of all shards on disk: writing, group commit, purging, and opening after any end of the process.
+//! The Raft logs of all shards on disk: writing, group commit, purging, and opening after a shutdown or a crash.
 
 mod database;
 mod families;

@@ -1,7 +1,7 @@
 //! The transport to other members of a group.
 //!
-//! This version has no transport, because a group has one member. Openraft treats an unreachable member as one that is
-//! down: nothing counts as replicated.
+//! This version has no transport, because a group has one member. Openraft treats an unreachable member like a member
+//! that is down: no entry counts as replicated to it.
 
 use std::future::Future;
 

@@ -17,12 +17,12 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// A payload that this process proposes.
+    /// Returns a payload that this process proposes.
     pub(super) fn proposed(bytes: Bytes, entry: proto::Entry) -> Self {
         Self { bytes, entry: Some(Arc::new(entry)) }
     }
 
-    /// A payload from the log or from a leader.
+    /// Returns a payload that was read from the log or received from a leader.
     pub(super) fn read(bytes: Bytes) -> Self {
         Self { bytes, entry: None }
     }
@@ -31,8 +31,8 @@ impl Payload {
         &self.bytes
     }
 
-    /// Returns the entry to apply. The checksum of the bytes was right, so an entry that cannot be decoded was proposed
-    /// by broken software, and no replica may apply it.
+    /// Returns the entry to apply. The checksum of the bytes was right, so broken software proposed an entry that
+    /// cannot be decoded. No replica may apply such an entry.
     pub(super) fn entry(self) -> Result<Arc<proto::Entry>, RecordError> {
         if let Some(entry) = self.entry {
             return Ok(entry);

@@ -6,7 +6,7 @@ use proto::{Batch, Command, Deletion, Tier};
 
 use crate::consensus::payload::Payload;
 
-/// `proposed_at_ns`, field 1, a fixed64.
+/// Protobuf tag of `proposed_at_ns`: field 1, a fixed64.
 const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
 
 /// An encoded command without the time of its proposal.
@@ -36,8 +36,8 @@ impl Proposal {
         Self { bytes, command }
     }
 
-    /// The entry, proposed at a time in nanoseconds since 1970. The time is set last, when the order in the log is
-    /// known, so that it never goes back there.
+    /// Returns the entry with the time of its proposal, in nanoseconds since 1970. The time is set last, when the order
+    /// in the log is known, so that times never go back in the log.
     pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
         self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
         let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);

@@ -9,11 +9,11 @@
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
 //!
-//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so
-//! that a value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a
-//! config.
+//! Integers are big-endian. `crc` is the CRC-32C of the other bytes of the record. The `crc` of an entry also covers
+//! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
+//! 1 a `proto::wire::Entry`, 2 a config.
 //!
-//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum holds.
+//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum was checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,10 +31,10 @@ const VERSION: u8 = 1;
 const ENTRY_HEADER_BYTES: usize = 26;
 const CRC_BYTES: usize = 4;
 
-/// Shard and index, as the log is ordered.
+/// Key of an entry: its shard and its index, big-endian, so that keys have the order of the log.
 pub(super) type EntryKey = [u8; 12];
 
-/// Key of an entry.
+/// Returns the key of an entry.
 pub(super) fn entry_key(shard: u32, index: u64) -> EntryKey {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&shard.to_be_bytes());
@@ -42,7 +42,7 @@ pub(super) fn entry_key(shard: u32, index: u64) -> EntryKey {
     key
 }
 
-/// The record of an entry, to be stored under its key.
+/// Encodes the record of an entry, to be stored under `key`.
 pub(super) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
     let (kind, payload) = match &entry.payload {
         EntryPayload::Blank => (0, Bytes::new()),
@@ -70,7 +70,7 @@ fn entry_crc(key: &EntryKey, header: &[u8], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(key), header), payload)
 }
 
-/// The entry that was stored under `key`.
+/// Decodes the entry that was stored under `key`.
 pub(super) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, RecordError> {
     let record = "entry";
     let short = |_short: TryGetError| RecordError::Length { record };
@@ -145,7 +145,7 @@ pub(super) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
     Ok(u64::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?))
 }
 
-/// A membership with the log id of its entry.
+/// Encodes a membership with the log id of its entry.
 pub(super) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_u8(u8::from(membership.log_id().is_some()));
@@ -222,7 +222,7 @@ fn get_config(rest: &mut &[u8]) -> Result<Membership, RecordError> {
     Membership::new(sets, nodes).map_err(|_inconsistent| RecordError::Content { record })
 }
 
-/// Adds the checksum.
+/// Appends the checksum to a record.
 fn seal(mut out: Vec<u8>) -> Vec<u8> {
     let crc = crc32c::crc32c(&out);
     out.put_u32(crc);
@@ -270,7 +270,7 @@ mod tests {
         payloads.into_iter().map(|payload| LogEntry::new(log_id(u64::MAX - 1), payload)).collect()
     }
 
-    /// Every value that differs from `value` in one bit, and every shorter one.
+    /// Returns every value that differs from `value` in one bit, and every shorter prefix of `value`.
     fn damaged(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let flipped = (0..value.len() * 8).map(|bit| {
             let mut damaged = value.to_vec();

@@ -19,7 +19,7 @@ use crate::error::{RecordError, ReplicaError};
 use crate::failure::Failure;
 use crate::shard::Shard;
 
-/// Entries that one blocking task applies.
+/// Largest number of entries that one blocking task applies.
 const APPLY_ENTRIES_MAX: usize = 256;
 
 /// A shard's engine as a state machine. Clones share the shard.
@@ -124,7 +124,7 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
     }
 }
 
-/// A position in the log with the membership as of it.
+/// A position in the log, and the membership at this position.
 struct Decoded {
     log_id: Option<LogId>,
     membership: StoredMembership,

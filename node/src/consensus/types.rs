@@ -6,7 +6,7 @@ use storage_engine::Outcome;
 use crate::consensus::payload::Payload;
 
 openraft::declare_raft_types!(
-    /// Members are numbers; the membership holds their addresses.
+    /// Type configuration of openraft. Members are numbers; the membership holds their addresses.
     pub(crate) Types: D = Payload, R = Outcome
 );
 

@@ -16,10 +16,10 @@ use crate::replica::Replica;
 
 /// Interval of checks for the end of a purge.
 const PURGE_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest time of a purge. Openraft purges a moment after the request.
+/// Longest wait for a purge. Openraft purges a moment after the request.
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the task and returns its report.
+/// Runs a task and returns its report.
 pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
     let State::Serving(replica) = shared.state() else {
         return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
@@ -82,8 +82,8 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     Ok(json!({"compacted_to": flushed}))
 }
 
-/// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is
-/// accepted.
+/// Returns the report of the clock, with times in Unix seconds. `drops_before`, for each tier, is the time before which
+/// retention would drop data if the system clock were confirmed.
 fn clock_report(shared: &Shared) -> Value {
     let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
     let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;

@@ -3,10 +3,10 @@
 use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Bytes of an entry beside its batch: the time, and the tag and length of the command.
+/// Bytes of an entry in addition to its batch: the time, and the tag and length of the command.
 const ENTRY_OVERHEAD_BYTES: usize = 32;
 
-/// A batch that cannot be split into entries.
+/// Error of a batch that cannot be split, because one sample with its definitions is larger than an entry.
 #[derive(Debug, thiserror::Error)]
 #[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
 pub(super) struct SampleTooLarge {
@@ -17,16 +17,16 @@ fn fits(bytes: usize) -> bool {
     bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
 }
 
-/// Returns whether a batch certainly fits into one entry, without encoding it. Nearly every batch does; [`split`]
-/// checks the others.
+/// Returns true if a batch certainly fits into one entry, without encoding it. This is true for nearly every batch;
+/// [`split`] checks the others.
 pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }
 
-/// Splits a batch into parts that fit into one entry each; nearly always that is the batch itself.
+/// Splits a batch into parts that fit into one entry each. Nearly always, the only part is the batch itself.
 ///
-/// A part has its own id, so that a retry after some parts were acknowledged counts each part once. The split depends
-/// on the batch alone and not on the shard's definitions, so a retry is split in the same way.
+/// A part has its own id, so that a retry after some parts were acknowledged stores each part only once. The split
+/// depends on the batch alone and not on the shard's definitions, so a retry is split in the same way.
 ///
 /// # Errors
 /// One sample with its definitions is larger than an entry.
@@ -40,7 +40,8 @@ pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
     Ok(parts)
 }
 
-/// Splits until each half fits. `bytes` is the batch's encoded length, which does not fit.
+/// Splits a batch in halves until each half fits into an entry. `bytes` is the encoded length of the batch, which does
+/// not fit.
 fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), SampleTooLarge> {
     let samples: usize = batch.series.iter().map(|series| series.samples.len()).sum();
     if samples < 2 {
@@ -58,7 +59,8 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Sampl
     Ok(())
 }
 
-/// The samples `[from, to)` of the batch, counted over all series, with the definitions that they need.
+/// Returns the samples `[from, to)` of the batch, numbered over all series, with the definitions that these samples
+/// need.
 fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     let mut i = 0;
     let inside = |_time_ns| {
@@ -68,8 +70,8 @@ fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     Batch { id: batch.id.map(|id| part_id(id, side)), ..pick(batch, inside) }
 }
 
-/// The part without the samples before a time, and their number. Splitting comes before filtering, so that the split
-/// does not depend on the time of a retry.
+/// Returns the part without the samples before a time, and the number of these samples. Splitting comes before
+/// filtering, so that the split does not depend on the time of a retry.
 pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     let times = part.series.iter().flat_map(|series| &series.samples.times_ns);
     let older = times.filter(|&&time_ns| time_ns < before_ns).count() as u64;
@@ -79,7 +81,8 @@ pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     (pick(&part, |time_ns| time_ns >= before_ns), older)
 }
 
-/// The wanted samples with their definitions. `is_wanted` is called with the time of each sample, once and in order.
+/// Returns the samples for which `is_wanted` is true, with their definitions. `is_wanted` is called with the time of
+/// each sample, once and in order.
 fn pick(batch: &Batch, mut is_wanted: impl FnMut(i64) -> bool) -> Batch {
     let mut part = Batch {
         tenant: batch.tenant.clone(),
@@ -124,14 +127,14 @@ mod tests {
     use super::*;
     use crate::consensus::Proposal;
 
-    /// The entry of a proposal, decoded from its bytes.
+    /// Returns the entry of a proposal, decoded from its bytes.
     fn decode(proposal: Proposal, proposed_at_ns: u64) -> proto::Entry {
         let payload = proposal.at(proposed_at_ns);
         proto::Entry::from_wire(proto::wire::Entry::decode(payload.bytes().clone()).unwrap()).unwrap()
     }
 
-    /// A batch of `samples` samples in two series; each sample has a stack of its own, with a function name of
-    /// `name_bytes`.
+    /// Returns a batch of `samples` samples in two series. Each sample has its own stack, with a function name of
+    /// `name_bytes` bytes.
     fn batch(samples: usize, name_bytes: usize) -> Batch {
         let mut dictionary = proto::Dictionary::default();
         let mut series: Vec<_> = ["a", "b"]
@@ -156,7 +159,7 @@ mod tests {
         Batch { tenant: TenantId::default_tenant(), id: Some(BatchId(5)), retention_class: 0, dictionary, series }
     }
 
-    /// (series, time, function name) of every sample.
+    /// Returns the series, the time and the function name of every sample.
     fn contents(batch: &Batch) -> Vec<(Fingerprint, i64, String)> {
         let name = |pair: u32| {
             let pair = batch.dictionary.pairs[pair as usize];

@@ -1,7 +1,7 @@
 //! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap
 //! on disk use.
 //!
-//! Dropping begins below the cap, so that appends are still accepted meanwhile. At the cap, appends are refused.
+//! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
 //!
 //! Invariant: a partition that is still being written to is never dropped.
 
@@ -22,23 +22,25 @@ use crate::metrics::{DiskLabels, gauge};
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// The part of the cap that is kept free for appends during a drop, and for the temporary files of a compaction.
+/// Divisor of the cap. The quotient is kept free for appends during a drop, and for the temporary files of a
+/// compaction.
 const MARGIN_PART: u64 = 8;
 
-/// Returns the start of retention, in nanoseconds since 1970: partitions that ended earlier are dropped, and earlier
-/// samples are refused.
+/// Returns the start of retention, in nanoseconds since 1970. Partitions that end before it are dropped, and samples
+/// before it are refused.
 pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Refuses appends while the data exceeds its cap.
+/// Measures the data once, and refuses appends if it exceeds the cap.
 pub(super) async fn watch_cap(shared: &Arc<Shared>) {
     if let Some(disk_bytes) = measure(shared).await {
         shared.note_use(disk_bytes);
     }
 }
 
-/// Proposes to drop partitions that are too old or exceed the cap, and reclaims their space. Returns when that is done.
+/// Proposes to drop partitions that are too old, or the oldest partitions if the data exceeds the cap. Returns when
+/// their space is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured anew, so that the space that the last drop freed does not count again.
     let Some(disk_bytes) = measure(shared).await else { return };
@@ -61,15 +63,15 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     }
 }
 
-/// Bytes that must be dropped to stay below the cap.
+/// Returns the bytes that must be dropped to stay below the cap.
 ///
-/// 0 while the engine has damaged files: dropped data then still takes space, so that each interval would drop another
-/// partition.
+/// Returns 0 while the engine has damaged files. Dropped data then still takes space, so each interval would drop
+/// another partition.
 fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
     if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
 }
 
-/// Stores the accepted time at an interval: the next start continues from it.
+/// Stores the accepted time if the stored time is too old. The next start continues from the stored time.
 async fn keep_time(clock: &Clock, replica: &Replica) {
     // A log without entries has no data that the time could affect.
     if replica.shard().engine().clock_ns() == 0 {
@@ -86,13 +88,13 @@ async fn keep_time(clock: &Clock, replica: &Replica) {
 struct Kept {
     /// The end of the oldest partition of each tier and class.
     oldest: BTreeMap<(Tier, u8), i64>,
-    /// Partitions on disk, with their size. Empty if the cap is not exceeded.
+    /// Partitions on disk, with their sizes. Empty if nothing must be dropped for the cap.
     extents: Vec<Extent>,
-    /// End of the newest unsealed window. `None` also if the cap is not exceeded.
+    /// End of the newest unsealed window; `None` if there is no such window, or nothing must be dropped for the cap.
     newest_unsealed_ns: Option<i64>,
 }
 
-/// Partitions that end at or before a time.
+/// The partitions of a tier and class that end at or before a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
     tier: Tier,
@@ -100,7 +102,7 @@ struct Expiry {
     before_ns: i64,
 }
 
-/// Reads the partitions that exist. `excess_bytes`: the size above the cap.
+/// Reads the partitions that exist. `excess_bytes` is the number of bytes that must be dropped for the cap.
 async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     let shard = Arc::clone(replica.shard());
     // A large write may hold the engine's lock for long.
@@ -117,7 +119,8 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
 }
 
 impl Kept {
-    /// Returns the partitions to drop: all that are past their retention, and as few others as the excess needs.
+    /// Returns the partitions to drop: all partitions past their retention, and as few others as are needed to drop
+    /// `excess_bytes`.
     ///
     /// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days,
     /// each oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.
@@ -167,7 +170,8 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
-/// Bytes of Raft logs and states. Other content of the directory, for example symbol tables, has its own bounds.
+/// Measures the bytes of the Raft logs and the states. Other content of the directory, for example symbol tables, has
+/// its own limits.
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     let raft = shared.directory.raft();
     let shard = shared.directory.shard(FIRST_DATA_SHARD);

@@ -32,9 +32,9 @@ impl Refused {
         Self(Refusal::Invalid, Status::invalid_argument(text))
     }
 
-    /// Returns the error of a batch that cannot be read. A router made it, so INVALID_ARGUMENT would be wrong: it
-    /// blames the sender of the profiles. Senders retry after INTERNAL of a node: versions that differ during an
-    /// upgrade pass by themselves.
+    /// Returns the error of a batch that cannot be read. A router made the batch, so INVALID_ARGUMENT would be wrong,
+    /// because it blames the sender of the profiles. Senders retry after INTERNAL, and succeed once an upgrade has
+    /// brought router and node to one version.
     pub(super) fn unreadable(error: &dyn std::fmt::Display) -> Self {
         tracing::error!(%error, "the batch of a router cannot be read");
         let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
@@ -108,8 +108,8 @@ impl Shared {
         status
     }
 
-    /// Reserves budget for an append of `bytes`, until the permit is dropped. An append larger than the whole budget
-    /// is accepted when it is alone.
+    /// Reserves budget for an append of `bytes` until the permit is dropped. An append that is larger than the whole
+    /// budget is accepted if no other append is in flight.
     pub(super) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
         let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
         self.appends.try_acquire_many(permits).map_err(|_none_left| {
@@ -118,7 +118,7 @@ impl Shared {
         })
     }
 
-    /// The replica, if it accepts appends.
+    /// Returns the replica if it accepts appends.
     async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
@@ -142,8 +142,8 @@ impl Shared {
         }
     }
 
-    /// Runs a query on the engine, on a thread that may block, once the engine is known to be up to date. `answer`
-    /// gets a function that returns whether the caller still waits.
+    /// Waits until the engine has everything that was acknowledged, and then runs a query on a thread that may block.
+    /// `answer` gets a function that returns true while the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
@@ -186,7 +186,7 @@ impl Shared {
     }
 }
 
-/// The caller of a query, who waits until this is dropped.
+/// The caller of a query. The caller waits for the response until this value is dropped.
 #[derive(Debug, Default)]
 struct Caller {
     has_gone: Arc<AtomicBool>,
@@ -261,7 +261,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     Ok(answer)
 }
 
-/// Proposes a batch that fits into an entry, without the definitions that the shard has.
+/// Proposes a batch that fits into an entry, without the definitions that the shard already has.
 async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
     let of = Arc::clone(replica);
     let strip = move || {
@@ -299,7 +299,8 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
 }
 
-/// Nothing was stored. [`tonic::Code::Aborted`] makes the router send the batch with all definitions.
+/// Returns the refusal of a batch of which nothing was stored, because definitions are missing.
+/// [`tonic::Code::Aborted`] makes the router send the batch with all definitions.
 fn dangling() -> Refused {
     Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
 }

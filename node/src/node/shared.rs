@@ -17,10 +17,11 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::{Metrics, StateLabels};
 use crate::replica::Replica;
 
-/// Limit of the received bytes of appends in flight. Their decoded and encoded forms take a few times this memory.
+/// Limit of the received bytes of appends in flight. Decoded and encoded, these appends take a few times as much
+/// memory.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
-/// Interval of log lines about opening, which takes long if files are repaired.
+/// Interval of log lines while the replica is opened, which takes long if files are repaired.
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
 /// Longest wait of a request for a repair.
@@ -43,9 +44,9 @@ pub(super) struct Shared {
     pub(super) appends: Arc<Semaphore>,
     /// One permit for each running query.
     pub(super) queries: Arc<Semaphore>,
-    /// New requests are refused.
+    /// Cancelled when the node stops: new requests are then refused.
     pub(super) stopping: CancellationToken,
-    /// Requests in flight are done, and the upkeep ends.
+    /// Cancelled when requests in flight are done: the upkeep then ends.
     pub(super) closing: CancellationToken,
 }
 
@@ -125,14 +126,14 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`] and not beyond a stop, and returns the state.
+    /// Waits for the end of a repair, for at most [`REPAIR_PATIENCE`] or until the node stops, and returns the state.
     pub(super) async fn state_after_repair(&self) -> State {
         let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
         let repaired = tokio::time::timeout(REPAIR_PATIENCE, self.stopping.run_until_cancelled(repaired)).await;
         repaired.ok().flatten().unwrap_or(State::Repairing)
     }
 
-    /// Opens the replica, which repairs files with damage first. Logs the wait.
+    /// Opens the replica, which first repairs damaged files. Logs the wait at an interval.
     pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
         let clock = Arc::clone(&self.clock);
         let opened = Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock);
@@ -162,7 +163,7 @@ impl Shared {
         self.is_over_cap.load(Ordering::Relaxed)
     }
 
-    /// Records whether data of `disk_bytes` takes more than the cap.
+    /// Records that data of `disk_bytes` exceeds the cap, or does not exceed it.
     pub(super) fn note_use(&self, disk_bytes: u64) {
         let cap = self.config.disk_bytes_max;
         let is_over_cap = disk_bytes > cap;

@@ -1,5 +1,5 @@
-//! Background work of a node: flushes, purges of the log, a watch on the disk, and reopening of a replica after a
-//! full disk.
+//! Background work of a node: flushes, purges of the log, checks of the free space, and reopening of a replica after
+//! damage or a full disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,14 +21,15 @@ const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause before a replica with damage is opened again. It doubles if damage is found again within [`REPAIR_MEMORY`].
+/// Pause before a replica with damage is opened again. The pause doubles if damage is found again within
+/// [`REPAIR_MEMORY`].
 const REPAIR_INTERVAL: Duration = Duration::from_millis(250);
 const REPAIR_DOUBLINGS_MAX: u32 = 8;
 const REPAIR_MEMORY: Duration = Duration::from_secs(300);
-/// Interval of attempts to open a replica again.
+/// Interval of attempts to open a replica again after a full disk.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts all background tasks; they end when the node closes.
+/// Starts all background tasks. The tasks end when the node closes.
 pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replica: Arc<Replica>) {
     tasks.spawn(supervise(Arc::clone(shared), replica));
     tasks.spawn(every(Arc::clone(shared), SPACE_INTERVAL, async |shared| watch_space(shared)));
@@ -80,7 +81,7 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
     }
 }
 
-/// Serves until the replica fails. Held queries continue as soon as it serves.
+/// Serves until the replica fails. Queries that were held continue as soon as the replica serves.
 async fn serve(
     shared: &Arc<Shared>,
     replica: &Arc<Replica>,
@@ -99,7 +100,7 @@ async fn serve(
     }
 }
 
-/// Recent repairs of the replica.
+/// Number of recent repairs of the replica, and the time of the last repair.
 #[derive(Debug, Default)]
 struct Repaired {
     times: u32,
@@ -116,8 +117,8 @@ impl Repaired {
     }
 }
 
-/// Opens the replica again, which repairs its files. Returns it with a permit that holds queries until it serves.
-/// `None`: the node stops, or the replica failed for good and is closed.
+/// Opens the replica again, which repairs its files. Returns the replica, and a permit that holds queries until the
+/// replica serves. Returns `None` if the node stops, or if the replica failed for good and is closed.
 async fn repair(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -132,8 +133,8 @@ async fn repair(
     close_and_open(shared, replica, repaired.pause(), &State::Repairing).await
 }
 
-/// The reopened replica, and a permit that holds queries until it serves. `None`: the node stops, or the replica
-/// failed for good and is closed.
+/// Returns the reopened replica, and a permit that holds queries until the replica serves. Returns `None` if the node
+/// stops, or if the replica failed for good and is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -163,10 +164,10 @@ async fn close_and_open(
     }
 }
 
-/// Closes `old` and opens it again once there is space. `failure` is that of `old`.
+/// Closes `old` and opens the replica again once there is space. `failure` is the [`Failure`] of `old`.
 ///
 /// # Errors
-/// The node's last state, with `old` left if it is not closed yet.
+/// The node's last state. `old` is still `Some` if it is not closed yet.
 async fn reopen(
     shared: &Arc<Shared>,
     failure: &Failure,
@@ -200,8 +201,9 @@ async fn reopen(
     }
 }
 
-/// Waits until `pause` is over and there is space, and then until running queries have ended. New queries wait for the
-/// permit: none is refused because files are closed and opened. `None`: the node stops.
+/// Waits until `pause` is over and there is space, and then until running queries have ended. Returns a permit for
+/// which new queries wait, so that no query is refused while files are closed and opened. Returns `None` if the node
+/// stops.
 async fn hold_queries(shared: &Shared, pause: Duration) -> Option<OwnedSemaphorePermit> {
     let held = async {
         sleep(pause).await;
@@ -214,7 +216,7 @@ async fn hold_queries(shared: &Shared, pause: Duration) -> Option<OwnedSemaphore
     shared.closing.run_until_cancelled(held).await?
 }
 
-/// Flushes when it is time, purges the log, and reclaims its space. Returns the error when one of these fails.
+/// Flushes when a flush is due, purges the log, and reclaims its space. Returns the error of the first step that fails.
 async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     let mut flushed_at = Instant::now();
     loop {
@@ -247,7 +249,7 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     }
 }
 
-/// Refuses appends while less space is free than a flush and the reserve need.
+/// Refuses appends while the free space is less than a flush and the reserve need.
 pub(super) fn watch_space(shared: &Arc<Shared>) {
     let unflushed_bytes = match shared.state() {
         State::Serving(replica) => replica.shard().unflushed_bytes(),
@@ -282,7 +284,7 @@ mod tests {
         (node, replica)
     }
 
-    /// Reports damage and then a failed sync. With `hold`, a query runs meanwhile, for which the repair waits.
+    /// Reports damage and then a failed sync. With `hold`, the repair waits for a running query.
     async fn fails_after_damage(hold: bool) {
         let folder = tempfile::tempdir().unwrap();
         let (node, replica) = opened(&folder).await;

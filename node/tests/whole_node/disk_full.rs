@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::support::{self, Opened, batch_of, config, long_name, open, open_with, times_of};
 
-/// Fills the disk except for `left_bytes`, within some milliseconds.
+/// Fills the disk except for `left_bytes`. This takes some milliseconds.
 fn fill(disk: &SmallDisk, left_bytes: u64) {
     let ballast = disk.path().join("ballast");
     fs::create_dir(&ballast).unwrap();
@@ -35,7 +35,8 @@ fn empty(disk: &SmallDisk) {
     fs::remove_dir_all(disk.path().join("ballast")).unwrap();
 }
 
-/// Appends serials from `first` on until one is refused; returns what was acknowledged and the refusal.
+/// Appends samples with serial numbers from `first` on until an append is refused. Returns the end of the acknowledged
+/// serial numbers, and the refusal.
 async fn append_until_refused(opened: &Opened, first: i64) -> (i64, tonic::Status) {
     for serial in first..first + 20_000 {
         if let Err(status) = opened.append(&batch_of(Some(serial as u128), [serial], long_name)).await {
@@ -45,7 +46,7 @@ async fn append_until_refused(opened: &Opened, first: i64) -> (i64, tonic::Statu
     panic!("20,000 appends of 50 kB fit on a disk of some megabytes");
 }
 
-/// Repeats an append until it is accepted.
+/// Repeats an append until it is accepted. Returns the time that this took.
 async fn append_until_accepted(opened: &Opened, serial: i64) -> Duration {
     let start = Instant::now();
     loop {

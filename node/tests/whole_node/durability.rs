@@ -1,7 +1,8 @@
-//! Everything acknowledged is on disk. A child process runs a node. It is killed, or runs under strace, which lists
-//! syncs or makes them fail.
+//! Everything acknowledged is on disk. A child process runs a node. The child is killed, or runs under strace, which
+//! lists syncs or makes them fail.
 //!
-//! With the feature `planted-skip-sync` the tests under strace must fail, which shows that they can.
+//! With the feature `planted-skip-sync` the tests under strace must fail, which shows that these tests detect a missing
+//! sync.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,16 +13,17 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, append, batch, open, times_of};
 
-/// Environment variables of the child.
+/// Environment variable of the child: the data directory.
 const DATA_DIR: &str = "VARVE_TEST_DATA_DIR";
 const FIRST_SERIAL: &str = "VARVE_TEST_FIRST_SERIAL";
 
-/// One line to stdout in one write, so that strace shows it whole.
+/// Writes one line to stdout in one write, so that strace shows the whole line.
 fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// The child: appends one by one, prints the acknowledged serial numbers, and then the error of the node.
+/// Runs in the child: appends samples one by one, and prints the acknowledged serial numbers, and at last the error of
+/// the node.
 #[tokio::test]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_the_node_fails() {
@@ -46,7 +48,7 @@ async fn child_appends_until_the_node_fails() {
     say("done");
 }
 
-/// Lines of strace's output and of the child's, in the order of time.
+/// Runs the child under strace. Returns the lines of strace and of the child, in the order of time.
 fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         eprintln!("SKIPPED durability: strace is not installed (apt-get install strace): no sync was made to fail");
@@ -160,7 +162,8 @@ async fn new_folders_are_synced_before_the_first_acknowledgement() {
     }
 }
 
-/// The child: appends from 16 tasks until it is killed, and prints the acknowledged serials.
+/// Runs in the child: appends samples from 16 tasks until the child is killed, and prints the acknowledged serial
+/// numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_it_is_killed() {

@@ -1,4 +1,4 @@
-//! A whole node: requests, restarts, failing and full disks, retention.
+//! Tests of a whole node: requests, restarts, failing and full disks, retention.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Retention: samples past it are refused and dropped, and at the cap on disk use the oldest partitions are dropped.
+//! Retention: samples past their retention are refused and dropped. At the cap on disk use, the oldest partitions are
+//! dropped.
 
 use std::time::{Duration, Instant};
 

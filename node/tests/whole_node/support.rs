@@ -29,7 +29,7 @@ pub(crate) async fn open(data_dir: &Path) -> Opened {
     opened
 }
 
-/// A configuration that keeps samples of 2026.
+/// Returns a configuration that keeps samples of 2026.
 pub(crate) fn config(data_dir: &Path) -> Config {
     let century = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
     let retention = node::Retention { raw: century, minutes: century, hours: century, days: century };
@@ -41,12 +41,13 @@ impl Opened {
         append(&self.node, batch).await
     }
 
-    /// Times of all samples, each as often as it was counted. Every sample has the value 1.
+    /// Returns the times of all samples; the time of a sample occurs as often as the sample was stored. Every sample
+    /// has the value 1.
     pub(crate) async fn times(&self) -> Vec<i64> {
         times(&self.node).await.unwrap()
     }
 
-    /// The sum of all metrics whose exposition begins with `name`.
+    /// Returns the sum of all metrics whose lines in `/metrics` begin with `name`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -67,7 +68,7 @@ pub(crate) async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendRes
     Ok(node.append(Request::new(request)).await?.into_inner())
 }
 
-/// The sum over all samples, which is their number.
+/// Returns the sum of the values of all samples. Each value is 1, so this is the number of samples.
 pub(crate) async fn count(node: &Node) -> Result<i64, Status> {
     let answer = select(node, Fold::Sum(Window::between(&[0, i64::MAX]))).await?;
     Ok(answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum())
@@ -98,7 +99,7 @@ async fn select(node: &Node, fold: Fold) -> Result<proto::Answer, Status> {
     Ok(proto::Answer::from_wire(answer, &selection).unwrap())
 }
 
-/// Bytes on disk.
+/// Returns the bytes on disk of all files below `path`.
 pub(crate) fn used_bytes(path: &Path) -> u64 {
     let output = std::process::Command::new("du").args(["-s", "--block-size=1"]).arg(path).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()

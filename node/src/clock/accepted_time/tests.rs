@@ -7,14 +7,14 @@ use super::*;
 const HOUR_NS: i64 = 3600 * SECOND_NS;
 const DAY_NS: i64 = 24 * HOUR_NS;
 const YEAR_NS: i64 = 365 * DAY_NS;
-/// 2026-11-23.
+/// 2026-11-23, in nanoseconds since 1970.
 const T: i64 = 1_795_392_000 * SECOND_NS;
 
 /// A host whose clocks a test sets.
 struct Host {
     time: AcceptedTime,
     elapsed_ns: i64,
-    /// System clock minus the true time.
+    /// Difference between the system clock and the true time.
     wrong_ns: i64,
     is_synchronized: bool,
     changes: Vec<Change>,
@@ -34,7 +34,7 @@ impl Host {
         host
     }
 
-    /// The process starts again at once, with the times that this one left.
+    /// Restarts the process at once, with the times that the ended process has stored.
     fn restart(&mut self) {
         let stored = Stored { log_ns: self.time.log_ns(), accepted_ns: Some(self.time.limit_ns()) };
         let system_ns = T + self.elapsed_ns + self.wrong_ns;
@@ -43,7 +43,7 @@ impl Host {
         self.pass(0);
     }
 
-    /// Accepts the system clock, as an operator does.
+    /// Confirms the system clock, as an operator does.
     fn accept(&mut self) {
         self.time.accept(T + self.elapsed_ns + self.wrong_ns);
     }
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Accepted time and log time, minus the true time.
+    /// Returns the differences of accepted time and of log time from the true time.
     fn off(&self) -> (i64, i64) {
         (self.time.now_ns() - T - self.elapsed_ns, self.time.log_ns() - T - self.elapsed_ns)
     }
@@ -162,7 +162,8 @@ fn a_month_later_time_continues_from_the_log_until_it_is_accepted() {
     assert_eq!((host.off(), host.changes.as_slice()), ((0, 0), [Change::Jumped].as_slice()));
 }
 
-/// A store whose log was a year ahead once, because the clock was, and whose accepted time is right again.
+/// The log of this store is a year ahead, because the system clock was once a year ahead. Its accepted time is right
+/// again.
 #[test]
 fn log_time_ahead_does_not_lift_the_limit_at_a_restart() {
     for wrong_ns in [0, 200 * DAY_NS] {
@@ -293,7 +294,7 @@ fn no_reading_overflows() {
     }
 }
 
-/// Elapsed time and a jump between two readings.
+/// Generates the elapsed time and the jump of the system clock between two readings.
 fn step() -> impl Strategy<Value = (i64, i64)> {
     let jump = prop_oneof![
         4 => Just(0),

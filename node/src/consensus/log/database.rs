@@ -1,4 +1,4 @@
-//! The RocksDB database of the Raft logs of all shards of a node, with its WAL on.
+//! The RocksDB database of the Raft logs of all shards of a node. RocksDB's WAL is on.
 //!
 //! ```text
 //! column family  key                          value
@@ -37,7 +37,7 @@ use crate::metrics::{Metrics, gauge};
 const NODE_KEY: &[u8] = b"node";
 const TIME_KEY: &[u8] = b"time";
 
-/// The logs of all shards. Writing does not sync; [`LogDatabase::sync`] does.
+/// The logs of all shards. Writes are not synced until [`LogDatabase::sync`] is called.
 #[derive(Debug)]
 pub(crate) struct LogDatabase {
     database: Arc<DB>,
@@ -45,13 +45,14 @@ pub(crate) struct LogDatabase {
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
-    /// Entries that were purged and still take space.
+    /// Keys of entries that were purged and still take space.
     purged: Mutex<PurgedRanges>,
-    /// Held while [`LogDatabase::reclaim`] runs.
+    /// Lock that is held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
-    /// The last stored accepted time.
+    /// The last stored accepted time; `None` if none was stored.
     accepted_ns: Mutex<Option<i64>>,
-    /// Dropped last: while a weak reference can be upgraded, files may be open.
+    /// Marker that the database is open. It is dropped last, so files may be open while a weak reference to it can be
+    /// upgraded.
     open: Arc<()>,
 }
 
@@ -113,12 +114,12 @@ impl LogDatabase {
         Ok(Some(i64::from_be_bytes(value.as_ref().try_into().map_err(length)?)))
     }
 
-    /// The last stored accepted time, nanoseconds since 1970. It survives restarts and may go back.
+    /// Returns the last stored accepted time, in nanoseconds since 1970. This time survives restarts and may go back.
     pub(crate) fn accepted_ns(&self) -> Option<i64> {
         *self.accepted_ns.lock()
     }
 
-    /// Stores the accepted time; returns when it is synced.
+    /// Stores the accepted time. Returns when the write is synced.
     pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), ReplicaError> {
         let mut batch = WriteBatch::default();
         batch.put_cf(self.family(META)?, TIME_KEY, accepted_ns.to_be_bytes());
@@ -162,7 +163,7 @@ impl LogDatabase {
         ReplicaError::Log(error)
     }
 
-    /// Calls back when everything written before is on disk.
+    /// Calls `callback` when everything that was written before this call is on disk.
     pub(crate) fn sync(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
         self.sync_thread.request(callback, entries)
     }
@@ -182,7 +183,7 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// The existing entries of `[start, end)`, without gaps. Stops after the entry that reaches `bytes_max`.
+    /// Returns the existing entries of `[start, end)`, without gaps. Stops after the entry that reaches `bytes_max`.
     pub(crate) fn read(
         &self,
         shard: u32,
@@ -213,7 +214,7 @@ impl LogDatabase {
         Ok(entries)
     }
 
-    /// The last entry of a shard's log.
+    /// Returns the last entry of a shard's log; `None` if the log is empty.
     pub(crate) fn last(&self, shard: u32) -> Result<Option<LogEntry>, ReplicaError> {
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(entry_key(shard, 0));
@@ -224,7 +225,7 @@ impl LogDatabase {
         Ok(Some(decode(&key, value)?))
     }
 
-    /// Deletes the entries from `index` on.
+    /// Deletes the entries whose index is at least `index`.
     pub(crate) fn truncate(&self, shard: u32, index: u64) -> Result<(), ReplicaError> {
         let mut batch = WriteBatch::default();
         batch.delete_range_cf(self.family(LOG)?, entry_key(shard, index), entry_key(shard, u64::MAX));
@@ -245,13 +246,13 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// The last purged entry.
+    /// Returns the log id of the last purged entry; `None` if nothing was purged.
     pub(crate) fn last_purged(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
         let Some(value) = self.get(&meta_key(shard, b'p'))? else { return Ok(None) };
         Ok(Some(record::decode_log_id(&value)?))
     }
 
-    /// Returns whether [`LogDatabase::reclaim`] has space to reclaim.
+    /// Returns true if [`LogDatabase::reclaim`] has space to reclaim.
     pub(crate) fn is_reclaimable(&self) -> bool {
         !self.purged.lock().is_empty()
     }
@@ -290,7 +291,7 @@ impl LogDatabase {
         self.write(batch)
     }
 
-    /// The last vote.
+    /// Returns the last vote of a shard; `None` if this node has not voted.
     pub(crate) fn vote(&self, shard: u32) -> Result<Option<Vote>, ReplicaError> {
         let Some(value) = self.get(&meta_key(shard, b'v'))? else { return Ok(None) };
         Ok(Some(record::decode_vote(&value)?))

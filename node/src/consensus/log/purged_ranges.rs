@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use crate::consensus::record::EntryKey;
 
-/// Keys of purged entries of one shard.
+/// Key range of purged entries of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PurgedRange {
-    /// The first key.
+    /// The first key of the range.
     pub(super) from: EntryKey,
     /// The first key after the range.
     pub(super) to: EntryKey,
@@ -24,7 +24,7 @@ pub(super) struct PurgedRange {
 pub(super) struct PurgedRanges(BTreeMap<u32, PurgedRange>);
 
 impl PurgedRanges {
-    /// Adds a range of a shard; ranges of one shard become one.
+    /// Adds a range of a shard. The shard's earlier range and the added range become one range.
     pub(super) fn add(&mut self, shard: u32, added: PurgedRange) {
         let range = self.0.entry(shard).or_insert(added);
         range.from = range.from.min(added.from);
@@ -36,7 +36,7 @@ impl PurgedRanges {
         other.0.into_iter().for_each(|(shard, range)| self.add(shard, range));
     }
 
-    /// Returns whether no range takes space.
+    /// Returns true if no shard has a purged range.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Opening the log database after any end of the process: shutdown, kill, power cut or damage.
+//! Opening the log database after a shutdown, a kill, a power cut or damage.
 //!
-//! Invariant: every synced write is there, or opening fails and deletes nothing that can be read. A torn tail after
-//! the last synced write is truncated: a power cut may leave any of its pages, in any order.
+//! Invariant: the opened database has every synced write, or opening fails and deletes nothing that can be read. A torn
+//! tail after the last synced write is truncated: a power cut may leave any of its pages, in any order.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ use crate::error::ReplicaError;
 ///
 /// # Errors
 /// [`ReplicaError::Lost`]: synced writes cannot be read. [`ReplicaError::Record`]: the mark is damaged.
-/// [`ReplicaError::Files`]: RocksDB would read a file forever.
+/// [`ReplicaError::Files`]: a file has damage on which RocksDB would read forever.
 pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
     let expected = Expected {
         synced: SyncedMark::read(raft)?.unwrap_or_default(),
@@ -76,10 +76,10 @@ fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Resul
     torn.truncate().map_err(ReplicaError::Files)
 }
 
-/// RocksDB's number of the oldest WAL that the manifest needs.
+/// RocksDB's property for the number of the oldest WAL file that the manifest needs.
 const OLDEST_WAL: &str = "rocksdb.min-log-number-to-keep";
 
-/// RocksDB's number of the first write in a WAL. `None`: the WAL has no write.
+/// Returns RocksDB's number of the first write in a WAL file; `None` if the file has no write.
 fn first_write(wal: &Path) -> io::Result<Option<u64>> {
     // After the record's header of 7 bytes, a batch of writes begins with the number of its first write.
     let mut bytes = [0; 15];
@@ -90,8 +90,8 @@ fn first_write(wal: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Links all files of a directory into a new one, except for `list`, which is copied. Returns the path of the copied
-/// list.
+/// Makes hard links of all files of a directory in a new directory, but copies the manifest `list`. Returns the path of
+/// the copy.
 fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
     if to.exists() {
         fs::remove_dir_all(to)?;
@@ -111,7 +111,7 @@ fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
     Ok(copied)
 }
 
-/// Opens the database without everything from the first bad record on, if no synced write is lost.
+/// Truncates the WAL at the first bad record and opens the database, if no synced write is lost.
 fn truncate_wal(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<DB, ReplicaError> {
     // This is the only mode that stops at a bad record and leaves no gap. It deletes the WAL, so a read-only open
     // comes first.
@@ -125,7 +125,7 @@ fn truncate_wal(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Res
     DB::open_cf_descriptors(&options, raft, families()).map_err(ReplicaError::Log)
 }
 
-/// The writes that must be there, and their files before opening moves them.
+/// The last synced write, which the opened database must have, and the WAL files as they were before opening.
 struct Expected {
     synced: u64,
     raft: PathBuf,
@@ -144,7 +144,7 @@ impl Expected {
     }
 }
 
-/// Files of the WAL.
+/// Returns the paths of the WAL files, sorted.
 fn wal_files(raft: &Path) -> Result<Vec<PathBuf>, ReplicaError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(raft).into_iter().flatten() {

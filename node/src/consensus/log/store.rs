@@ -16,7 +16,7 @@ use crate::consensus::log::unapplied::Unapplied;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::RecordError;
 
-/// Bytes of entries that one read for applying returns.
+/// Limit of the bytes of entries that one read for applying returns.
 const READ_BYTES_MAX: usize = 4 << 20;
 
 /// The log of one shard. Clones share it.
@@ -37,7 +37,7 @@ impl LogStore {
     }
 }
 
-/// The range as `[start, end)`.
+/// Converts a range to `[start, end)`.
 fn half_open(range: &impl RangeBounds<u64>) -> Range<u64> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -1,7 +1,7 @@
 //! Group commit: one thread syncs the log for all waiting requests.
 //!
-//! The thread takes all waiting requests, syncs once, and completes them. Requests that arrive during a sync form the
-//! next group, so a slower disk has larger groups.
+//! The thread takes all waiting requests, syncs once, and completes these requests. Requests that arrive during a sync
+//! form the next group, so a slower disk has larger groups.
 //!
 //! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every
 //! request fails, and nothing is synced again.
@@ -21,10 +21,11 @@ use crate::error::ReplicaError;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// Most requests that wait at one time. A group has one append per openraft batch, so the limit is never reached.
+/// Largest number of requests that wait at one time. A group has one append per openraft batch, so the limit is never
+/// reached.
 const WAITING_MAX: usize = 4096;
 
-/// A request to sync.
+/// A request that waits for a sync.
 struct Waiting {
     callback: IOFlushed<Types>,
     entries: usize,
@@ -35,7 +36,7 @@ struct Waiting {
 pub(super) struct SyncThread {
     sender: Option<SyncSender<Waiting>>,
     thread: Option<JoinHandle<()>>,
-    /// Held from the start of a sync until its error, if any, is reported.
+    /// Lock that is held from the start of a sync until its error, if any, is reported.
     in_flight: Arc<Mutex<()>>,
 }
 
@@ -56,12 +57,12 @@ impl SyncThread {
         Ok(Self { sender: Some(sender), thread: Some(thread), in_flight })
     }
 
-    /// Blocks until the running sync, if any, has ended and its error is reported.
+    /// Blocks until the running sync, if any, has ended and its error, if any, is reported.
     pub(super) fn wait_for_report(&self) {
         drop(self.in_flight.lock());
     }
 
-    /// Calls back when everything written before this call is on disk. `entries` is for the metrics.
+    /// Calls `callback` when everything that was written before this call is on disk. `entries` is for the metrics.
     pub(super) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
         let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".into());
         let sender = self.sender.as_ref().ok_or_else(gone)?;
@@ -113,8 +114,8 @@ fn run(
     }
 }
 
-/// After a refused write, for example on a full disk, RocksDB refuses to sync too. No sync was tried, so the error of
-/// that write decides.
+/// Converts the error of a sync. After a refused write, for example on a full disk, RocksDB refuses to sync, too. No
+/// sync was tried then, so the result is the error of the write.
 fn sync_error(error: rocksdb::Error) -> ReplicaError {
     let is_refused = error.as_ref().contains("Writer has previous error");
     if is_refused { ReplicaError::Log(error) } else { ReplicaError::Sync(error) }
@@ -125,7 +126,7 @@ fn sync(database: &DB) -> Result<(), rocksdb::Error> {
     database.flush_wal(true)
 }
 
-/// The planted fault: reports success without a sync.
+/// Planted fault for tests: reports success without a sync.
 #[cfg(feature = "planted-skip-sync")]
 fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
     Ok(())

@@ -3,8 +3,9 @@
 //! RocksDB cannot distinguish two cases. A power cut has torn the WAL, and nothing after the tear was acknowledged. Or
 //! the WAL was damaged later, and everything in it was acknowledged. The mark distinguishes them.
 //!
-//! The mark is written after every sync, and is not synced. It is exact after the process dies. After a power cut it
-//! may be too small, so that less damage is found. It is never too large, which would refuse an intact log.
+//! The mark is written after every sync, and is not synced. After the process dies, the mark is exact. After a power
+//! cut, the mark may be too small, so that less damage is found. The mark is never too large, because a too large mark
+//! would make opening refuse an intact log.
 //!
 //! Invariant: every write up to the mark was synced before the mark was written.
 
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::consensus::record;
 use crate::error::ReplicaError;
 
-/// The file, open for writing.
+/// The file of the mark, open for writing.
 #[derive(Debug)]
 pub(super) struct SyncedMark(File);
 
@@ -31,7 +32,7 @@ impl SyncedMark {
         file.map(Self).map_err(ReplicaError::Mark)
     }
 
-    /// The last write that was synced, as RocksDB counts. `None`: unknown.
+    /// Returns RocksDB's number of the last synced write; `None` if it is unknown.
     pub(super) fn read(raft: &Path) -> Result<Option<u64>, ReplicaError> {
         match std::fs::read(path(raft)) {
             // A power cut leaves a new file empty or filled with zeros.
@@ -42,7 +43,7 @@ impl SyncedMark {
         }
     }
 
-    /// Writes the mark in place and within one sector, so it is never torn.
+    /// Writes the mark in place and within one sector, so that a power cut never leaves a torn mark.
     pub(super) fn write(&self, synced: u64) -> Result<(), ReplicaError> {
         self.0.write_all_at(&record::encode_mark(synced), 0).map_err(ReplicaError::Mark)
     }

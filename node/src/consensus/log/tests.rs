@@ -32,7 +32,7 @@ fn entry(index: u64, bytes: usize) -> LogEntry {
     LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![index as u8; bytes]))))
 }
 
-/// Appends entries; the returned future ends when they are synced.
+/// Appends entries. The returned future ends when the entries are synced.
 async fn append(store: &mut LogStore, entries: Vec<LogEntry>) -> impl Future<Output = io::Result<()>> + use<> {
     let (sender, receiver) = Types::oneshot();
     store.append(entries, IOFlushed::signal(sender)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The newest entries of a log, kept so that applying them does not read them back.
+//! The newest entries of a log, kept in memory so that applying them does not read them from disk.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use openraft::EntryPayload;
 
 use crate::consensus::types::LogEntry;
 
-/// Bytes of entries that are kept.
+/// Limit of the bytes of entries that are kept.
 const UNAPPLIED_BYTES_MAX: usize = 64 << 20;
 
 /// The newest entries, without gaps, until they are applied.
@@ -26,7 +26,8 @@ impl Unapplied {
         }
     }
 
-    /// Takes the entries of `[start, end)` if the first of them is here. Older entries are dropped.
+    /// Removes and returns the entries of `[start, end)`; empty if the entry at `start` is not kept. Drops older
+    /// entries.
     pub(super) fn take(&mut self, start: u64, end: u64) -> Vec<LogEntry> {
         while self.first_index().is_some_and(|index| index < start) {
             self.pop();

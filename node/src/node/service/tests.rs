@@ -1,4 +1,4 @@
-//! Requests while the replica is repaired, and queries whose callers go away.
+//! Requests during a repair of the replica, and queries whose callers go away.
 
 use std::time::{Duration, Instant};
 

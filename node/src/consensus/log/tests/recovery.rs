@@ -14,7 +14,7 @@ use crate::consensus::types::{LogEntry, Vote};
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// The only file of the WAL, and its bytes.
+/// Returns the path of the only WAL file, and its bytes.
 fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
     let paths = fs::read_dir(folder.path().join("raft")).unwrap().map(|entry| entry.unwrap().path());
     let logs: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
@@ -25,7 +25,8 @@ fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
     (path.clone(), bytes)
 }
 
-/// Opens a copy whose WAL is `bytes`. A refused copy is opened twice, to check that it is refused again.
+/// Opens a copy of the database whose WAL is `bytes`. A refused copy is opened again, to check that it is refused
+/// again.
 async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String> {
     let copy = tempfile::tempdir().unwrap();
     let raft = copy.path().join("raft");
@@ -81,7 +82,7 @@ async fn a_flipped_bit_in_synced_writes_is_never_a_silent_loss() {
     assert!(refused > 25, "{refused} of {} bytes", bytes.len());
 }
 
-/// RocksDB would read such a file forever.
+/// RocksDB would read a WAL file with a recycled record forever.
 #[tokio::test]
 async fn a_record_of_a_recycled_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Names and bytes of RocksDB's files, except for those that every open changes.
+/// Returns the names and bytes of RocksDB's files, except for the files that every open changes.
 fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(raft).unwrap().map(|entry| entry.unwrap().path());
     let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
@@ -124,7 +125,7 @@ fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     kept.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
 }
 
-/// Zeroes the end of the manifest from byte `was` on. Returns the path of the manifest.
+/// Overwrites the manifest with zeros from byte `was` to its end. Returns the path of the manifest.
 fn tear_list(raft: &Path, was: usize) -> PathBuf {
     let list = raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim());
     let mut bytes = fs::read(&list).unwrap();

@@ -25,7 +25,7 @@ use crate::directory::used_bytes;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// The state machine that the suite needs: keeps positions and nothing else.
+/// State machine for the suite, which keeps only positions.
 #[derive(Clone, Debug, Default)]
 struct Positions {
     applied: Option<LogId>,
@@ -208,7 +208,7 @@ async fn purged_entries_return_their_space_to_the_file_system() {
     assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
 }
 
-/// Appends 64 MiB to a shard's log and purges all but the last entry; returns the index of that.
+/// Appends 64 MiB to a shard's log and purges all but the last entry. Returns the index of the last entry.
 async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
     for index in first..first + 64 {
         append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
@@ -217,7 +217,7 @@ async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
     first + 63
 }
 
-/// Space of the logs once RocksDB has deleted unused files, MiB.
+/// Returns the disk space of the logs in MiB, after RocksDB has deleted unused files.
 async fn used_mib(folder: &TempDir) -> u64 {
     tokio::time::sleep(Duration::from_millis(300)).await;
     used_bytes(folder.path()).unwrap() >> 20
