@@ -1,13 +1,13 @@
 //! The torn end of RocksDB's list of files (`MANIFEST-NNNNNN`) after a power cut.
 //!
-//! RocksDB appends the records of one change, syncs the file, and only then relies on them. A record with a sector that
-//! never reached the disk is therefore not needed, and neither are later ones. RocksDB accepts a list that is too
-//! short. A file system that does not order data before lengths may leave a list of full length with a missing sector.
+//! RocksDB appends the records of one change, syncs the file, and only then relies on the records. If a sector of a
+//! record never reached the disk, neither that record nor any later one is needed. RocksDB opens a list that ends
+//! early. A file system that does not order data before lengths may leave a list of full length with a missing sector.
 //! RocksDB refuses such a list, or skips a record that begins in the missing sector.
 //!
 //! Invariant: a list is truncated only at a record with a sector of zeros, so the remaining list is the database as of
-//! an earlier position. A record with other damage is kept, and RocksDB refuses it. RocksDB deletes files that only the
-//! truncated records name, so the caller decides whether they are needed.
+//! an earlier position. A record with other damage is kept, and RocksDB refuses the list. RocksDB deletes files that
+//! only the truncated records name, so the caller decides whether those files are needed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -21,17 +21,17 @@ const SECTOR: usize = 512;
 /// The torn end of a list of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
-    /// Path of the list.
+    /// Path of the list of files.
     pub path: PathBuf,
-    /// Length of the list without its torn end, in bytes.
+    /// Length of the list of files without its torn end, in bytes.
     pub length: u64,
 }
 
 impl TornTail {
-    /// Finds the torn end of the list of the database in `directory`, if it has one.
+    /// Finds the torn end of the list of files of the database in `directory`; `None` if the list has no torn end.
     ///
     /// # Errors
-    /// A file that cannot be read, or a record that RocksDB would read forever ([`record_file::check`]).
+    /// The list cannot be read, or has a record that RocksDB would read forever ([`record_file::check`]).
     pub fn find(directory: &Path) -> io::Result<Option<Self>> {
         let current = match fs::read_to_string(directory.join("CURRENT")) {
             // A new directory.
@@ -46,7 +46,7 @@ impl TornTail {
         Ok(torn.map(|length| Self { path, length: length as u64 }))
     }
 
-    /// Truncates the list, and syncs it.
+    /// Truncates the list of files to `length`, and syncs it.
     ///
     /// # Errors
     /// The list cannot be written.
@@ -57,7 +57,7 @@ impl TornTail {
     }
 }
 
-/// Offset of the first record that has a sector of zeros, or that is zeros as a whole.
+/// Returns the offset of the first record that has a sector of zeros or consists of zeros; `None` if there is none.
 fn torn_at(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     // A record that does not fit into one block continues in the next. It is torn if any part of it is.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::record_file::masked;
 
-    /// Records of these lengths, and the offset of each.
+    /// Returns a list of files with records of these lengths, and the offset of each record.
     fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for &length in lengths {

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! block of 32 KiB:  record ... zeros
-//! record:           | CRC-32C, masked, u32 LE | length u16 LE | kind u8 | that many bytes |
+//! record:           | CRC-32C, masked, u32 LE | length u16 LE | kind u8 | `length` bytes of data |
 //! ```
 //!
-//! A record does not cross a block: a longer one has a part in each. Kind 0 without bytes is space that was never
-//! written.
+//! A part of a record never crosses the end of a block: a longer record is split into one part for each block. A header
+//! of kind 0 and length 0 is space that was never written.
 //!
-//! RocksDB reads a file forever if a record after the first has a kind that only recycled logs have: it treats the
-//! record as the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such a kind is
-//! damage, and [`check`] finds it before RocksDB reads the file.
+//! A record kind that only recycled logs have, after the first record, makes RocksDB read the file forever: RocksDB
+//! takes the record for the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such
+//! a kind is damage, and [`check`] finds it before RocksDB reads the file.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) const BLOCK: usize = 32 << 10;
 pub(crate) const HEADER: usize = 7;
 const WHOLE: u8 = 1;
-/// Kinds of parts of a record that continues in the next block.
+/// Kind of the first part of a record that continues in the next block. `MIDDLE` and `LAST` are its other parts.
 pub(crate) const FIRST: u8 = 2;
 pub(crate) const MIDDLE: u8 = 3;
 const LAST: u8 = 4;
@@ -33,13 +33,13 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of the record at `at`, or `None` if the bytes end before it.
+    /// Returns the header of the record at offset `at`; `None` if the bytes end before the header does.
     pub(crate) fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let [a, b, c, d, low, high, kind] = *bytes.get(at..)?.first_chunk::<HEADER>()?;
         Some(Self { crc: [a, b, c, d], length: usize::from(u16::from_le_bytes([low, high])), kind })
     }
 
-    /// Returns whether the record at `at` is complete and has the right checksum.
+    /// Returns whether the record at offset `at` is complete and has the right checksum.
     pub(crate) fn is_good(&self, bytes: &[u8], at: usize) -> bool {
         let summed = bytes.get(at + HEADER - 1..at + HEADER + self.length);
         summed.is_some_and(|summed| masked(crc32c::crc32c(summed)).to_le_bytes() == self.crc)
@@ -54,12 +54,12 @@ impl Header {
     }
 }
 
-/// RocksDB's masking of a CRC: without it, the CRC of data that contains CRCs would be a bad checksum.
+/// Masks a CRC as RocksDB does. An unmasked CRC of data that itself contains CRCs would be a weak checksum.
 pub(crate) fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Appends a record to a list of files, after its last record, and syncs it.
+/// Appends a record after the last record of a list of files, and syncs the list.
 ///
 /// # Errors
 /// Errors of open(2), read(2), write(2) and fsync(2).
@@ -97,7 +97,7 @@ pub fn append(path: &Path, record: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Offset of the end of the last record.
+/// Returns the offset of the end of the last record.
 fn end_of(bytes: &[u8]) -> usize {
     let mut at = 0;
     loop {
@@ -110,7 +110,7 @@ fn end_of(bytes: &[u8]) -> usize {
     }
 }
 
-/// Looks for a record that RocksDB would read forever, in each block up to its first bad record, as RocksDB does.
+/// Looks for a record that RocksDB would read forever. As RocksDB does, it reads each block up to the first bad record.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] for such a record; otherwise errors of open(2) and read(2).
@@ -118,7 +118,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     check_records(path, File::open(path)?)
 }
 
-/// Does the same as [`check`], for bytes that were read from the file at `path`.
+/// Checks the bytes of the file at `path` as [`check`] does.
 pub(crate) fn check_records(path: &Path, mut bytes: impl Read) -> io::Result<()> {
     let mut block = Vec::with_capacity(BLOCK);
     for start in (0_u64..).step_by(BLOCK) {
@@ -139,7 +139,7 @@ pub(crate) fn check_records(path: &Path, mut bytes: impl Read) -> io::Result<()>
     Ok(())
 }
 
-/// Offset and kind of the first record of a recycled log.
+/// Returns offset and kind of the first record whose kind only recycled logs have; `None` if there is none.
 fn recycled(block: &[u8]) -> Option<(usize, u8)> {
     let mut at = 0;
     while let Some(header) = Header::read(block, at) {

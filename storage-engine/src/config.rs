@@ -7,25 +7,26 @@ use proto::Tier;
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directory of this shard alone; created if it does not exist.
+    /// Directory that only this shard uses; created if it does not exist.
     pub directory: PathBuf,
-    /// Bytes of unsealed samples from which [`Engine::wants_flush`](crate::Engine::wants_flush) is true.
+    /// Size of unsealed samples, in bytes, from which [`Engine::wants_flush`](crate::Engine::wants_flush) is true.
     pub head_bytes_max: usize,
-    /// Budget of dictionaries and series in memory, in bytes.
-    /// Beyond it, [`Engine::strip`](crate::Engine::strip) refuses new ones.
+    /// Budget of dictionaries and series in memory, in bytes. Beyond it, [`Engine::strip`](crate::Engine::strip)
+    /// refuses new definitions.
     pub dictionary_bytes_max: usize,
-    /// Bytes of RocksDB's block cache and write buffers. The write buffers may always take 64 MiB.
+    /// Size of RocksDB's block cache, in bytes. Write buffers count against it, but may always take 64 MiB.
     pub cache_bytes: usize,
     /// Resolution of stored times.
     pub time_resolution: TimeResolution,
-    /// Labels that hours drop, and labels that days drop. They are those of instances, because the churn of
-    /// instances would make years of them large.
+    /// Labels that hours drop, then labels that days drop. These are labels of instances, whose churn would make years
+    /// of coarse windows large.
     pub dropped_labels: [Vec<String>; 2],
 }
 
 impl Config {
-    /// Bytes of dictionaries from which idle partitions are evicted. The rest of the budget is for partitions in use.
-    /// If queries need more partitions than fit, each query loads them again, which takes seconds with many stacks.
+    /// Returns the size of dictionaries, in bytes, above which idle partitions are evicted. The rest of the budget is
+    /// for partitions in use. If queries need more partitions than fit, each query loads them again, which takes
+    /// seconds if there are many stacks.
     pub(crate) fn idle_dictionary_bytes_max(&self) -> usize {
         self.dictionary_bytes_max / 4 * 3
     }
@@ -39,16 +40,16 @@ impl Config {
     }
 }
 
-/// Resolution of stored times, which are most of the bytes of raw samples. A time is rounded up, so no sum over whole
-/// minutes changes.
+/// Resolution of stored times. Times are most of the bytes of raw samples. A time is rounded up, so sums over whole
+/// minutes do not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeResolution {
-    /// As received.
+    /// Times are stored as received.
     #[default]
     Nanoseconds,
-    /// To the millisecond.
+    /// Times are rounded up to the millisecond.
     Milliseconds,
-    /// To the minute, the finest window.
+    /// Times are rounded up to the minute, the finest window of sums.
     Window,
 }
 

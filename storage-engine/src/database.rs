@@ -1,4 +1,4 @@
-//! The state database, a RocksDB without a WAL, and the values that belong to no partition.
+//! The state database: a RocksDB without a WAL. Also reads and writes the values that belong to no partition.
 
 pub(crate) mod cursor;
 pub(crate) mod frame;
@@ -20,16 +20,16 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Config, Position};
 
-/// Version of everything in `FORMAT.md`.
+/// Version of the format in `FORMAT.md`.
 pub(crate) const FORMAT_VERSION: u32 = 4;
 
-/// Bits of the bloom filter per key. Every append looks up a batch ID, which is usually missing.
+/// Bits per key of RocksDB's bloom filter. Every append looks up a batch ID, which is usually missing.
 const BLOOM_BITS: f64 = 10.0;
-/// Block size, in bytes. Keys share long prefixes and values are large, so fewer and larger blocks make a smaller
-/// index.
+/// Size of a table block, in bytes. Keys share long prefixes and values are large, so fewer and larger blocks make a
+/// smaller index.
 const BLOCK_BYTES: usize = 16 << 10;
-/// Size of a write buffer, in bytes. [`crate::Engine::flush`] flushes write buffers; this limit only bounds one
-/// sealing.
+/// Size of a write buffer, in bytes. [`crate::Engine::flush`] flushes write buffers, so this limit matters only while
+/// one flush seals much.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
 /// The database as of one moment.
@@ -63,7 +63,7 @@ pub(crate) fn options(config: &Config) -> Options {
     options
 }
 
-/// Opens the database. If `is_damaged`, some of its table files are damaged, so nothing is compacted.
+/// Opens the database. If `is_damaged`, some table files are damaged, so RocksDB must not compact.
 pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError> {
     let mut options = options(config);
     options.set_disable_auto_compactions(is_damaged);
@@ -92,14 +92,14 @@ fn check_format(database: &DB) -> Result<(), EngineError> {
     }
 }
 
-/// Write options without a WAL: the Raft log is the only write-ahead log.
+/// Returns write options without a WAL: the Raft log is the only write-ahead log.
 pub(crate) fn unlogged() -> WriteOptions {
     let mut options = WriteOptions::default();
     options.disable_wal(true);
     options
 }
 
-/// Frames a small value and puts it into the batch.
+/// Adds a frame to a small value, and puts it into the batch.
 pub(crate) fn put(batch: &mut WriteBatch, key: &[u8], payload: &[u8]) {
     batch.put(key, frame::seal(key, payload));
 }
@@ -109,10 +109,10 @@ fn exact<const N: usize>(key: &[u8], value: &[u8]) -> Result<[u8; N], Corruption
     payload.try_into().map_err(|_length| Corruption { key: key.to_vec(), check: CorruptionCheck::Length })
 }
 
-/// Key and value.
+/// Key and value of one entry of the database.
 pub(crate) type Item = (Box<[u8]>, Box<[u8]>);
 
-/// All entries of a snapshot whose keys begin with `prefix`, in order.
+/// Iterates in order over all entries of a snapshot whose keys begin with `prefix`.
 pub(crate) fn scan<'a>(
     snapshot: &'a Snapshot<'_>,
     prefix: &[u8],
@@ -125,7 +125,7 @@ pub(crate) fn scan<'a>(
     snapshot.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
 }
 
-///  log index u64 | the log's own ID ... |
+/// Puts the position into the batch: | log index u64 | the log's own ID ... |
 pub(crate) fn put_position(batch: &mut WriteBatch, position: &Position) {
     let mut value = position.index.to_be_bytes().to_vec();
     value.extend(&position.log_id);
@@ -164,7 +164,7 @@ pub(crate) fn read_tenants(snapshot: &Snapshot<'_>) -> Result<BTreeMap<TenantId,
     Ok(tenants)
 }
 
-/// End of the dropped partitions by tier and retention class, nanoseconds since 1970.
+/// Time up to which partitions were dropped, by tier and retention class, in nanoseconds since 1970.
 pub(crate) type Expired = BTreeMap<(Tier, u8), i64>;
 
 pub(crate) fn put_expired(batch: &mut WriteBatch, tier: Tier, class: u8, before_ns: i64) {
@@ -196,7 +196,7 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
     Ok(stale)
 }
 
-/// Every partition that has a key, found by seeking from one partition to the next.
+/// Returns every partition that has a key. Seeks from one partition to the next instead of reading all keys.
 pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut damaged = Vec::new();
@@ -221,8 +221,8 @@ pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<Pa
     Ok(keys)
 }
 
-/// Returns the partitions that may exist in a range of unreadable keys: those of each tenant, at all times at which any
-/// tier has keys.
+/// Returns the partitions that may exist in a range of unreadable keys: for each tenant, one at every time for which
+/// any tier has keys.
 pub(crate) fn that_may_exist(
     known: &BTreeSet<PartitionKey>,
     tenants: &[u32],

@@ -1,6 +1,6 @@
 //! Encodings of values: numbers, sums, events and timelines, and the chunks, windows and blocks made of them.
 //!
-//! FORMAT.md specifies each of them.
+//! FORMAT.md specifies each encoding.
 
 pub(crate) mod ascending;
 pub(crate) mod bits;

@@ -19,11 +19,11 @@ pub type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
 /// A condition on stacks, by the names of their functions.
 #[derive(Clone, Debug)]
 pub struct Condition {
-    /// Frames that are compared.
+    /// Frames of the stack whose functions are compared.
     pub place: FramePlace,
-    /// True if a stack with such a function does not meet the condition.
+    /// True if the condition is negated: a stack with one of the functions does not meet it.
     pub is_negated: bool,
-    /// Names of functions.
+    /// Names of the functions that the condition looks for.
     pub functions: Vec<String>,
 }
 
@@ -38,11 +38,11 @@ impl Condition {
     }
 }
 
-/// The conditions that a stack must meet, and the percentage of the locations that the client of the first request
-/// knows.
+/// The conditions that a stack must meet, and the percentage of locations that the client already knows at its first
+/// request.
 pub type Conditions = (Vec<Condition>, u32);
 
-/// Conditions of a generated test case.
+/// Generates conditions for a test case.
 pub fn conditions() -> impl Strategy<Value = Conditions> {
     let functions = prop::sample::subsequence(vec!["main", "f0", "f1", "f2", "k0", "k1", "none"], 0..4);
     let condition = (any::<bool>(), any::<bool>(), functions).prop_map(|(leaf, is_negated, functions)| Condition {
@@ -53,7 +53,7 @@ pub fn conditions() -> impl Strategy<Value = Conditions> {
     (prop_oneof![Just(Vec::new()), prop::collection::vec(condition, 1..3)], 0..=100_u32)
 }
 
-/// Name of the function of a location of the model.
+/// Returns the name of the function of a location of the model.
 pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     let Location::Lines { lines, .. } = &dictionary.locations[location as usize] else {
         panic!("all locations of the model have lines")
@@ -61,7 +61,7 @@ pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     dictionary.strings.get(dictionary.functions[lines[0].function as usize].name)
 }
 
-/// Sums of an answer. `known` holds the locations that the answer may omit.
+/// Returns the sums of an answer. `known` holds the locations that the answer may omit.
 pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
     let count = selection.locations.known.count;
@@ -91,7 +91,7 @@ pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Su
 /// Groups with their buckets or times.
 pub type GroupBuckets = BTreeSet<(BTreeMap<String, String>, i64)>;
 
-/// Groups and buckets with samples, but without a stack that meets the conditions.
+/// Returns the groups and buckets that have samples, but no stack that meets the conditions.
 pub fn unpassed_of(answer: &Answer, selection: &Selection) -> GroupBuckets {
     let group_bucket = |unpassed: &Unpassed| {
         let bucket = match selection.fold {
@@ -122,14 +122,14 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
     }
 }
 
-/// Returns whether a sample may match, by the labels that no tier drops.
+/// Returns whether a sample may match the selection, judged by the labels that no tier drops.
 pub fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
-/// Sums that the model expects, without the times that the answer reports as missing. Also returns the groups and
-/// buckets with samples, but without a stack that meets the conditions.
+/// Returns the sums that the model expects, without the times that the answer reports as missing. Also returns the
+/// groups and buckets that have samples, but no stack that meets the conditions.
 pub fn model_sums(
     rows: &[Row],
     selection: &Selection,
@@ -183,7 +183,7 @@ pub fn model_sums(
     (out, unpassed)
 }
 
-/// Selections of all kinds, over a few days around [`T0`].
+/// Generates selections of all kinds, over a few days around [`T0`].
 pub fn selection() -> impl Strategy<Value = Selection> {
     let matcher = (0..5_u8, 0..4_u8, 0..7_u8).prop_map(|(name, operation, value)| Matcher {
         name: ["service_name", "region", "thread_name", "missing", "zone"][usize::from(name)].to_owned(),

@@ -1,4 +1,4 @@
-//! A plain model of the storage engine, which its integration tests compare it with.
+//! A plain model of the storage engine: the integration tests compare the engine's answers with the model's.
 //!
 //! - [`samples`]: generated samples, and batches of them.
 //! - [`world`]: an engine, its log, and the list of samples that it must hold.

@@ -7,7 +7,7 @@ use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Batch, BatchId, Dictionary, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId};
 
-/// Shortly after the start of a day, UTC.
+/// Start of the generated times: 5,000 seconds after midnight UTC of a day, in nanoseconds since 1970.
 pub const T0: i64 = 20_717 * DAY + 5_000 * SECOND;
 /// A second in nanoseconds.
 pub const SECOND: i64 = 1_000_000_000;
@@ -17,33 +17,33 @@ pub const DAY: i64 = 86_400 * SECOND;
 /// A generated sample.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// Number of the service, below 4.
+    /// Number of the service, 0 to 3.
     pub service: u8,
     /// Time in nanoseconds since [`T0`].
     pub time: i64,
-    /// Number of the user stack, below 8.
+    /// Number of the user stack, 0 to 7.
     pub user: u8,
-    /// Number of frames of the kernel.
+    /// Number of kernel frames.
     pub kernel: u8,
     /// Value in the unit of the profile type.
     pub value: i64,
-    /// Number in the name of the thread, or 0 without a name.
+    /// Number in the name of the thread; 0 if the thread has no name.
     pub thread: u8,
 }
 
 impl Drawn {
-    /// A sample without kernel frames, of thread 1.
+    /// Returns a sample of thread 1 without kernel frames.
     pub fn simple(service: u8, second: i64, user: u8, value: i64) -> Self {
         Self { service, time: second * SECOND, user, kernel: 0, value, thread: 1 }
     }
 
-    /// Time since the epoch.
+    /// Time of the sample, in nanoseconds since 1970.
     pub fn time_ns(&self) -> i64 {
         T0 + self.time
     }
 }
 
-/// Samples over three days, many of them on the edges of minutes, hours and days.
+/// Generates samples over three days, many of them on the edges of minutes, hours and days.
 pub fn drawn() -> impl Strategy<Value = Drawn> {
     let value = prop_oneof![4 => -5..50_i64, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
     (0..4_u8, time(), 0..6_u8, 0..3_u8, value, 0..4_u8).prop_map(|(service, time, user, kernel, value, thread)| Drawn {
@@ -56,7 +56,7 @@ pub fn drawn() -> impl Strategy<Value = Drawn> {
     })
 }
 
-/// Times in nanoseconds since [`T0`], as those of [`drawn`].
+/// Generates times in nanoseconds since [`T0`], distributed as the times of [`drawn`].
 pub fn time() -> impl Strategy<Value = i64> {
     let anywhere = -200_000 * SECOND..60_000 * SECOND;
     let on_edge =
@@ -65,7 +65,7 @@ pub fn time() -> impl Strategy<Value = i64> {
     prop_oneof![2 => anywhere, 1 => on_edge, 1 => -900 * SECOND..0_i64]
 }
 
-/// Labels of a service: 0 to 2 have CPU time, 3 has a gauge.
+/// Returns the labels of a service. Services 0 to 2 have CPU time, and service 3 has a gauge.
 pub fn labels_of(service: u8) -> LabelSet {
     let kind = if service == 3 {
         "memory:inuse_space:bytes:space:bytes"
@@ -80,7 +80,7 @@ pub fn labels_of(service: u8) -> LabelSet {
     ])
 }
 
-/// The user stack `i` is `main`, then one function for each bit. Kernel stack 0 is empty.
+/// Returns the functions of a stack: `main`, one function for each bit of `user`, and `kernel` kernel functions.
 pub fn functions_of(user: u8, kernel: u8) -> Vec<String> {
     let mut stack = vec!["main".to_owned()];
     stack.extend((0..3).filter(|bit| user >> bit & 1 == 1).map(|bit| format!("f{bit}")));
@@ -103,7 +103,7 @@ fn intern_stack(dictionary: &mut Dictionary, root_first: &[String]) -> u32 {
     dictionary.intern_stack(stack_hash(&hashes), Some(&locations))
 }
 
-/// A batch with all definitions. `id` counts from 0.
+/// Returns a batch with all definitions. `id` is the number of the batch ID, counted from 0; `None` for no ID.
 pub fn batch_of(samples: &[Drawn], id: Option<u8>) -> Batch {
     let tenant = TenantId::default_tenant();
     let mut dictionary = Dictionary::default();

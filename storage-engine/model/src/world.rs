@@ -1,4 +1,4 @@
-//! An engine, its log, and the plain list of samples that its answers are compared with.
+//! An engine, its log, and the plain list of samples that the engine's answers are compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -18,44 +18,44 @@ use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of
 /// A sample of the model.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Labels of the series.
+    /// Labels of the sample's series.
     pub labels: BTreeMap<String, String>,
-    /// Time since the epoch.
+    /// Time of the sample, in nanoseconds since 1970.
     pub time_ns: i64,
     /// Function names, root first: the user part, then the kernel part.
     pub stack: Vec<String>,
     /// Value in the unit of the profile type.
     pub value: i64,
-    /// Name of the thread.
+    /// Name of the thread; `None` if the thread has no name.
     pub thread: Option<String>,
 }
 
 /// A step of a generated test case.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Samples, and the ID of the batch.
+    /// Appends a batch of these samples with this batch ID.
     Append(Vec<Drawn>, Option<u8>),
-    /// Flushes.
+    /// Flushes the engine.
     Flush,
-    /// Seals everything.
+    /// Seals all windows.
     Compact,
     /// Closes the engine and opens it again.
     Restart,
-    /// Stops as in a power cut, which loses everything that is not flushed, and restarts.
+    /// Cuts the power, which loses everything that is not flushed, and restarts.
     Crash,
-    /// Replaces the state with a snapshot of it.
+    /// Replaces the engine's state with a snapshot of that state.
     Snapshot,
-    /// A tier, and seconds since [`T0`].
+    /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
-    /// Label and value by number, and two times in seconds since [`T0`].
+    /// Deletes the samples with a label and value, both by number, between two times, in seconds since [`T0`].
     Delete((u8, u8), i64, i64),
-    /// Seconds that pass without entries.
+    /// Lets this many seconds pass without entries.
     Wait(i64),
     /// Advances the engine's clock by this many seconds.
     PassTime(i64),
 }
 
-/// Steps of all kinds, mostly appends and flushes.
+/// Generates steps of all kinds, mostly appends and flushes.
 pub fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8))
@@ -74,26 +74,26 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Labels that hours and days drop.
+/// Labels that hours drop, and labels that days drop.
 pub type Dropped = [&'static [&'static str]; 2];
 
 /// An engine, its log, and the samples that it must hold.
 #[derive(Debug)]
 pub struct World {
-    /// The open engine. It is dropped before its directory, because closing writes.
+    /// The open engine. It is dropped before its directory is, because closing the engine writes to the directory.
     pub engine: Option<Engine>,
     /// Directory of the engine.
     pub directory: tempfile::TempDir,
-    /// Entries that were proposed.
+    /// Log entries that were proposed, in order.
     pub log: Vec<Entry>,
     /// Samples that the engine must hold in at least one tier.
     pub rows: Vec<Row>,
     now_ns: i64,
-    /// For each ID, the raw partitions of the newest samples of its batches.
+    /// For each batch ID, the raw partitions that hold the newest samples of its batches.
     ids: BTreeMap<u8, BTreeSet<i64>>,
-    /// Time up to which each tier was dropped.
+    /// Time up to which each tier was dropped, in nanoseconds since 1970.
     horizons_ns: BTreeMap<Tier, i64>,
-    /// True if the head is so small that it is sealed all the time.
+    /// True if the head's budget is so small that windows are sealed all the time.
     small_head: bool,
     dropped: Dropped,
 }
@@ -105,7 +105,7 @@ impl Default for World {
 }
 
 impl World {
-    /// A world with an empty engine.
+    /// Creates a world with an empty engine.
     pub fn with(small_head: bool, dropped: Dropped) -> Self {
         let directory = directory();
         let mut world = Self {
@@ -132,17 +132,17 @@ impl World {
         self.engine = Some(Engine::open(config).unwrap());
     }
 
-    /// The engine, which must be open.
+    /// Returns the engine, which must be open.
     pub fn engine(&self) -> &Engine {
         self.engine.as_ref().unwrap()
     }
 
-    /// Time up to which a tier was dropped, or the minimum.
+    /// Returns the time up to which a tier was dropped; `i64::MIN` if nothing was dropped.
     pub fn horizon_ns(&self, tier: Tier) -> i64 {
         self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
     }
 
-    /// Applies entry `i` of the log, which has index `i + 1`.
+    /// Applies the entry at offset `i` of the log, whose log index is `i + 1`.
     pub fn apply(&self, i: usize) -> Outcome {
         self.apply_at(i, &self.log[i])
     }
@@ -168,12 +168,12 @@ impl World {
         }
     }
 
-    /// Proposes a batch as it is. The rows of the model stay the same.
+    /// Proposes a batch as it is, without adding its samples to the model's rows.
     pub fn append_whole(&mut self, batch: Batch) -> Outcome {
         self.propose(Command::Append(Arc::new(batch)))
     }
 
-    /// Replaces the directory with its content after a power cut.
+    /// Replaces the directory with the content that a power cut leaves.
     pub fn lose_memory(&mut self) {
         // The copy is repeated if RocksDB changed a file in the meantime.
         let left = loop {
@@ -321,12 +321,12 @@ impl World {
     }
 }
 
-/// A directory in memory if possible: no test case depends on the disk.
+/// Creates a directory, in memory if possible, because no test case depends on the disk.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }
 
-/// The row of a generated sample.
+/// Returns the model's row of a generated sample.
 pub fn row_of(drawn: &Drawn) -> Row {
     Row {
         labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
@@ -337,13 +337,13 @@ pub fn row_of(drawn: &Drawn) -> Row {
     }
 }
 
-/// Name and length of each file.
+/// Returns the name and the length of each file in a directory.
 pub fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
     let file = |file: std::fs::DirEntry| (file.file_name(), file.metadata().map_or(0, |metadata| metadata.len()));
     std::fs::read_dir(directory).unwrap().map(|entry| file(entry.unwrap())).collect()
 }
 
-/// Configuration of an engine for tests.
+/// Returns the configuration of an engine for tests.
 pub fn config(directory: &Path) -> Config {
     Config {
         directory: directory.to_owned(),

@@ -1,37 +1,39 @@
 //! A cursor over one section of one partition.
 //!
-//! Keys ascend by series, and so do most reads: the next key to read is the next one or a few keys later. The cursor
-//! seeks only for keys that are earlier or farther away, and one database iterator serves all series.
+//! Keys ascend by series, and most reads do, too: the next key to read is usually the next key of the database or a few
+//! keys later. The cursor seeks only for keys that are earlier or farther away, and one database iterator serves all
+//! series.
 
 use crate::database::Snapshot;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, RawIterator, Source, after};
 
-/// Maximum number of keys that are stepped over before a seek.
+/// Maximum number of keys that the cursor steps over before it seeks.
 const STEPS_MAX: usize = 6;
 
-/// Key and value.
+/// Key and value of one entry of the database.
 type Item<'a> = (&'a [u8], &'a [u8]);
 
 /// A cursor that prefers steps to seeks.
 pub(crate) struct Cursor<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
-    /// The iterator is at or after the first key from here on. `None` before the first seek.
+    /// Lower bound of the cursor's position: the key of the last seek or just after the last item; `None` before a
+    /// seek.
     floor: Option<Vec<u8>>,
-    /// True if no key from the floor on can be read.
+    /// True if no key at or after `floor` can be read.
     is_at_end: bool,
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor over all keys with this prefix.
+    /// Creates a cursor over all keys that begin with `prefix`.
     pub(crate) fn new(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let source = Source::new(snapshot, after(&prefix));
         let iterator = source.iterator();
         Self { source, iterator, floor: None, is_at_end: false }
     }
 
-    /// Moves to the first key that is not less than this one.
+    /// Moves to the first key that is not less than `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) {
         let mut steps = match &self.floor {
             Some(floor) if floor.as_slice() <= key => STEPS_MAX,
@@ -70,7 +72,7 @@ impl<'a> Cursor<'a> {
         Ok(damaged)
     }
 
-    /// Key and value at the cursor; `None` at the end of the section.
+    /// Returns the key and value at the cursor; `None` at the end of the section.
     pub(crate) fn item(&self) -> Result<Option<Item<'_>>, EngineError> {
         if self.is_at_end {
             return Ok(None);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariant: a value with a wrong checksum is neither decompressed nor decoded. The checksum covers the key, so a
-//! value under a wrong key is detected.
+//! value that is stored under the wrong key is detected.
 
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 
@@ -16,7 +16,7 @@ const HEADER: usize = 5;
 /// Maximum uncompressed length of a payload, in bytes.
 const UNPACKED_BYTES_MAX: usize = 1 << 30;
 
-/// Frames a payload.
+/// Adds the frame to a payload, without compression.
 pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(HEADER + payload.len());
     value.push(VERSION);
@@ -25,7 +25,7 @@ pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     value
 }
 
-/// Compresses a payload and frames it.
+/// Compresses a payload, then adds the frame.
 pub(crate) fn pack(key: &[u8], bytes: &[u8], level: i32) -> Result<Vec<u8>, EngineError> {
     let length = u32::try_from(bytes.len()).ok().filter(|&length| length as usize <= UNPACKED_BYTES_MAX);
     let too_long = || std::io::Error::other(format!("{} bytes do not fit into one value", bytes.len()));

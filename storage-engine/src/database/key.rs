@@ -1,6 +1,6 @@
 //! Keys of the state database.
 //!
-//! All integers are big-endian, so keys sort as their parts do.
+//! All integers are big-endian, so keys sort by their parts in order.
 //!
 //! ```text
 //! 00 tag                                                    of the shard: format f, position a, membership m, clock c
@@ -21,8 +21,9 @@
 //! 11 partition ...                                          moved from 10: a partition with damaged definitions
 //! ```
 //!
-//! `start` is the number of the partition, and `window` that of the window, both counted from 1970. Minutes have the
-//! window numbers of chunks. Raw samples use the series and the dictionary of the minutes of the same time.
+//! `start` is the number of the partition, and `window` the number of the window, both counted from 1970. The windows
+//! section of minutes uses the window numbers of chunks. Raw samples use the series and the dictionary of the partition
+//! of minutes of the same time.
 
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
@@ -38,7 +39,7 @@ const STALE: u8 = 3;
 const DAMAGE: u8 = 4;
 const LOST: u8 = 5;
 const PARTITIONS: u8 = 0x10;
-/// Kind of the keys of values whose partition had damaged definitions and was replaced.
+/// First byte of the keys to which values were moved because the definitions of their partition were damaged.
 const QUARANTINED: u8 = 0x11;
 
 /// Identity of a partition in keys and in memory: tier, retention class, time span and tenant.
@@ -50,7 +51,7 @@ pub(crate) struct PartitionKey {
     pub(crate) tenant: u32,
 }
 
-/// Section of a partition's keys.
+/// Section of a partition's keys: one kind of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
     Chunks,
@@ -75,7 +76,7 @@ impl Section {
         Self::Windows,
     ];
 
-    /// Name in reports and metrics.
+    /// Returns the name of the section in reports and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chunks => "sums and totals",
@@ -107,37 +108,38 @@ impl Section {
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
 
 impl PartitionKey {
-    /// The partition of a time. The first one also holds times up to 1970, which no push may have.
+    /// Returns the partition that holds a time. The first partition also holds times up to 1970, which no push may
+    /// have.
     pub(crate) fn of(tier: Tier, class: u8, tenant: u32, time_ns: i64) -> Self {
         Self { tier, class, start: interval_of(time_ns, tier.partition_ns()), tenant }
     }
 
-    /// The partition that holds a window of its tier.
+    /// Returns the partition that holds a window of this tier.
     pub(crate) fn of_window(tier: Tier, class: u8, tenant: u32, window: u32) -> Self {
         Self::of(tier, class, tenant, tier.window_end_ns(window))
     }
 
-    /// The partition of another tier that holds the start of this one.
+    /// Returns the partition of another tier that holds the start of this partition.
     pub(crate) fn in_tier(self, tier: Tier) -> Self {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
     }
 
-    /// The partition of another tenant at the same time.
+    /// Returns the partition of another tenant at the same time.
     pub(crate) fn of_tenant(self, tenant: u32) -> Self {
         Self { tenant, ..self }
     }
 
-    /// The previous partition.
+    /// Returns the previous partition in time; `None` if this is the first one.
     pub(crate) fn before(&self) -> Option<Self> {
         Some(Self { start: self.start.checked_sub(1)?, ..*self })
     }
 
-    /// Start, exclusive, nanoseconds since 1970.
+    /// Start of the partition's time, exclusive, in nanoseconds since 1970.
     pub(crate) fn start_ns(self) -> i64 {
         i64::from(self.start).saturating_mul(self.tier.partition_ns())
     }
 
-    /// End, inclusive, nanoseconds since 1970.
+    /// End of the partition's time, inclusive, in nanoseconds since 1970.
     pub(crate) fn end_ns(self) -> i64 {
         self.start_ns().saturating_add(self.tier.partition_ns())
     }
@@ -154,7 +156,7 @@ impl PartitionKey {
         key
     }
 
-    /// A key after all keys of the partition.
+    /// Returns a key that sorts after all keys of the partition.
     pub(crate) fn end(self) -> Vec<u8> {
         let mut key = self.prefix();
         key.push(0xff);
@@ -185,19 +187,19 @@ impl PartitionKey {
         self.key_with(Section::DroppedNames, &[sequence])
     }
 
-    /// The first key of a window of a series.
+    /// Returns the first key of a series and window in a section.
     pub(crate) fn series_window(self, section: Section, series: u32, window: u32) -> Vec<u8> {
         self.key_with(section, &[series, window])
     }
 
-    /// The key of a chunk, or of its events, sealed at this log index.
+    /// Returns the key of a chunk that was sealed at this log index, or of the chunk's events.
     pub(crate) fn chunk(self, section: Section, series: u32, window: u32, log_index: u64) -> Vec<u8> {
         let mut key = self.series_window(section, series, window);
         key.extend(log_index.to_be_bytes());
         key
     }
 
-    /// The key of a head value flushed at this log index.
+    /// Returns the key of a head value that was flushed at this log index.
     pub(crate) fn head(self, window: u32, series: u32, log_index: u64) -> Vec<u8> {
         let mut key = self.key_with(Section::Head, &[window, series]);
         key.extend(log_index.to_be_bytes());
@@ -210,12 +212,12 @@ impl PartitionKey {
         key
     }
 
-    /// The partition of a key; `None` if the key belongs to no partition.
+    /// Returns the partition of a key; `None` if the key belongs to no partition.
     pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
         Self::of_kind(PARTITIONS, key)
     }
 
-    /// The partition whose values were moved to this key.
+    /// Returns the partition whose values were moved to this key; `None` if the key is not one of moved values.
     pub(crate) fn of_quarantined(key: &[u8]) -> Option<Self> {
         Self::of_kind(QUARANTINED, key)
     }
@@ -229,7 +231,7 @@ impl PartitionKey {
         Some(Self { tier, class: prefix[2], start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
     }
 
-    /// The section of a partition's key, and the rest of the key.
+    /// Returns the section of a partition's key, and the rest of the key.
     pub(crate) fn section_of(key: &[u8]) -> Option<(Section, &[u8])> {
         let (&tag, rest) = key.get(PARTITION_PREFIX..)?.split_first()?;
         Some((Section::ALL.into_iter().find(|section| section.tag() == tag)?, rest))
@@ -240,16 +242,16 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
-/// Two numbers at the start of a section's key, and the rest: series and window, or window and series.
+/// Splits the key after the section into two numbers and the rest: series and window, or window and series.
 pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
     let (numbers, rest) = rest.split_at_checked(8)?;
     Some((number(&numbers[..4]), number(&numbers[4..]), rest))
 }
 
-/// A stale window: it is not the sum of its finer windows, for one series of the finer tier's partition.
+/// Key of a stale window: the window is not the sum of its finer windows for one series of the finer tier's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StaleKey {
-    /// Tier of the window, coarser than the tier of the series.
+    /// Tier of the stale window. It is coarser than the tier of the series.
     pub(crate) tier: Tier,
     pub(crate) class: u8,
     pub(crate) window: u32,
@@ -264,8 +266,8 @@ impl StaleKey {
         key
     }
 
-    /// Returns whether the window is summed from values of this partition. Minutes are summed from the raw samples of
-    /// the same partition.
+    /// Returns whether the window is summed from values of the partition `key`. Minutes are summed from the raw samples
+    /// of the same partition.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
         // Minutes are numbered by the windows of chunks.
         let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
@@ -285,13 +287,13 @@ impl StaleKey {
     }
 }
 
-/// Returns the key of a chunk's own events.
+/// Returns the key of the events of a chunk that has a separate value for them.
 pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
     let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
     numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())
 }
 
-/// Returns the key that a window of a partition's series must be summed again.
+/// Returns the key that marks a window as stale for a series of the partition `of`.
 pub(crate) fn stale_key(of: PartitionKey, tier: Tier, window: u32, series: u32) -> StaleKey {
     StaleKey { tier, class: of.class, window, tenant: of.tenant, series }
 }
@@ -300,34 +302,34 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
     [EXPIRED, &[tier.number(), class]].concat()
 }
 
-/// The record that a repair lost keys from this one on.
+/// Returns the key that records a repair's loss of keys from `from` on.
 pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
     [&[LOST], from].concat()
 }
 
-/// Prefix of the records of keys that repairs lost.
+/// Returns the prefix of the records of keys that repairs lost.
 pub(crate) fn losses() -> [u8; 1] {
     [LOST]
 }
 
-/// Prefix of the damaged areas of a partition.
+/// Returns the prefix of the records of a partition's damaged areas.
 pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
     let mut bytes = key.prefix();
     bytes[0] = DAMAGE;
     bytes
 }
 
-/// The partition of the record of a damaged area, and the rest of the record's key.
+/// Returns the partition of the record of a damaged area, and the rest of the record's key.
 pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
     Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
 }
 
-/// Prefix of all damaged areas.
+/// Returns the prefix of the records of all damaged areas.
 pub(crate) fn damage() -> [u8; 1] {
     [DAMAGE]
 }
 
-/// The key to which a value of a partition with damaged definitions is moved.
+/// Returns the key to which a value is moved if the definitions of its partition are damaged.
 pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     let mut key = key.to_vec();
     if let Some(kind) = key.first_mut() {
@@ -336,17 +338,17 @@ pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Prefix of the keys of moved values.
+/// Returns the prefix of the keys of moved values.
 pub(crate) fn quarantined_partitions() -> [u8; 1] {
     [QUARANTINED]
 }
 
-/// Prefix of stale windows.
+/// Returns the prefix of the keys of stale windows.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
 }
 
-/// Name of the kind of a key that belongs to no partition.
+/// Returns the name of the kind of a key that belongs to no partition.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
         Some(&TENANTS) => "tenants",
@@ -357,7 +359,7 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     }
 }
 
-/// Prefix of the keys of all partitions.
+/// Returns the prefix of the keys of all partitions.
 pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }

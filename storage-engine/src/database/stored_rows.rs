@@ -6,7 +6,7 @@ use crate::database::frame;
 use crate::encoding::windows::{self, StoredWindow, WindowRows};
 use crate::error::{Corruption, CorruptionCheck};
 
-/// Returns the windows of a value, whose key has a window of tier `values`.
+/// Returns the windows of a value. The window number in the key, `window`, counts windows of tier `values`.
 ///
 /// # Errors
 /// The value is damaged.
@@ -16,7 +16,7 @@ pub(crate) fn read_rows(key: &[u8], value: &[u8], values: Tier, window: u32) -> 
     stored.iter().map(|stored| rows(stored).ok_or_else(corrupt)).collect()
 }
 
-/// Sums of one window by stack. `None` if they cannot be read.
+/// Decodes the sums of one window by stack; `None` if the sums cannot be read.
 pub(crate) fn rows(stored: &StoredWindow<'_>) -> Option<WindowRows> {
     let mut rows = Vec::new();
     stored.sums.for_each(|pair, sum| {

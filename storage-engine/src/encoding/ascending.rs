@@ -1,18 +1,18 @@
 //! Strictly ascending numbers of 32 bits, in the smaller of two forms.
 //!
 //! ```text
-//! | form u8 | ... |                                     the caller knows the count
+//! | form u8 | ... |                                     the count of numbers is stored elsewhere
 //! form 0..31: low `form` bits of each number, in packed blocks | high bits, with length |
 //! form 32:    differences less one, in packed blocks
 //! ```
 //!
-//! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. For each number, it
-//! has the difference from the previous number's high bits as zero bits, then a one bit. See Elias 1974, Fano 1971, and
-//! Vigna, "Quasi-succinct indices", 2013.
+//! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. The code of a
+//! number is as many zero bits as its high part exceeds the previous number's, then a one bit. See Elias 1974, Fano
+//! 1971, and Vigna, "Quasi-succinct indices", 2013.
 //!
 //! Elias-Fano takes about 2 bits per number plus the logarithm of the mean difference, for any distribution of the
-//! numbers. Form 32 is smaller if numbers are clustered. Checks: numbers ascend and fit into 32 bits, and
-//! no bytes remain.
+//! numbers. Form 32 is smaller if numbers are clustered. A reader checks that numbers ascend and fit into 32 bits, and
+//! that no bytes remain.
 
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
 use crate::encoding::varint::{put_bytes, take_bytes};
@@ -58,7 +58,7 @@ fn put_halves(numbers: &[u32]) -> Vec<u8> {
 /// Reader of ascending numbers, one block at a time.
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
-    /// Unread bytes of the packed blocks.
+    /// Bytes of the packed blocks that are not read yet.
     blocks: &'a [u8],
     form: Form<'a>,
     left: usize,
@@ -70,28 +70,28 @@ enum Form<'a> {
     Halves { low_bits: u32, high: HighBits<'a>, next: u64 },
 }
 
-/// Reader of the one bits of a bit string, in order.
+/// Reader of the positions of the one bits in a bit string, in order.
 #[derive(Debug)]
 struct HighBits<'a> {
     bytes: &'a [u8],
     word: u64,
-    /// Offset of the word's first bit, plus 64.
+    /// Offset of the current word's first bit, plus 64.
     offset: u64,
-    /// Count of the ones that were taken.
+    /// Number of one bits that were taken.
     taken: u64,
     /// Length of the bit string, in bytes.
     length: usize,
 }
 
 impl HighBits<'_> {
-    /// Returns whether no bits remain after the high part of the last number.
+    /// Returns whether the bit string ends after the last number, whose high part is `high`.
     fn ends_with(&self, high: u32) -> bool {
         let bits = self.taken + u64::from(high);
         self.word == 0 && self.bytes.is_empty() && self.length as u64 == bits.div_ceil(8)
     }
 
-    /// Reads the high parts of the next numbers, and adds them above the low bits. A high part is the count of zeros
-    /// before the number's one.
+    /// Reads the high parts of the next numbers, and adds each above the low bits that `numbers` holds. A high part is
+    /// the count of zeros before the number's one bit.
     fn take(&mut self, numbers: &mut [u32], low_bits: u32) -> Option<()> {
         let mut numbers = numbers.iter_mut();
         while numbers.len() > 0 {
@@ -136,7 +136,7 @@ impl HighBits<'_> {
 }
 
 impl<'a> Ascending<'a> {
-    /// Takes `count` numbers, as [`put_ascending`] appends them, from the front. `None` if the bytes are invalid.
+    /// Takes `count` numbers from the front, as [`put_ascending`] appends them; `None` if the bytes are invalid.
     pub(crate) fn take(bytes: &mut &'a [u8], count: usize) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         let start = rest;
@@ -163,8 +163,8 @@ impl<'a> Ascending<'a> {
         Some(Self { blocks, form, left: count })
     }
 
-    /// Reads the next numbers, at most 128, and returns their count. `None` if they are invalid. The rest of `to` is
-    /// undefined.
+    /// Reads the next numbers into `to`, at most 128, and returns their count; `None` if they are invalid. Elements of
+    /// `to` after the count are undefined.
     pub(crate) fn next_block(&mut self, to: &mut Block) -> Option<usize> {
         let count = self.left.min(BLOCK);
         self.left -= count;

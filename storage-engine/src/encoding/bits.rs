@@ -1,16 +1,16 @@
-//! Bit strings: the lowest bit of each byte comes first.
+//! Bit strings. Within a byte, the lowest bit comes first.
 
 /// Writer of a bit string.
 #[derive(Debug, Default)]
 pub(crate) struct BitWriter {
     bytes: Vec<u8>,
     waiting: u64,
-    /// Bits in `waiting`; fewer than 8 between calls.
+    /// Number of bits in `waiting`; fewer than 8 between calls.
     count: u32,
 }
 
 impl BitWriter {
-    /// Appends the low `bits` bits of a number: at most 32. The bits above them must be zero.
+    /// Appends the lowest `bits` bits of a number, at most 32. The higher bits of the number must be zero.
     pub(crate) fn put(&mut self, number: u32, bits: u32) {
         self.waiting |= u64::from(number) << self.count;
         self.count += bits;
@@ -30,11 +30,11 @@ impl BitWriter {
     }
 }
 
-/// Reader of a bit string. After its end it reads zeros.
+/// Reader of a bit string. It reads zeros after the end of the string.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Bits taken so far.
+    /// Number of bits taken so far.
     taken: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, taken: 0 }
     }
 
-    /// Returns the next bits, at least 56, without taking them.
+    /// Returns at least the next 56 bits without taking them.
     pub(crate) fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.taken / 8..).unwrap_or_default();
         let word = match rest.first_chunk::<8>() {
@@ -57,14 +57,14 @@ impl<'a> BitReader<'a> {
         self.taken += bits as usize;
     }
 
-    /// Takes the next `bits` bits, at most 32.
+    /// Takes the next `bits` bits, at most 32 at a time.
     pub(crate) fn take(&mut self, bits: u32) -> u32 {
         let number = self.peek() & ((1 << bits) - 1);
         self.skip(bits);
         number as u32
     }
 
-    /// Returns whether all bytes were read, and no bits after the end.
+    /// Returns whether the last byte was reached and no bit after the end was taken.
     pub(crate) fn is_at_end(&self) -> bool {
         self.taken.div_ceil(8) == self.bytes.len()
     }

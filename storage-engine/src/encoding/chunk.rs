@@ -7,8 +7,8 @@
 //!
 //! Times count from the start of the window.
 //!
-//! The events of all but the smallest chunks are a separate value: `| events |`. A query that covers the whole window
-//! therefore reads sums but no times, and a query for totals reads only the fields before the sums. A query for
+//! All but the smallest chunks have their events in a separate value: `| events |`. A query that covers the whole
+//! window therefore reads sums but no times, and a query for totals reads only the fields before the sums. A query for
 //! totals of parts of the window reads the timeline, see `encoding::timeline`.
 
 use proto::{Samples, Tier};
@@ -23,18 +23,18 @@ use crate::error::EngineError;
 
 const HAS_EVENTS: u8 = 1;
 const HAS_TIMELINE: u8 = 2;
-/// Minimum length of events with a separate value, in bytes.
+/// Minimum length of events that get a separate value, in bytes.
 const SEPARATE_EVENTS_BYTES_MIN: usize = 512;
 
-/// Values of a sealed window.
+/// Values of a sealed window: the chunk, and its events if they are separate.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) chunk: Vec<u8>,
-    /// Events, if they have a separate value.
+    /// Value of the events; `None` if the chunk holds the events itself.
     pub(crate) events: Option<Vec<u8>>,
 }
 
-/// Tables that sealing fills and empties, with one slot for each pair.
+/// Tables with one slot for each pair. Sealing fills and empties them, and reuses their memory.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) dense: SlotSums,
@@ -42,7 +42,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Sums of a range of the samples by pair, ascending.
+    /// Returns the sums of a range of the samples, ascending by pair.
     pub(crate) fn sums(&mut self, samples: &Samples, rows: std::ops::Range<usize>) -> Vec<Row> {
         let pairs = rows.clone().map(|row| samples.pairs[row]).max().map_or(0, |pair| pair as usize + 1);
         self.dense.resize(pairs);
@@ -56,8 +56,8 @@ impl Scratch {
     }
 }
 
-/// Seals samples of one window, at least one, sorted by time. A gauge's samples do not add up over time, so its chunk
-/// has no timeline.
+/// Seals the samples of one window. There is at least one sample, and they are sorted by time. A gauge's chunk has no
+/// timeline, because a gauge does not add up over time.
 pub(crate) fn seal(
     samples: &Samples,
     window: u32,
@@ -97,7 +97,7 @@ pub(crate) fn seal(
     Ok(Sealed { chunk, events: are_separate.then_some(events) })
 }
 
-/// A stored chunk.
+/// A chunk as stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a> {
     pub(crate) samples: u64,
@@ -106,13 +106,13 @@ pub(crate) struct Chunk<'a> {
     pub(crate) last_ns: i64,
     pub(crate) sums: Sums<'a>,
     timeline: Option<&'a [u8]>,
-    /// `None` if the events have a separate value.
+    /// Bytes of the events; `None` if the events have a separate value.
     events: Option<&'a [u8]>,
     window: u32,
 }
 
 impl<'a> Chunk<'a> {
-    /// Reads a chunk of this window. `None` if it fails a check.
+    /// Reads a chunk of this window; `None` if the chunk fails a check.
     pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
         let (&flags, rest) = bytes.split_first()?;
         bytes = rest;
@@ -138,12 +138,12 @@ impl<'a> Chunk<'a> {
         self.timeline.is_some()
     }
 
-    /// The timeline. `None` if the chunk has none, or if samples or total differ from the chunk's.
+    /// Returns the timeline; `None` if the chunk has none, or if its samples or total differ from the chunk's.
     pub(crate) fn timeline(&self) -> Option<Timeline> {
         Timeline::read(self.timeline?, self.window, self.samples, self.total)
     }
 
-    /// Stacks of the chunk, in the order in which events refer to them.
+    /// Returns the stacks of the chunk, in the order in which events refer to them.
     pub(crate) fn stacks(&self) -> Option<Vec<u32>> {
         let mut stacks = Vec::with_capacity(self.sums.rows());
         self.sums.for_each(|stack, _| {
@@ -153,12 +153,12 @@ impl<'a> Chunk<'a> {
         Some(stacks)
     }
 
-    /// The events. `separate` is their separate value, if they have one.
+    /// Returns the events. `separate` is the separate value of the events, if they have one.
     pub(crate) fn events<'b>(&'b self, separate: Option<&'b [u8]>) -> Option<Events<'b>> {
         Events::read(self.events.or(separate)?, self.window, self.samples)
     }
 
-    /// All samples of the chunk, sorted by time.
+    /// Returns all samples of the chunk, sorted by time.
     pub(crate) fn samples(&self, separate: Option<&[u8]>) -> Option<Samples> {
         let stacks = self.stacks()?;
         let mut all = Samples::default();

@@ -1,7 +1,8 @@
 //! Events: every sample of one series in one window of ten minutes, with its time.
 //!
-//! Events are sorted by minute, then by attribute set, then by time. An attribute set is often a thread, whose ticks
-//! are regular. Each minute can be read without the others. A stack is an index into the rows of the chunk's sums.
+//! Events are sorted by minute, then by attribute set, then by time. An attribute set often identifies a thread, whose
+//! ticks are regular. Each minute can be read without the others. A stack is stored as an index into the rows of the
+//! chunk's sums.
 //!
 //! ```text
 //! events: | form u8 | unit varint | minutes varint | column heads, form 1 only | minute ... |
@@ -9,15 +10,15 @@
 //! body:   | sets varint | ( attribute set varint | samples varint ) ... | times | stacks | values / unit |
 //! ```
 //!
-//! Form 0 stores, for each set, the first time since the start of the minute (zigzag), then differences. Its stacks
-//! are varints, and its values zigzag varints.
+//! For each attribute set, form 0 stores the first time since the start of the minute (zigzag), then the differences of
+//! times. Its stacks are varints, and its values zigzag varints.
 //!
-//! In form 1 the column heads are pco's file header and chunk heads, and a body holds one pco page per column, each
-//! with length. Its times are differences, too. A column of equal values takes no bytes.
+//! In form 1, the column heads are pco's file header and chunk heads, and a body holds one pco page per column, each
+//! after its length. Times are stored as differences, as in form 0. A column of equal values takes no bytes.
 //!
 //! Invariant: every decoded sample is inside its minute, samples ascend by attribute set, then time, and their number
-//! is the expected one. They take at most a small multiple of the bytes, or the memory of [`COLUMNS_SAMPLES_MAX`]
-//! samples.
+//! is the expected one. Decoded samples take at most a small multiple of the stored bytes, or the memory of
+//! [`COLUMNS_SAMPLES_MAX`] samples.
 
 pub(crate) mod sorted;
 
@@ -28,19 +29,19 @@ use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag}
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
-/// Minimum number of samples of form 1: fewer take less space without the heads of pco's columns.
+/// Minimum number of samples of form 1. Fewer samples are smaller in form 0, which has no heads of pco's columns.
 pub(super) const COLUMNS_SAMPLES_MIN: usize = 256;
-/// Maximum number of samples of form 1, about 100 MB in memory. Columns of equal numbers take no bytes, so without
-/// this limit a few bytes could claim much memory. In form 0 each sample takes at least three bytes.
+/// Maximum number of samples of form 1: about 100 MB in memory. Columns of equal numbers take no bytes, so without this
+/// limit a few bytes could claim much memory. Form 0 needs no limit, because each sample takes at least three bytes.
 pub(super) const COLUMNS_SAMPLES_MAX: usize = 1 << 22;
-/// Minutes of a window.
+/// Number of minutes in a window.
 pub(super) const MINUTES: u8 = 10;
 
 pub(super) fn minute_start_ns(window: u32, minute: u8) -> i64 {
     Tier::Raw.window_start_ns(window) + i64::from(minute) * Tier::Minute.window_ns()
 }
 
-/// Stored events.
+/// Events as stored.
 pub(crate) struct Events<'a> {
     window: u32,
     unit: i64,
@@ -64,15 +65,15 @@ struct MinuteBody<'a> {
 /// Samples of one minute, sorted by time within each attribute set.
 #[derive(Debug, Default)]
 pub(crate) struct MinuteColumns {
-    /// Samples; their pairs are the chunk's.
+    /// Samples of the minute. Their pair numbers are those of the chunk.
     pub(crate) samples: Samples,
-    /// End of each attribute set's samples.
+    /// For each attribute set, the index after its last sample.
     pub(crate) set_ends: Vec<usize>,
 }
 
 impl<'a> Events<'a> {
-    /// Reads the bytes that `sorted::put_events` appended for this window. `None` if they fail a check or do not hold
-    /// this number of samples.
+    /// Reads the bytes that `sorted::put_events` appended for this window; `None` if they fail a check or do not hold
+    /// `samples` samples.
     pub(crate) fn read(mut bytes: &'a [u8], window: u32, samples: u64) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         bytes = rest;
@@ -104,8 +105,8 @@ impl<'a> Events<'a> {
         is_whole.then_some(Self { window, unit, columns, minutes, stack_indexes: Vec::new() })
     }
 
-    /// Calls `visit` with each minute that `is_wanted` accepts by `(start, end]`. `stacks` are those of the chunk's
-    /// sums. Without them, samples have no pairs, and the column of stacks is not read.
+    /// Calls `visit` with each minute for which `is_wanted` returns true, given its `(start, end]`. `stacks` are the
+    /// stacks of the chunk's sums. Without `stacks`, samples have no pairs, and the column of stacks is not read.
     pub(crate) fn for_each_minute(
         &mut self,
         stacks: Option<&[u32]>,
@@ -176,7 +177,7 @@ impl<'a> Events<'a> {
     }
 }
 
-/// Returns whether times since a minute's start are inside the minute and ascend for each attribute set.
+/// Returns whether times, counted from a minute's start, are inside the minute and ascend within each attribute set.
 fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
     let mut start = 0;
     set_ends.iter().all(|&end| {
@@ -220,7 +221,7 @@ impl Columns {
         Some(Self { times, stacks, values })
     }
 
-    /// Reads the pages of a minute. Without `stacks`, their column is skipped.
+    /// Reads the pages of a minute. Without `stacks`, the column of stacks is skipped.
     fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, stacks: Option<&mut [u32]>) -> Option<()> {
         let length = samples.times_ns.len();
         let mut page = self.times.page_decompressor(take_bytes(body)?, length).ok()?;
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Asserts the guarantees of the format.
+    /// Asserts the invariant of decoded events.
     fn assert_is_sound(samples: &Samples, count: usize) {
         assert_eq!(samples.len(), count);
         let minute = |i: usize| Tier::Minute.window_of(samples.times_ns[i]);

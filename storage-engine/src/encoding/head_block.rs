@@ -1,5 +1,5 @@
-//! Head values: samples that a flush writes before their window is sealed. They are fast to write, and are deleted
-//! when the window is sealed into a chunk.
+//! Head values: samples that a flush writes before their window is sealed. A head value is fast to write, and is
+//! deleted when its window is sealed into a chunk.
 //!
 //! ```text
 //! compressed: | count varint | first time zigzag | time differences varint ... | pairs varint ... |
@@ -14,10 +14,10 @@ use crate::database::frame;
 use crate::encoding::varint::{put, take, take_length, take_u32, unzigzag, zigzag};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 
-/// zstd level: a head value is read at most once.
+/// zstd level of head values. It is low because a head value is read at most once.
 const LEVEL: i32 = 1;
 
-/// Encodes samples that are sorted by time. There is at least one.
+/// Encodes samples, at least one, that are sorted by time.
 pub(crate) fn encode(key: &[u8], samples: &Samples) -> Result<Vec<u8>, EngineError> {
     let mut out = Vec::with_capacity(samples.len() * 12);
     put(&mut out, samples.len() as u64);

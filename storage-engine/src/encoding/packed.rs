@@ -6,22 +6,22 @@
 //! | width u8, bit 7: has patches | patches u8 | numbers | position u8 ... | high bits varint ... |
 //! ```
 //!
-//! A full block is packed in four lanes, as `BitPacker4x` of the crate `bitpacking` does, so that SIMD can unpack it.
-//! A shorter block is packed number after number, lowest bits first. The caller knows the count of numbers.
+//! A full block is packed in four lanes, as `BitPacker4x` of the crate `bitpacking` does, so that SIMD can unpack it. A
+//! shorter block is packed number after number, lowest bits first. The count of numbers is stored elsewhere.
 
 use bitpacking::{BitPacker as _, BitPacker4x};
 
 use crate::encoding::varint::{put, take, take_u32};
 
-/// Numbers of a full block.
+/// Number of numbers in a full block.
 pub(crate) const BLOCK: usize = BitPacker4x::BLOCK_LEN;
 
-/// An unpacked block.
+/// Numbers of an unpacked block.
 pub(crate) type Block = [u32; BLOCK];
 
 const HAS_PATCHES: u8 = 0x80;
 
-/// Appends up to 128 numbers.
+/// Appends up to 128 numbers as a packed block.
 pub(crate) fn put_block(out: &mut Vec<u8>, numbers: &[u32]) {
     let width = best_width(numbers);
     let patched = |number: u32| 32 - number.leading_zeros() > u32::from(width);
@@ -45,7 +45,7 @@ pub(crate) fn put_block(out: &mut Vec<u8>, numbers: &[u32]) {
     at().for_each(|(_, &number)| put(out, u64::from(number) >> width));
 }
 
-/// The width at which the block takes the fewest bytes.
+/// Returns the bit width at which the block takes the fewest bytes.
 fn best_width(numbers: &[u32]) -> u8 {
     let mut lengths = [0_usize; 33];
     for number in numbers {
@@ -78,8 +78,8 @@ fn pack_tail(out: &mut Vec<u8>, numbers: &[u32], mask: u32, width: u8) {
     }
 }
 
-/// Takes a block of `count` numbers, at most 128, from the front. The rest of `to` is undefined. `None` if the block
-/// is invalid.
+/// Takes a block of `count` numbers, at most 128, from the front; `None` if the block is invalid. Elements of `to`
+/// after the first `count` are undefined.
 pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Option<()> {
     let (&head, rest) = bytes.split_first()?;
     let width = head & !HAS_PATCHES;

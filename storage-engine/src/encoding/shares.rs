@@ -1,16 +1,16 @@
-//! Division of sums among the ten minutes of a value.
+//! Division of each stack's sum among the ten minutes of a value.
 //!
-//! A stack that recurs is stored once for ten minutes, with its sum and the division of the sum. A query of all
-//! stored minutes does not read the divisions.
+//! A stack that occurs in several minutes is stored once for ten minutes, with its sum and the division of the sum. A
+//! query of all stored minutes does not read the divisions.
 //!
 //! ```text
 //! | digits, with length | codes |                                bits, lowest first
-//! sum 1:      a digit, the minute; three in 10 bits of `digits`: first + 10 x second + 100 x third
+//! sum 1:      a digit, which is the minute; three digits in 10 bits of `digits`: first + 10 x second + 100 x third
 //! sum 2 to 5: the number of the division, in 6, 8, 10 or 11 bits of `codes`
-//! larger:     in `codes`: a symbol for each of the first nine minutes, see `codes`; then the low bits of each
+//! larger:     in `codes`: a symbol for each of the first nine minutes, see `codes`; then the low bits of each part
 //! ```
 //!
-//! The minutes of the units of a small sum, in order, are `m0 <= m1 <= ...`. The number of the division is
+//! In a small sum, each unit belongs to one minute. In order, these minutes are `m0 <= m1 <= ...`. The number of the division is
 //! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
 //! Lehmer, 1964.
 //!
@@ -18,7 +18,7 @@
 //! 63, are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the
 //! tenth minute is the remainder, and is not stored.
 //!
-//! Checks: parts are at most the sum, only stored minutes have parts, and no bits remain.
+//! A reader checks that parts are at most the sum, that only stored minutes have parts, and that no bits remain.
 
 pub(crate) mod codes;
 
@@ -28,19 +28,19 @@ use crate::encoding::shares::codes::{
 };
 use crate::encoding::varint::{put_bytes, take_bytes};
 
-/// Minutes among which a sum is divided.
+/// Number of minutes among which a sum is divided.
 pub(crate) const MINUTES: usize = 10;
 
-/// Number of parts of a larger sum that have codes.
+/// Number of parts of a larger sum that have codes: the tenth part is the remainder.
 const CODED: usize = MINUTES - 1;
 
-/// The part of each minute, in units.
+/// The part of each minute in one sum, in units.
 pub(crate) type Parts = [u32; MINUTES];
 
 const DIGITS: u32 = 3;
 const DIGITS_BITS: u32 = 10;
 
-/// Appends the divisions of sums. Each has at least one part that is not 0.
+/// Appends the divisions of sums. Each division has at least one part that is not 0.
 pub(crate) fn put_shares(out: &mut Vec<u8>, shares: impl Iterator<Item = Parts>) {
     let mut digits = BitWriter::default();
     let mut codes = BitWriter::default();
@@ -85,33 +85,33 @@ fn put_parts(to: &mut BitWriter, sum: u32, parts: &Parts) {
     }
 }
 
-/// A set of minutes, one bit for each.
+/// A set of minutes as a bit mask.
 pub(crate) type Minutes = u16;
 
-/// Stored divisions.
+/// Divisions of sums, as stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares<'a> {
     digits: &'a [u8],
     codes: &'a [u8],
-    /// Stored minutes.
+    /// Minutes that the value stores.
     stored: Minutes,
-    /// Minutes that a query selects.
+    /// Minutes that the query selects.
     selected: Minutes,
 }
 
 impl<'a> Shares<'a> {
-    /// Reads all the bytes that [`put_shares`] appended for these minutes.
+    /// Reads all the bytes that [`put_shares`] appended. `stored`: the minutes that the value stores.
     pub(crate) fn read(mut bytes: &'a [u8], stored: Minutes) -> Option<Self> {
         let digits = take_bytes(&mut bytes)?;
         Some(Self { digits, codes: bytes, stored, selected: stored })
     }
 
-    /// Returns the same divisions for a query of these minutes.
+    /// Returns these divisions for a query of the minutes `selected`.
     pub(crate) fn of(self, selected: Minutes) -> Self {
         Self { selected, ..self }
     }
 
-    /// Returns whether all stored minutes are selected, so no division has to be read.
+    /// Returns whether all stored minutes are selected, so that no division has to be read.
     pub(crate) fn are_all_selected(&self) -> bool {
         self.selected == self.stored
     }
@@ -146,8 +146,8 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// Sums over parts: of all minutes, and of the selected minutes. `others` is not 0 if a part belongs to a minute that
-/// is not stored.
+/// Sums over the parts of one division: of all minutes, and of the selected minutes. `others` is not 0 if a part
+/// belongs to a minute that is not stored.
 #[derive(Default)]
 struct PartSums {
     all: u64,
@@ -163,14 +163,14 @@ impl PartSums {
     }
 }
 
-/// All ones or zeros for one minute.
+/// Masks of one minute. Each is all ones if the property holds, and otherwise zero.
 #[derive(Clone, Copy)]
 struct MinuteMasks {
     selected: u32,
     not_stored: u32,
 }
 
-/// The sum of 16 numbers of four bits each.
+/// Returns the sum of the 16 numbers of four bits each in `nibbles`.
 fn nibble_sum(nibbles: u64) -> u64 {
     const EVEN: u64 = 0x0f0f_0f0f_0f0f_0f0f;
     ((nibbles & EVEN) + (nibbles >> 4 & EVEN)).wrapping_mul(0x0101_0101_0101_0101) >> 56
@@ -179,25 +179,25 @@ fn nibble_sum(nibbles: u64) -> u64 {
 /// Reader of the divisions, in the order of the sums.
 pub(crate) struct ShareReader<'a> {
     digits: BitReader<'a>,
-    /// Digits of the current group that are not used yet, and their count.
+    /// Remaining digits of the current group; `left` is their count.
     group: u32,
     left: u32,
     codes: BitReader<'a>,
     tables: &'static CodeTables,
     stored: Minutes,
     selected: Minutes,
-    /// Fields of three bits: of minutes that are not stored, and of selected minutes.
+    /// Masks with a field of three bits for each minute: of minutes that are not stored, and of selected minutes.
     other_fields: u32,
     selected_fields: u32,
-    /// The same with four bits a field.
+    /// Masks with a field of four bits for each minute: of minutes that are not stored, and of selected minutes.
     other_nibbles: u64,
     selected_nibbles: u64,
-    /// Masks by minute: all ones if it is selected, and all ones if it is not stored.
+    /// Masks of each minute.
     masks: [MinuteMasks; MINUTES],
 }
 
 impl ShareReader<'_> {
-    /// The share of the next sum that belongs to the selected minutes. `None` if the division is invalid.
+    /// Returns the part of the next sum that belongs to the selected minutes; `None` if the division is invalid.
     pub(crate) fn part(&mut self, sum: u32) -> Option<u32> {
         match sum {
             0 => None,

@@ -1,7 +1,7 @@
-//! Sums by slot: one for each stack of a partition, or for each bucket of time.
+//! Sums by slot. A slot stands for one stack of a partition, or for one bucket of time.
 //!
-//! Slots hold 64 bits, because that is fast. `bound` limits the absolute value of any slot. Before a slot could
-//! overflow, all sums are moved to 128 bits.
+//! Slots hold 64 bits, because 64-bit additions are fast. `bound` limits the absolute value of any slot. Before a slot
+//! could overflow, all sums are moved to 128 bits.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -9,10 +9,10 @@ use hashbrown::HashMap;
 /// Number of slots that are checked together when the sums are drained.
 const GROUP: usize = 64;
 
-/// Larger values than 2^40 are added in 128 bits. Millions of smaller ones fit before all sums must be moved.
+/// Values above 2^40 are added in 128 bits. Millions of smaller values fit in 64 bits before all sums must be moved.
 const LARGE_BITS: u32 = 40;
 
-/// Sums by slot.
+/// Sums by slot, in 64 bits while they fit.
 #[derive(Debug, Default)]
 pub(crate) struct SlotSums {
     /// Current number of slots; `narrow`, `groups` and `zeros` keep the largest length ever needed.
@@ -20,15 +20,15 @@ pub(crate) struct SlotSums {
     narrow: Vec<i64>,
     /// Sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
-    /// Not 0 if anything was added to a slot of the group. Setting it needs no load from memory.
+    /// For each group, not 0 if anything was added to one of its slots. A store to it needs no load from memory.
     groups: Vec<u8>,
-    /// A bit for each slot that was added to and whose sum may still be 0.
+    /// One bit for each slot that was added to and whose sum may nevertheless be 0.
     zeros: Vec<u64>,
     bound: u64,
 }
 
 impl SlotSums {
-    /// Sets the number of slots. Sums of the remaining slots are kept.
+    /// Sets the number of slots. The sums of slots that remain are kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
         if self.narrow.is_empty() {
@@ -43,8 +43,8 @@ impl SlotSums {
         }
     }
 
-    /// Reserves space for `values` values of one sign with this total. Returns `false` if they are too large. The
-    /// caller then adds each value separately, so that a few large values do not move all sums repeatedly.
+    /// Reserves space in 64 bits for `values` values of one sign with this total. Returns `false` if the values are too
+    /// large. The caller then adds each value separately, so that a few large values do not move all sums repeatedly.
     pub(crate) fn reserve(&mut self, total: i128, values: usize) -> bool {
         let is_small = total.unsigned_abs() <= (values as u128) << LARGE_BITS;
         let Some(total) =
@@ -71,7 +71,7 @@ impl SlotSums {
         self.bound = 0;
     }
 
-    /// Adds to one slot. `None` if it does not exist.
+    /// Adds to one slot; `None` if the slot does not exist.
     pub(crate) fn add(&mut self, slot: u32, value: i128) -> Option<()> {
         let reserved = self.reserve(value, 1);
         let index = slot as usize;
@@ -85,7 +85,7 @@ impl SlotSums {
         self.note_zero(index)
     }
 
-    /// Adds `values[i]` to `slots[i]`. `None` if a slot does not exist.
+    /// Adds `values[i]` to `slots[i]`; `None` if a slot does not exist.
     pub(crate) fn add_each(&mut self, slots: &[u32], values: &[i64]) -> Option<()> {
         // The bitwise OR of all values is at least as large as each of them, and negative if one is negative.
         let (bits, least, total) = values.iter().fold((0, i64::MAX, 0_i64), |(bits, least, total), &value| {
@@ -105,14 +105,14 @@ impl SlotSums {
         Some(())
     }
 
-    /// Records an addition after which the slot may be 0.
+    /// Records that the sum of a slot may be 0 after an addition.
     fn note_zero(&mut self, slot: usize) -> Option<()> {
         *self.groups.get_mut(slot / GROUP)? = 1;
         *self.zeros.get_mut(slot / GROUP)? |= 1 << (slot % GROUP);
         Some(())
     }
 
-    /// Adds `values[i] * unit` to `slots[i]`; the total must be reserved. `None` if a slot does not exist.
+    /// Adds `values[i] * unit` to `slots[i]`; `None` if a slot does not exist. The total must be reserved before.
     pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
         let sums = self.narrow.get_mut(..self.slots)?;
         let groups = self.groups.as_mut_slice();
@@ -130,7 +130,7 @@ impl SlotSums {
         Some(())
     }
 
-    /// Adds one value to all these slots; the total must be reserved. `None` if a slot does not exist.
+    /// Adds one value to all these slots; `None` if a slot does not exist. The total must be reserved before.
     pub(crate) fn add_same(&mut self, slots: &[u32], value: u64) -> Option<()> {
         if value == 0 {
             return slots.iter().try_for_each(|&slot| self.add(slot, 0));
@@ -145,7 +145,7 @@ impl SlotSums {
         Some(())
     }
 
-    /// Upper bound of the number of slots with sums.
+    /// Returns an upper bound of the number of slots that have sums.
     pub(crate) fn used_max(&self) -> usize {
         self.groups.iter().filter(|noted| **noted != 0).count() * GROUP
     }

@@ -3,13 +3,13 @@
 //! ```text
 //! | rows varint | form u8 | ... |
 //! form 0: | pairs, ascending | sum / unit, in packed blocks |
-//! form 1: | pairs, ascending | sum / unit, a sum each |            if one is negative or needs more than 32 bits
+//! form 1: | pairs, ascending | sum / unit, a varint each |         if a sum is negative or needs more than 32 bits
 //! form 2: | lists varint | ( sum / unit varint | rows varint | pairs, ascending ) ... |
-//!         | rows varint | remaining rows, as form 0 |
+//!         | rows varint | remaining rows, as in form 0 |
 //! ```
 //!
-//! Most stacks have a sum of one or two samples. Form 2 therefore lists the pairs of each frequent small sum
-//! together. The value that contains the sums stores their unit, the number of samples and the total.
+//! Most stacks have a sum of one or two samples. Form 2 therefore lists the pairs of each frequent small sum together.
+//! Unit, number of samples and total are stored by the value that contains the sums.
 
 use crate::encoding::ascending::{Ascending, put_ascending};
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
@@ -21,7 +21,7 @@ const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;
 const BY_SUM: u8 = 2;
 
-/// Maximum sum, in units, that may have a list.
+/// Largest sum, in units, that may have a list in form 2.
 const LISTED_SUM_MAX: u32 = 8;
 /// Minimum number of rows of a list; a list also has at least 1 / [`LISTED_SHARE_MIN`] of all rows.
 const LISTED_ROWS_MIN: usize = 32;
@@ -30,7 +30,7 @@ const LISTED_SHARE_MIN: usize = 16;
 /// A stack pair and its sum.
 pub(crate) type Row = (u32, i128);
 
-/// The greatest common divisor of all sums; 1 if it does not fit or all sums are 0.
+/// Returns the greatest common divisor of all sums; 1 if the divisor exceeds 64 bits or all sums are 0.
 pub(crate) fn unit_of(sums: impl Iterator<Item = i128>) -> u64 {
     let mut unit = 0_u64;
     for sum in sums {
@@ -48,8 +48,8 @@ pub(crate) fn unit_of(sums: impl Iterator<Item = i128>) -> u64 {
     unit.max(1)
 }
 
-/// Appends rows that ascend by stack. Each stack occurs once, and all sums are multiples of the unit. A reader gets
-/// the rows in this order if `in_order` is set, and otherwise in any order.
+/// Appends rows, which ascend by stack. Each stack occurs once, and all sums are multiples of the unit. Readers get the
+/// rows in this order if `in_order` is set, and otherwise in any order.
 pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[Row], unit: u64, in_order: bool) {
     put(out, rows.len() as u64);
     let narrow = |&(stack, sum): &Row| Some((stack, u32::try_from(sum / i128::from(unit)).ok()?));
@@ -93,14 +93,14 @@ fn put_by_sum(rows: &[(u32, u32)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Stored rows; none by default.
+/// Rows as stored; there are none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums<'a> {
     rows: usize,
     form: u8,
     unit: u64,
     bytes: &'a [u8],
-    /// Divisions of the sums among minutes, if minutes share them.
+    /// Divisions of the sums among minutes; `None` unless the minutes of the value share their sums.
     shares: Option<Shares<'a>>,
 }
 
@@ -114,24 +114,24 @@ impl<'a> Sums<'a> {
         is_possible.then_some(Self { rows, form, unit, bytes: rest, shares: None })
     }
 
-    /// Reads sums that minutes share, with their divisions.
+    /// Reads sums that the minutes of a value share, with their divisions.
     pub(crate) fn read_shared(bytes: &'a [u8], unit: u64, shares: Shares<'a>) -> Option<Self> {
         let sums = Self::read(bytes, unit).filter(|sums| sums.form != WIDE)?;
         Some(Self { shares: Some(shares), ..sums })
     }
 
-    /// The same sums, restricted to these minutes if minutes share them.
+    /// Returns these sums. If minutes share them, the sums are restricted to the minutes `selected`.
     pub(crate) fn of_minutes(self, selected: Minutes) -> Self {
         Self { shares: self.shares.map(|shares| shares.of(selected)), ..self }
     }
 
-    /// Number of stored rows; a selection of minutes may have fewer.
+    /// Returns the number of stored rows. A selection of minutes may have fewer.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Adds the sum of every row to its stack's slot. `total` is the total of all rows. `None` if the rows cannot be
-    /// read or a stack has no slot.
+    /// Adds the sum of every row to its stack's slot; `None` if the rows cannot be read or a stack has no slot. `total`
+    /// is the total of all rows.
     pub(crate) fn add_to(&self, slots: &mut SlotSums, total: i128) -> Option<()> {
         if self.form == WIDE || !slots.reserve(total, self.rows()) {
             return self.for_each(|stack, sum| slots.add(stack, sum));
@@ -143,7 +143,7 @@ impl<'a> Sums<'a> {
         })
     }
 
-    /// Calls `visit` with every row until it returns `None`.
+    /// Calls `visit` with every row, until `visit` returns `None`.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, i128) -> Option<()>) -> Option<()> {
         let unit = i128::from(self.unit);
         if self.form != WIDE {
@@ -215,7 +215,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Collects the stacks with a part in the selected minutes, and these parts, at the front of two blocks.
+/// Moves the stacks that have a part in the selected minutes to the front of one block, and those parts to another.
 fn select_parts(
     stacks: &[u32],
     sums: BlockSums<'_>,

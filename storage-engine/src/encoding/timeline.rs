@@ -1,18 +1,19 @@
 //! Timeline: sample counts and sums of one chunk by bins of time, over all stacks.
 //!
-//! A query that groups by labels alone reads a timeline and no events, if its windows begin and end on edges of bins.
+//! A query that groups by labels alone reads the timeline and no events, if its windows begin and end on edges of bins.
 //! A bin is `(start, end]`, as windows are, and bins are aligned to 1970.
 //!
 //! ```text
 //! timeline: | width u8 | first bin varint | bins varint | samples of each bin, in blocks | sums |
 //! sums:     | 0 u8 | value zigzag |                         every sample has this value
 //!           | 1 u8 | unit varint | sum / unit, in blocks |  one for each bin that has samples
-//!           | 2 u8 | unit varint | sum / unit ... |         the same; a sum is negative or needs more than 32 bits
+//!           | 2 u8 | unit varint | sum / unit ... |         same as 1, if a sum is negative or needs over 32 bits
 //! block:    | minimum varint | up to 128 numbers less the minimum, as a packed block |
 //! ```
 //!
-//! The width is an index into [`WIDTHS_NS`]. The first bin is counted from the start of the window. Checks: the first
-//! and the last bin have samples; all bins are in the window; samples and total equal the chunk's; no bytes remain.
+//! The width is an index into [`WIDTHS_NS`]. The first bin is counted from the start of the window. A reader checks
+//! that the first and the last bin have samples, that all bins are in the window, that samples and total equal the
+//! chunk's, and that no bytes remain.
 
 mod bins;
 
@@ -22,10 +23,10 @@ use crate::encoding::packed::{BLOCK, Block, take_block};
 use crate::encoding::timeline::bins::Bins;
 use crate::encoding::varint::{take, take_length, take_sum, take_u32, unzigzag};
 
-/// Widths of bins, finest first; each divides a minute.
+/// Widths of bins in nanoseconds, finest first. Each width divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
-/// Maximum size of a timeline of each width, as a fraction 1 / n of the chunk's bytes. The finest timeline that fits
-/// is stored. The coarsest may be larger, because without a timeline queries read the events.
+/// Maximum size of a timeline of each width: 1 / n of the chunk's bytes. The finest timeline that fits is stored. The
+/// coarsest may be larger than the others, because queries read the events if there is no timeline.
 const PARTS_MAX: [usize; 3] = [100, 100, 50];
 
 const SAME_VALUE: u8 = 0;
@@ -51,16 +52,16 @@ enum BinSums {
 /// An interval, split into the part that a timeline covers and the parts that need events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// Samples in whole bins.
+    /// Number of samples in whole bins.
     pub(crate) samples: u64,
-    /// Sum of their values.
+    /// Sum of the values of these samples.
     pub(crate) sum: i128,
-    /// Remaining intervals `(start, end]`: at most a part of a bin at each end.
+    /// Remaining intervals `(start, end]`: one at each end, at most a part of a bin; `None` if an end needs no events.
     pub(crate) parts: [Option<(i64, i64)>; 2],
 }
 
-/// Encodes the finest timeline of these samples, sorted by time, that is small enough next to `chunk_bytes`. `None`
-/// if none is.
+/// Encodes a timeline of these samples, which are sorted by time. Returns the finest timeline that is small enough
+/// relative to `chunk_bytes`; `None` if all are too large.
 pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) -> Option<Vec<u8>> {
     (0..).zip(WIDTHS_NS.into_iter().zip(PARTS_MAX)).find_map(|(width, (width_ns, part_max))| {
         let bins = Bins::of(samples, Tier::Raw.window_start_ns(window), width_ns)?;
@@ -69,7 +70,7 @@ pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) ->
     })
 }
 
-/// Calls `visit` with each of `count` numbers.
+/// Takes blocks with `count` numbers from the front, and calls `visit` with each number.
 fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -> Option<()>) -> Option<()> {
     let mut block: Block = [0; BLOCK];
     while count > 0 {
@@ -83,8 +84,8 @@ fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -
 }
 
 impl Timeline {
-    /// Reads a timeline that [`timeline_of`] returned for a chunk of this window, with this number of samples and
-    /// this total.
+    /// Reads a timeline that [`timeline_of`] returned for a chunk of this window, with this number of samples and this
+    /// total.
     pub(crate) fn read(mut bytes: &[u8], window: u32, samples: u64, total: i128) -> Option<Self> {
         let (&width, rest) = bytes.split_first()?;
         bytes = rest;
@@ -118,12 +119,12 @@ impl Timeline {
         Split { samples, sum, parts: if is_on_edge { [None, parts[1]] } else { parts } }
     }
 
-    /// A part of a bin, if the bin has samples.
+    /// Returns the interval of a part of a bin; `None` if the bin has no samples.
     fn part(&self, bin: usize, start_ns: i64, end_ns: i64) -> Option<(i64, i64)> {
         (start_ns < end_ns && self.of_bins(bin, bin + 1).0 > 0).then_some((start_ns, end_ns))
     }
 
-    /// Returns whether these samples, sorted by time, have this timeline.
+    /// Returns whether this is the timeline of these samples, which are sorted by time.
     pub(crate) fn is_of(&self, samples: &Samples) -> bool {
         let Some(bins) = Bins::of(samples, self.start_ns, self.width_ns) else { return false };
         let is_as_long = (bins.first, bins.samples.len() + 1) == (self.first, self.samples.len());
@@ -131,7 +132,7 @@ impl Timeline {
         is_as_long && (self.first..).zip(of_samples).all(|(bin, wanted)| self.of_bins(bin, bin + 1) == wanted)
     }
 
-    /// Samples and sum of the bins `[from, to)`, counted from the window's start.
+    /// Returns the samples and the sum of the bins `[from, to)`, counted from the window's start.
     fn of_bins(&self, from: usize, to: usize) -> (u64, i128) {
         let bins = self.samples.len() - 1;
         let index = |bin: usize| bin.saturating_sub(self.first).min(bins);
@@ -146,7 +147,7 @@ impl Timeline {
     }
 }
 
-/// Cumulative sample counts before each bin, and the total. The first and the last bin have samples.
+/// Takes the cumulative sample counts before each bin, and the total. The first and the last bin must have samples.
 fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
     let mut before = Vec::with_capacity(bins + 1);
     let mut sum = 0_u32;
@@ -161,7 +162,7 @@ fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
 }
 
 impl BinSums {
-    /// Cumulative sums before each bin, and the total. `before` holds the cumulative sample counts.
+    /// Takes the cumulative sums before each bin, and the total. `before` holds the cumulative sample counts.
     fn take(bytes: &mut &[u8], before: &[u32]) -> Option<Self> {
         let (&form, rest) = bytes.split_first().filter(|(form, _)| **form <= WIDE)?;
         *bytes = rest;
@@ -213,7 +214,7 @@ mod tests {
         samples
     }
 
-    /// Times since the window's start, many of them on the edges of bins.
+    /// Generates times since the window's start, many of them on the edges of bins.
     fn time() -> impl Strategy<Value = i64> {
         let on_edge = (1..600_i64, -1..2_i64).prop_map(|(second, off)| second * SECOND_NS + off);
         prop_oneof![1..=600 * SECOND_NS, on_edge, 1..=SECOND_NS]
@@ -224,7 +225,7 @@ mod tests {
         value.prop_flat_map(|value| prop::collection::vec((time(), value), 1..500))
     }
 
-    /// Samples and sum in `(start, end]`.
+    /// Returns the samples and the sum in `(start, end]`, counted sample by sample.
     fn naive(samples: &Samples, start_ns: i64, end_ns: i64) -> (u64, i128) {
         let rows = samples.times_ns.iter().zip(&samples.values);
         let inside = rows.filter(|(time, _)| start_ns < **time && **time <= end_ns);

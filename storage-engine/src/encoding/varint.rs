@@ -10,7 +10,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Takes a number from the front. `None` if the bytes end, or the number needs more than 64 bits.
+/// Takes a number from the front; `None` if the bytes end early, or the number needs more than 64 bits.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -35,7 +35,7 @@ pub(crate) fn take_length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(take(bytes)?).ok()
 }
 
-/// Takes bytes that their length precedes.
+/// Takes a length from the front, then that many bytes.
 pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_length(bytes)?;
     let (taken, rest) = bytes.split_at_checked(length)?;

@@ -12,15 +12,15 @@
 //! | sums of all windows, with length | divisions, see `encoding::shares` |
 //! ```
 //!
-//! Most stacks of a minute also occur in its neighbours. Kind 2 stores each stack once, with its sum over all minutes
-//! and the division of the sum. Kind 2 is used for at least two minutes of a series that is not a gauge, if every sum
-//! and every per-stack total fits into `1..=u32::MAX`.
+//! Most stacks of a minute also occur in the minutes before and after it. Kind 2 stores each stack once, with its sum
+//! over all minutes and the division of the sum. Kind 2 is used for at least two minutes of a series that is not a
+//! gauge, if every sum and every per-stack total fits into `1..=u32::MAX`.
 //!
-//! Gauges do not add up over time, so kind 1 keeps only the last point of each window: all stacks of one time. That
-//! time counts from the start of the value.
+//! Gauges do not add up over time, so kind 1 keeps only the last point of each window: the values of all stacks at one
+//! time. The time of the point counts from the start of the value.
 //!
-//! Checks: there is a window; slots ascend and belong to the value; a last point is inside its window; every window
-//! has a sample; no bytes remain.
+//! A reader checks that there is a window, that slots ascend and belong to the value, that a last point is inside its
+//! window, that every window has a sample, and that no bytes remain.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -40,10 +40,10 @@ const SHARED: u8 = 2;
 /// One window of a value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WindowRows {
-    /// Index of the window in the value.
+    /// Index of the window among the windows of the value.
     pub(crate) slot: u8,
     pub(crate) samples: u64,
-    /// Time of the last sample; for a gauge, of its point.
+    /// Time of the last sample. For a gauge, the time of the point that is kept.
     pub(crate) last_ns: i64,
     pub(crate) rows: Vec<Row>,
 }
@@ -73,8 +73,8 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
     out
 }
 
-/// Sums of each stack by minute, in units, ascending by stack. `None` if a sum or a total does not fit into
-/// `1..=u32::MAX`.
+/// Returns the sum of each stack in each minute, in units, ascending by stack; `None` if a sum or a total does not fit
+/// into `1..=u32::MAX`.
 fn parts_of(windows: &[WindowRows], unit: u64) -> Option<Vec<(u32, Parts)>> {
     let mut of_minutes: Vec<(u32, u8, u32)> = Vec::new();
     for window in windows {
@@ -124,7 +124,7 @@ fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> V
     out
 }
 
-/// The minutes of the samples of one chunk's window, which are sorted by time.
+/// Returns the minutes of one chunk's window. `samples` holds the window's samples, sorted by time.
 pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch: &mut Scratch) -> Vec<WindowRows> {
     let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
     let mut minutes = Vec::new();
@@ -143,12 +143,12 @@ pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch
     minutes
 }
 
-/// Minutes of samples that are added in parts.
+/// Minutes of one chunk's window, whose samples are added in parts.
 #[derive(Debug, Default)]
 pub(crate) struct Minutes(BTreeMap<u8, WindowRows>);
 
 impl Minutes {
-    /// Adds the minutes of a part. The last point of a gauge counts, with the stacks of all parts at its time.
+    /// Adds the minutes of a part. For a gauge, only the last point is kept, with the stacks of all parts at its time.
     pub(crate) fn add(&mut self, part: Vec<WindowRows>, is_gauge: bool) {
         for minute in part {
             match self.0.entry(minute.slot) {
@@ -160,7 +160,7 @@ impl Minutes {
         }
     }
 
-    /// The minutes, ascending.
+    /// Returns the minutes, ascending.
     pub(crate) fn into_windows(self) -> Vec<WindowRows> {
         self.0.into_values().collect()
     }
@@ -181,16 +181,16 @@ impl WindowRows {
     }
 }
 
-/// One stored window.
+/// One window as stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWindow<'a> {
     pub(crate) slot: u8,
     pub(crate) samples: u64,
     pub(crate) total: i128,
-    /// Time of a gauge's point.
+    /// Time of a gauge's point; `None` if the series is not a gauge.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
-    /// True if the windows of the value share their sums.
+    /// True if the windows of the value share their sums (kind 2).
     are_shared: bool,
 }
 
@@ -200,7 +200,7 @@ impl<'a> StoredWindow<'a> {
     }
 }
 
-/// The windows of one value. Windows that share their sums are joined into one, so their sums are read once.
+/// Returns the windows of one value. Windows that share their sums become one window, so the sums are read once.
 pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = StoredWindow<'a>> {
     let shared = windows.first().filter(|first| first.are_shared).map(|first| {
         let minutes = windows.iter().fold(0, |minutes, window| minutes | window.minutes());
@@ -215,8 +215,8 @@ pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = S
     shared.into_iter().chain(apart.iter().copied())
 }
 
-/// Reads the windows of a value, ascending. `values` is the tier by whose windows values are numbered: [`Tier::Raw`]
-/// for minutes. `window` is the number of the value's window. `None` if a check fails.
+/// Reads the windows of a value, ascending; `None` if a check fails. `window` is the number of the value's window,
+/// counted in windows of tier `values`: [`Tier::Raw`] for minutes.
 pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<StoredWindow<'_>>> {
     let start_ns = values.window_start_ns(window);
     let (slots, width_ns) = match values {

@@ -1,4 +1,4 @@
-//! Encoding of events: sorts samples by minute, attribute set and time, and writes them in columns.
+//! Encodes events: sorts samples by minute, attribute set and time, and writes them in columns.
 
 use pco::wrapped::{ChunkCompressor, FileCompressor};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec};
@@ -8,10 +8,10 @@ use crate::encoding::events::{COLUMNS, COLUMNS_SAMPLES_MAX, COLUMNS_SAMPLES_MIN,
 use crate::encoding::sums::unit_of;
 use crate::encoding::varint::{put, put_bytes, zigzag};
 
-/// Appends the samples of one window. `row_of_pair` holds, by pair, the index of its row in the chunk's sums.
+/// Appends the samples of one window. `row_of_pair` maps a pair to the index of its row in the chunk's sums.
 ///
 /// # Errors
-/// Pco rejects the numbers. No such case is known.
+/// Pco rejects the numbers; no case is known in which it does.
 pub(crate) fn put_events(
     out: &mut Vec<u8>,
     samples: &Samples,
@@ -63,7 +63,7 @@ struct MinuteSamples {
     minute: u8,
     start: usize,
     length: usize,
-    /// (attribute set, number of samples), ascending.
+    /// Attribute sets of the minute with their numbers of samples, ascending.
     sets: Vec<(u32, usize)>,
 }
 
@@ -103,7 +103,7 @@ impl Sorted {
         Self { times, stacks, values, minutes }
     }
 
-    /// Appends the heads of the three columns, with one page for each minute.
+    /// Appends the heads of the three columns. A column has one page for each minute.
     fn columns(&self, out: &mut Vec<u8>) -> Result<[ChunkCompressor; 3], pco::errors::PcoError> {
         let pages: Vec<usize> = self.minutes.iter().map(|minute| minute.length).collect();
         let config = |delta| {

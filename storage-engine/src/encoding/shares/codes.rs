@@ -5,19 +5,20 @@ use std::sync::LazyLock;
 
 use crate::encoding::shares::{MINUTES, Parts};
 
-/// Bits of the number of a division, for sums from 2 on.
+/// Length of the number of a division, in bits, by sum, for sums 2 to 5.
 pub(crate) const SMALL_BITS: [u32; 4] = [6, 8, 10, 11];
 /// The largest sum whose divisions are numbered.
 pub(crate) const SMALL_MAX: u32 = 5;
 
-/// High bits of a sum that determine its class; symbols are below 2^6.
+/// Number of high bits of a sum that determine its class. Symbols are below 2^6.
 pub(crate) const SYMBOL_BITS: u32 = 6;
-/// Symbols from this one on have the last code, followed by the symbol.
+/// First symbol without a code of its own. It and larger symbols have the last code, followed by the symbol.
 pub(crate) const ESCAPE: u32 = 15;
 /// Length of the longest code, in bits.
 pub(crate) const CODE_LENGTH_MAX: u32 = 10;
-/// Lengths of the codes of symbols, for sums whose highest six bits are from 6, 8, 12, 16, 24, 32 and 48 on. They are
-/// Huffman codes for the symbols of the mixes H and L of `bench` and of a Poisson distribution.
+/// Lengths of the codes of symbols, by class. The highest six bits of a sum are at least 6, 8, 12, 16, 24, 32 or 48 in
+/// the seven classes. The codes are Huffman codes for the symbols of the mixes H and L of `bench` and of a Poisson
+/// distribution.
 const CODE_LENGTHS: [[u8; 16]; 7] = [
     [1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 10, 10, 10, 10, 9, 9],
     [1, 2, 3, 4, 5, 6, 8, 9, 10, 10, 10, 10, 10, 10, 9, 9],
@@ -28,20 +29,20 @@ const CODE_LENGTHS: [[u8; 16]; 7] = [
     [5, 6, 4, 3, 3, 2, 3, 3, 4, 5, 6, 6, 7, 9, 9, 8],
 ];
 
-/// Code of a symbol, in writing order, and its length in bits.
+/// Code of a symbol, in the order in which its bits are written, and its length in bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Code {
     pub(crate) bits: u32,
     pub(crate) length: u32,
 }
 
-/// The symbols, at most three, whose codes are complete in the next ten bits; [`ESCAPE`] is none of them.
+/// The symbols, at most three, whose codes are complete in the next ten bits. [`ESCAPE`] is never among them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Symbols {
-    /// Four bits for each symbol.
+    /// The symbols, four bits each.
     pub(crate) symbols: u16,
     pub(crate) count: u8,
-    /// Total code length of one, two and three symbols, four bits each.
+    /// Total code length of the first one, two and three symbols, four bits each.
     pub(crate) lengths: u16,
 }
 
@@ -65,17 +66,17 @@ impl Symbols {
     }
 }
 
-/// Tables that follow from the constants.
+/// Tables that are computed from the constants of this file.
 pub(crate) struct CodeTables {
-    /// Codes by class and symbol.
+    /// Code of each symbol, by class and symbol.
     pub(crate) codes: [[Code; 16]; 7],
-    /// Symbols by class and the next ten bits.
+    /// Decoded symbols, by class and the next ten bits.
     pub(crate) symbols: Vec<[Symbols; 1 << CODE_LENGTH_MAX]>,
-    /// Divisions by sum, from 2 on, and number: three bits for each minute.
+    /// Divisions of the sums 2 to 5, by sum and number of the division, with three bits for each minute.
     pub(crate) small: [Vec<u32>; 4],
 }
 
-/// Computed on first use.
+/// Tables of all codes, computed on first use.
 pub(crate) static TABLES: LazyLock<CodeTables> = LazyLock::new(|| {
     let codes = CODE_LENGTHS.map(|lengths| canonical(&lengths));
     let symbols = codes.iter().map(|codes| std::array::from_fn(|bits| Symbols::of(bits as u32, codes)));
@@ -96,7 +97,7 @@ fn canonical(lengths: &[u8; 16]) -> [Code; 16] {
     codes
 }
 
-/// All divisions of a small sum, in the order of their numbers.
+/// Returns all divisions of a small sum, in the order of their numbers.
 fn divisions(sum: u32) -> Vec<u32> {
     let mut divisions = vec![0];
     for unit in 1..=sum {
@@ -115,18 +116,18 @@ fn binomial(n: u32, k: u32) -> u32 {
     (1..=k).fold(1, |product, i| product * (n + 1 - i) / i)
 }
 
-/// The number of a division of a small sum.
+/// Returns the number of a division of a small sum.
 pub(crate) fn number_of(parts: &Parts) -> u32 {
     let minutes = (0..).zip(parts).flat_map(|(minute, &part)| std::iter::repeat_n(minute, part as usize));
     (0..).zip(minutes).map(|(unit, minute): (u32, u32)| binomial(minute + unit, unit + 1)).sum()
 }
 
-/// Low bits of each part that have no code.
+/// Returns the number of low bits of each part that are stored without a code.
 pub(crate) fn low_bits(sum: u32) -> u32 {
     (32 - sum.leading_zeros()).saturating_sub(SYMBOL_BITS)
 }
 
-/// Index of the codes for a sum.
+/// Returns the class of a sum: its index in the tables of codes.
 pub(crate) fn class(sum: u32) -> usize {
     [8, 12, 16, 24, 32, 48].partition_point(|&from| from <= sum >> low_bits(sum))
 }

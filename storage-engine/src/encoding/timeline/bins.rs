@@ -7,7 +7,7 @@ use crate::encoding::sums::unit_of;
 use crate::encoding::timeline::{NARROW, SAME_VALUE, WIDE};
 use crate::encoding::varint::{put, put_sum, zigzag};
 
-/// Samples and sums of bins, from the first to the last that have samples.
+/// Sample counts and sums of bins, from the first bin with samples to the last.
 pub(super) struct Bins {
     pub(super) first: usize,
     pub(super) samples: Vec<u32>,
@@ -16,7 +16,7 @@ pub(super) struct Bins {
 }
 
 impl Bins {
-    /// Bins of samples sorted by time. `None` without samples.
+    /// Returns the bins of samples, which are sorted by time; `None` if there are no samples.
     pub(super) fn of(samples: &Samples, start_ns: i64, width_ns: i64) -> Option<Self> {
         let (&first_ns, &value) = samples.times_ns.first().zip(samples.values.first())?;
         // Counts have 32 bits.
@@ -43,7 +43,7 @@ impl Bins {
         Some(bins)
     }
 
-    /// Encodes the bins as a timeline. `width` is the index of their width.
+    /// Encodes the bins as a timeline. `width` is the index of the bins' width.
     pub(super) fn encode(&self, width: u8) -> Vec<u8> {
         let mut out = vec![width];
         put(&mut out, self.first as u64);
@@ -78,7 +78,7 @@ fn put_blocks(out: &mut Vec<u8>, numbers: &[u32]) {
     }
 }
 
-/// The bin of a time since the window's start.
+/// Returns the bin of a time, counted from the window's start.
 fn bin_of(since_ns: i64, width_ns: i64) -> Option<usize> {
     usize::try_from((since_ns - 1).div_euclid(width_ns)).ok()
 }
