@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use prost::Message as _;
-use proto::pprof::Profile;
+use proto::pprof::{Location, Mapping, Profile, Sample, ValueType};
 use serde_json::Value;
 use tests::http::Reply;
 use tests::payload::otlp::{Frame, PERIOD_NS, Request, now_ns};
@@ -22,7 +22,8 @@ use tests::shared::{tool, varve_binary};
 const ASSEMBLY: &str = r#"
 __asm__(".text\n.p2align 4\n.type block, @function\nblock:\n.cfi_startproc\n.rept 120\nnop\n.endr\nret\n.cfi_endproc\n"
         ".size block, .-block\n.p2align 4\n.type tail, @function\ntail:\n.cfi_startproc\n.rept 40\nnop\n.endr\nret\n"
-        ".cfi_endproc\n.size tail, .-tail\n");
+        ".cfi_endproc\n.size tail, .-tail\n"
+        ".p2align 4\n.type silent, @function\nsilent:\n.rept 9\nnop\n.endr\nret\n.size silent, .-silent\n");
 int main(void) { return 0; }
 "#;
 
@@ -69,6 +70,50 @@ fn a_function_without_a_name_is_one_frame_until_its_name_comes() {
     assert_eq!(leaves_of(&written(&varve, "assembly", "json").json()), named, "the addresses were kept");
     assert_eq!((by_leaf(&varve), folded_leaves(&varve)), (named.to_vec(), named.to_vec()));
     assert_eq!(pprof_leaves(&varve).0, named);
+}
+
+/// A pprof of one sample for each file offset.
+fn pprof_of_offsets(file: &str, build_id: &str, offsets: &[u64]) -> Vec<u8> {
+    let strings = ["", "cpu", "nanoseconds", file, build_id];
+    let cpu = ValueType { kind: 1, unit: 2 };
+    let mut profile = Profile {
+        sample_type: vec![cpu],
+        period_type: Some(cpu),
+        period: 1,
+        time_nanos: now_ns() as i64,
+        mapping: vec![Mapping { id: 1, memory_limit: 1 << 47, filename: 3, build_id: 4, ..Mapping::default() }],
+        string_table: strings.map(str::to_owned).to_vec(),
+        ..Profile::default()
+    };
+    for (id, offset) in (1..).zip(offsets) {
+        profile.location.push(Location { id, mapping_id: 1, address: *offset, line: Vec::new() });
+        profile.sample.push(Sample { location_id: vec![id], value: vec![id as i64], label: Vec::new() });
+    }
+    profile.encode_to_vec()
+}
+
+// The start of one function and the file offset of another had the same name, and were one frame.
+#[test]
+fn unnamed_file_offsets_are_shown_as_virtual_addresses() {
+    let varve = Varve::up();
+    let program = Program::compile("whole", ASSEMBLY, &["-no-pie"]);
+    let bare = program.folder().join("bare");
+    let _said = output_of("strip", &["-o".as_ref(), bare.as_os_str(), program.path.as_os_str()]);
+    let [block, silent] = ["block", "silent"].map(|function| Program::symbol(&program.path, function).0);
+    // The linker places this program at 0x400000, and its code at the same offset in the file.
+    let offsets = [block + 7, silent + 3].map(|address| address - 0x40_0000);
+    let body = pprof_of_offsets(bare.to_str().unwrap(), &Program::build_id(&bare), &offsets);
+    assert_eq!(varve.push_pprof(&body, &[("service_name", "assembly")], None).status, 200);
+    let expected = format!("bare+{:#x} 2\nbare+{block:#x} 1\n", silent + 3);
+    let mut text = String::new();
+    for _ in 0..100 {
+        text = written(&varve, "assembly", "folded").text();
+        if text == expected {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(text, expected);
 }
 
 // Finding 10: a file's name was the first that any service of the tenant had pushed with its build ID.
