@@ -1,10 +1,9 @@
 //! The engine: one shard's data, in memory and in the state database.
 //!
-//! The state is the database as of `flushed`, plus heads, new definitions and new batch IDs in memory.
-//! A flush moves them into the database in one atomic write, together with the position of their last entry. So the
-//! database always holds the state as of exactly one position.
-//! Later entries are in the Raft log. The database has no WAL: a write is durable once [`Engine::flush`] returns.
-//! Entries are applied during a flush.
+//! The state is the database as of position `flushed`, plus heads, new definitions and new batch IDs in memory. A flush
+//! moves the part in memory into the database in one atomic write, together with the position of the last entry. So the
+//! database always holds the state as of exactly one position. Later entries are in the Raft log. The database has no
+//! WAL: a write is durable once [`Engine::flush`] returns. Entries may be applied during a flush.
 //!
 //! This file is the whole interface. `state` and `store` are the data and its locks; functions over the store, or over
 //! the guard of its write lock, do everything else.
@@ -50,7 +49,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// Opening, applying entries, and positions.
+/// Methods that open the engine, apply entries, and return positions.
 impl Engine {
     /// Opens or creates the state. Entries that were applied but not flushed must be applied again.
     ///
@@ -83,7 +82,7 @@ impl Engine {
     /// Applies the entry at the next position.
     ///
     /// # Errors
-    /// [`EngineError`]: the state is unchanged or not trustworthy; the replica must stop.
+    /// [`EngineError`]: the state is unchanged or not trustworthy, so the replica must stop.
     pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
         self.check_order(&position)?;
         let now_ns = entry.proposed_at_ns;
@@ -96,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Skips an entry that holds no command. Keeps a new membership, if any, for the log.
+    /// Skips an entry that holds no command. Stores the entry's new membership, if any, for the log.
     ///
     /// # Errors
     /// [`EngineError::OutOfOrder`].
@@ -115,7 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the position of the last entry in the state; after opening, that of the last flushed one.
+    /// Returns the position of the last entry in the state. After opening, this is the last flushed entry.
     pub fn applied(&self) -> Option<Position> {
         self.store.state().applied().cloned()
     }
@@ -130,13 +129,13 @@ impl Engine {
         self.store.state().membership().cloned()
     }
 
-    /// Waits until the caller alone writes to the store.
+    /// Waits until no other thread writes to the store. Returns the guard of the write lock.
     fn writing(&self) -> Writing<'_> {
         self.write_lock.lock(&self.store)
     }
 }
 
-/// Queries.
+/// Methods for queries.
 impl Engine {
     /// Returns sums of samples. The response reflects each entry entirely or not at all.
     ///
@@ -147,28 +146,28 @@ impl Engine {
         self.select_while(selection, &|| true)
     }
 
-    /// Same as [`Engine::select`], but stops when `is_wanted` returns false. It is called before each partition and
-    /// each series.
+    /// Does the same as [`Engine::select`], but stops when `is_wanted` returns false. `is_wanted` is called before each
+    /// partition and each series.
     ///
     /// # Errors
-    /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise those of [`Engine::select`].
+    /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise the errors of [`Engine::select`].
     pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
         select::select(&self.store, selection, is_wanted)
     }
 
-    /// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any
-    /// tier still has them.
+    /// Returns the series that have samples in the window, and the times that the list may miss. Each series has all
+    /// the labels that any tier still has.
     ///
     /// # Errors
-    /// Those of [`Engine::select`].
+    /// The errors of [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
         self.series_while(tenant, matchers, window, &|| true)
     }
 
-    /// Same as [`Engine::series`], but stops when `is_wanted` returns false.
+    /// Does the same as [`Engine::series`], but stops when `is_wanted` returns false.
     ///
     /// # Errors
-    /// Those of [`Engine::select_while`].
+    /// The errors of [`Engine::select_while`].
     pub fn series_while(
         &self,
         tenant: &TenantId,
@@ -179,14 +178,14 @@ impl Engine {
         series::series(&self.store, tenant, matchers, window, is_wanted)
     }
 
-    /// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
-    /// the router knows another generation. Returns an empty page for a tenant without locations.
+    /// Returns locations of a tenant that are in memory and follow those that the router knows. Starts with the first
+    /// location if the router knows another generation. Returns an empty page for a tenant without locations.
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
         locations::locations(&self.store, tenant, known)
     }
 }
 
-/// Upkeep. It changes no response.
+/// Methods for upkeep, which changes no response.
 impl Engine {
     /// Advances the clock for sealing to at least this time, in nanoseconds since 1970, so that windows also end in a
     /// shard without new entries. Changes no response.
@@ -218,13 +217,13 @@ impl Engine {
     /// the database. Returns the position up to which the state is durable. Takes long.
     ///
     /// # Errors
-    /// Those of [`Engine::flush`].
+    /// The errors of [`Engine::flush`].
     pub fn compact(&self) -> Result<Flushed, EngineError> {
         compact::compact(self)
     }
 
-    /// Writes everything applied so far to a directory that does not exist yet. [`Engine::open`] opens it with the
-    /// state of the returned position. Files are hard links where possible.
+    /// Writes everything applied so far to `directory`, which must not exist yet. [`Engine::open`] opens `directory`
+    /// with the state of the returned position. Files are hard links where possible.
     ///
     /// # Errors
     /// [`EngineError`]: the directory may be incomplete.
@@ -232,23 +231,23 @@ impl Engine {
         snapshot::snapshot(&self.writing(), directory)
     }
 
-    /// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
-    /// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
-    /// long. The drop must be flushed first.
+    /// Frees the space of dropped partitions of a tier and class that ended at or before a time. For minutes, this
+    /// includes the raw samples. Runs a compaction, because deleted keys take space in shared files until then. Takes
+    /// long. The drop must be flushed before.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         space::reclaim(&self.store, tier, retention_class, before_ns);
     }
 }
 
-/// Measurements.
+/// Methods that measure the engine's data.
 impl Engine {
-    /// Returns the largest `proposed_at_ns` of the applied entries, in nanoseconds since 1970; 0 before the first.
+    /// Returns the largest `proposed_at_ns` of the applied entries, in nanoseconds since 1970; 0 if none was applied.
     pub fn clock_ns(&self) -> i64 {
         self.store.state().clock.entries_ns()
     }
 
-    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest time
-    /// that was written recently.
+    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970; `None` if there are
+    /// none. This is about the newest time of recently written samples.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
         let state = self.store.state();
         let newest = |(_, partition): (&PartitionKey, &SharedPartition)| {
@@ -262,13 +261,13 @@ impl Engine {
         self.store.dictionary_bytes()
     }
 
-    /// Returns the approximate memory of samples in no chunk yet, in bytes.
+    /// Returns the approximate memory of samples that are in no chunk yet, in bytes.
     pub fn head_bytes(&self) -> usize {
         self.store.state().partitions.head_size().bytes
     }
 
-    /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring
-    /// up to it frees space.
+    /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring a
+    /// tier and class up to this time frees space.
     pub fn oldest_ends_ns(&self) -> BTreeMap<(Tier, u8), i64> {
         let mut oldest = BTreeMap::new();
         for key in self.store.state().partitions.existing() {
@@ -278,8 +277,8 @@ impl Engine {
         oldest
     }
 
-    /// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
-    /// comes first.
+    /// Returns the disk space of partitions by tier, class and time, ordered by end of the time, oldest first. For the
+    /// same end, the finest tier comes first.
     ///
     /// # Errors
     /// [`EngineError`]: the disk cannot be read.
@@ -296,7 +295,7 @@ impl Engine {
     }
 }
 
-/// Integrity.
+/// Methods that check the data and report damage.
 impl Engine {
     /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
     /// unpacking all files.
@@ -307,30 +306,31 @@ impl Engine {
         verify::verify(&self.store)
     }
 
-    /// All known damage, by tier and time.
+    /// Returns all known damage, by tier and time.
     pub fn damaged_windows(&self) -> Vec<DamagedWindow> {
         report::damaged_windows(&self.store)
     }
 
-    /// Counts of damage.
+    /// Returns the counts of known damage.
     pub fn damage_counts(&self) -> DamageCounts {
         report::damage_counts(&self.store)
     }
 
-    /// Returns whether table files with damaged blocks were found: they are repaired when the engine is opened again.
-    /// Until then nothing is compacted, because RocksDB refuses all writes after a compaction that read such a block.
+    /// Returns whether table files with damaged blocks were found. Such files are repaired when the engine is opened
+    /// again. Until then nothing is compacted, because RocksDB refuses all writes after a compaction that read such a
+    /// block.
     pub fn needs_repair(&self) -> bool {
         self.store.database().needs_repair()
     }
 
-    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on. Until
+    /// Returns whether there are table files with damaged blocks, including files whose repair failed at opening. Until
     /// they are repaired nothing is compacted, so dropped partitions still take disk space.
     pub fn has_damaged_files(&self) -> bool {
         self.store.database().has_damaged_files()
     }
 
-    /// Returns the error of the repair if it failed when the engine was opened. The state is served unrepaired, but
-    /// nothing is compacted, so it grows.
+    /// Returns the error of the repair at opening, if the repair failed. The state is then served unrepaired, and
+    /// nothing is compacted, so the state grows.
     pub fn repair_failure(&self) -> Option<&EngineError> {
         self.store.database().repair_failure()
     }

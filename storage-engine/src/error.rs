@@ -1,21 +1,21 @@
-//! Errors of the engine, and the reaction that they require from the replica.
+//! Errors of the engine, and the reaction that each requires from the replica.
 
 use proto::Tier;
 use proto::build_id::to_hex;
 
-/// Returns whether RocksDB read bytes that differ from those that it wrote.
+/// Returns whether RocksDB reports corruption: it read bytes that differ from the written ones.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
     error.kind() == rocksdb::ErrorKind::Corruption
 }
 
-/// An error of the state or of the disk. The replica must stop serving, except if [`EngineError::is_disk_full`] or
-/// [`EngineError::is_damage`].
+/// An error of the state or of the disk. The replica must stop serving unless [`EngineError::is_disk_full`] or
+/// [`EngineError::is_damage`] is true.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The state database failed; a write may or may not have happened.
     #[error("state database: {0}")]
     Database(#[from] rocksdb::Error),
-    /// The list of the state's files cannot be read or is incomplete.
+    /// The database's list of files cannot be read or is incomplete.
     #[error("state database: {0}")]
     Files(#[source] std::io::Error),
     /// A value differs from the one that was written.
@@ -24,9 +24,9 @@ pub enum EngineError {
     /// The definitions of a partition are damaged, so nothing that refers to them can be read.
     #[error("the definitions of a partition of tier {} that ends at {} are damaged", tier.name(), seconds(*end_ns))]
     Quarantined {
-        /// Tier of the partition.
+        /// Tier of the damaged partition.
         tier: Tier,
-        /// End of the partition, nanoseconds since 1970.
+        /// End of the damaged partition, in nanoseconds since 1970.
         end_ns: i64,
     },
     /// Another version of the engine wrote the state.
@@ -43,7 +43,7 @@ pub enum EngineError {
     /// pco could not encode the columns of events.
     #[error("encode columns of events: {0}")]
     Columns(#[source] pco::errors::PcoError),
-    /// An entry is not the next one: entries are applied in log order, each once.
+    /// An entry is not the next one in log order. Each entry must be applied once, in log order.
     #[error("entry {index} does not follow entry {applied}, the last applied one")]
     OutOfOrder {
         /// Index of the rejected entry.
@@ -54,7 +54,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Returns whether the disk is full. Nothing is lost, and writes succeed again once there is space.
+    /// Returns whether the disk is full. Nothing is lost then, and writes succeed again once there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
@@ -64,12 +64,12 @@ impl EngineError {
         }
     }
 
-    /// Returns whether a value passes its checksum but its content is invalid.
+    /// Returns whether the error is of a value that passes its checksum but has invalid content.
     pub(crate) fn is_content(&self) -> bool {
         matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
     }
 
-    /// Returns whether data on disk is damaged. Only the damaged values are lost.
+    /// Returns whether the error reports damaged data on disk. Only the damaged values are lost.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -86,7 +86,7 @@ pub enum StripError {
     /// The batch omits definitions that the shard does not have.
     #[error("the batch refers to definitions that it does not contain: send it with all of them")]
     Dangling,
-    /// The times of the batch are in too many partitions.
+    /// The samples of the batch are spread over too many partitions.
     #[error(
         "the batch covers {partitions} spans of six hours, and at most {partitions_max} are allowed: send it in parts"
     )]
@@ -102,13 +102,13 @@ pub enum StripError {
          values; make it an attribute of samples, or drop it"
     )]
     TooManySeries {
-        /// Number of series with those of the batch.
+        /// Number of series of the partition, including the new series of the batch.
         series: usize,
-        /// Maximum number of series, from `limits`.
+        /// Maximum number of series of a partition, from `limits`.
         series_max: usize,
-        /// Label with the most values.
+        /// Label with the most values in the partition.
         label: String,
-        /// Number of values of this label.
+        /// Number of values of this label in the partition.
         values: usize,
     },
     /// The definitions of the batch exceed the memory budget.
@@ -119,7 +119,7 @@ pub enum StripError {
     DictionaryFull {
         /// Current memory use of definitions, in bytes.
         bytes: usize,
-        /// The budget, in bytes.
+        /// Memory budget of definitions, in bytes.
         bytes_max: usize,
     },
     /// The engine failed.
@@ -193,42 +193,42 @@ pub enum SelectError {
          step or fewer groups"
     )]
     TooLarge {
-        /// Maximum number of cells, from `limits`.
+        /// Maximum number of cells of a response, from `limits`.
         cells_max: usize,
     },
     /// The labels of the response exceed the memory budget of one query.
     #[error("the labels of the response take more than {bytes_max} bytes: use a shorter range or fewer groups")]
     TooManyGroups {
-        /// Maximum size of the labels in bytes, from `limits`.
+        /// Maximum size of the labels of a response in bytes, from `limits`.
         bytes_max: usize,
     },
-    /// The range begins before the oldest samples with this label or attribute.
+    /// A tier dropped a label or attribute of the query, and the range begins before the oldest samples that have it.
     #[error(
         "tier {} does not keep {name:?}, and finer tiers begin at {}: use a range after that time, or remove {name:?} \
          from the query",
         tier.name(), seconds(*horizon_ns)
     )]
     DroppedName {
-        /// Tier of the remaining windows.
+        /// Tier of the windows that remain at the start of the range.
         tier: Tier,
-        /// Name of the label or attribute.
+        /// Name of the dropped label or attribute.
         name: String,
-        /// Time up to which finer windows were dropped, nanoseconds since 1970.
+        /// Time up to which windows with this name were dropped, in nanoseconds since 1970.
         horizon_ns: i64,
     },
-    /// The range begins before the kept points of a gauge.
+    /// The range begins before the oldest kept point of a gauge.
     #[error(
         "a gauge does not add up over time, and its kept points begin at {}: use a range after that time",
         seconds(*horizon_ns)
     )]
     GaugeSummed {
-        /// Time up to which points were dropped, nanoseconds since 1970.
+        /// Time up to which points of gauges were dropped, in nanoseconds since 1970.
         horizon_ns: i64,
     },
     /// The stacks of the response exceed the memory budget of one query.
     #[error("the stacks of the response have more than {nodes_max} frames: use a shorter range or fewer services")]
     TooManyNodes {
-        /// Maximum number of nodes, from `limits`.
+        /// Maximum number of stack tree nodes of a response, from `limits`.
         nodes_max: usize,
     },
     /// The client has disconnected.
@@ -240,7 +240,7 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    /// Returns whether data on disk is damaged, as in [`EngineError::is_damage`].
+    /// Returns whether the error reports damaged data on disk, as [`EngineError::is_damage`] does.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_damage())
@@ -259,7 +259,7 @@ impl From<Corruption> for SelectError {
     }
 }
 
-/// Seconds since 1970, the unit of times in queries.
+/// Converts nanoseconds to seconds since 1970, the unit of times in queries.
 fn seconds(time_ns: i64) -> i64 {
     time_ns.div_euclid(1_000_000_000)
 }

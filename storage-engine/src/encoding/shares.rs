@@ -10,9 +10,9 @@
 //! larger:     in `codes`: a symbol for each of the first nine minutes, see `codes`; then the low bits of each part
 //! ```
 //!
-//! In a small sum, each unit belongs to one minute. In order, these minutes are `m0 <= m1 <= ...`. The number of the division is
-//! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
-//! Lehmer, 1964.
+//! Each unit of a small sum belongs to one minute. In order, these minutes are `m0 <= m1 <= ...`. The number of the
+//! division is `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number
+//! system of Lehmer, 1964.
 //!
 //! A larger sum has n bits. The lowest n - 6 bits of each part are stored without a code. The bits above them, at most
 //! 63, are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the

@@ -1,4 +1,4 @@
-//! Recovery: completes the state that an open engine begins with.
+//! Recovery: completes the state of an engine after it was read from the database.
 
 use proto::Tier;
 
@@ -10,7 +10,7 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::integrity::quarantine::lost_keys::quarantine_lost;
 
-/// Quarantines values that were lost since the state was written, and loads the heads.
+/// Quarantines values that were lost or became unreadable since they were written, and loads the heads.
 pub(crate) fn recover(writing: &Writing<'_>) -> Result<(), EngineError> {
     quarantine_lost(writing)?;
     find_orphans(writing)?;
@@ -18,8 +18,8 @@ pub(crate) fn recover(writing: &Writing<'_>) -> Result<(), EngineError> {
     load_heads(writing)
 }
 
-/// Quarantines raw samples whose partition of minutes has no key, because the block with its definitions cannot
-/// be read.
+/// Quarantines raw samples whose partition of minutes has no key. Such a key is missing because the block with the
+/// partition's definitions cannot be read.
 fn find_orphans(store: &Store) -> Result<(), EngineError> {
     {
         let mut state = store.state_mut();
@@ -45,8 +45,8 @@ fn find_orphans(store: &Store) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Adds the raw partitions that have no key because all of their samples were deleted. They still exist, as on a
-/// replica that was not restarted: the outcome of a later deletion depends on their definitions.
+/// Adds the raw partitions that have no key because all of their samples were deleted. Replicas that were not restarted
+/// also have these partitions, and the outcome of a later deletion depends on the partitions' definitions.
 fn add_empty_raw(store: &Store) {
     let mut state = store.state_mut();
     let raw: Vec<PartitionKey> = {
@@ -57,7 +57,7 @@ fn add_empty_raw(store: &Store) {
     raw.into_iter().for_each(|key| state.partitions.add(key));
 }
 
-/// Loads the partitions that have samples in no chunk yet. They stay in memory.
+/// Loads the partitions that have samples in no chunk yet. These partitions stay in memory.
 fn load_heads(store: &Store) -> Result<(), EngineError> {
     let raw: Vec<PartitionKey> = {
         let state = store.state();

@@ -1,4 +1,4 @@
-//! State of an engine in memory. Each part keeps its own invariants; those between parts are kept here and in
+//! State of an engine in memory. Each part keeps its own invariants. Invariants between parts are kept here and in
 //! `integrity::quarantine::mark`.
 
 pub(crate) mod clock;
@@ -37,18 +37,18 @@ pub(crate) struct State {
     pub(crate) damage: Damage,
 }
 
-/// Location of a partition whose definitions can be read.
+/// Location of a partition with readable definitions.
 pub(crate) enum Found {
-    /// In memory.
+    /// The partition is in memory.
     Loaded(SharedPartition),
-    /// Only in the database.
+    /// The partition is only in the database.
     Stored,
-    /// Nowhere.
+    /// The partition does not exist.
     Missing,
 }
 
 impl State {
-    /// Reads the state that the database holds. Partitions are not loaded yet.
+    /// Reads the state from the database. No partition is loaded yet.
     pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
         Ok(Self {
             applied: database::read_position(snapshot)?,
@@ -66,7 +66,7 @@ impl State {
     /// Finds a partition of minutes, hours or days.
     ///
     /// # Errors
-    /// [`EngineError::Quarantined`]: its definitions are damaged.
+    /// [`EngineError::Quarantined`]: the definitions of the partition are damaged.
     pub(crate) fn find(&self, key: PartitionKey) -> Result<Found, EngineError> {
         if let Some(partition) = self.partitions.loaded(&key) {
             return Ok(Found::Loaded(Arc::clone(partition)));
@@ -85,18 +85,18 @@ impl State {
         self.applied.as_ref()
     }
 
-    /// Returns the membership of the log.
+    /// Returns the membership of the Raft group, as last stored.
     pub(crate) fn membership(&self) -> Option<&Bytes> {
         self.membership.as_ref()
     }
 
-    /// Records that the entry at a position was applied, which was proposed at a time.
+    /// Records that the entry at a position was applied. `now_ns` is the time at which the entry was proposed.
     pub(crate) fn apply(&mut self, position: Position, now_ns: i64) {
         self.applied = Some(position);
         self.clock.apply(now_ns);
     }
 
-    /// Records that the entry at a position holds no command. Keeps its membership, if any.
+    /// Records that the entry at a position was skipped. Stores the membership that the entry holds, if any.
     pub(crate) fn skip(&mut self, position: Position, membership: Option<Bytes>) {
         self.applied = Some(position);
         if membership.is_some() {

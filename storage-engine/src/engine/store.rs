@@ -22,18 +22,18 @@ use crate::memory::stored_partition::StoredPartition;
 /// Database and state of a shard.
 ///
 /// Locks are taken in this order:
-/// 1. [`WriteLock`](write_lock::WriteLock): it is no part of the store. A function that has only a store cannot take
-///    it, and a function that writes to the database takes its guard, [`Writing`](write_lock::Writing).
-/// 2. `loading`: only [`Store::partition`] takes it.
+/// 1. [`WriteLock`](write_lock::WriteLock), which is not part of the store. A function that has only a store cannot
+///    take it, and a function that writes to the database takes its guard, [`Writing`](write_lock::Writing).
+/// 2. `loading`, which only [`Store::partition`] takes.
 /// 3. The state.
-/// 4. A tenant's dictionary, then partitions in the order of their keys. The state hands them out.
+/// 4. A tenant's dictionary, then partitions in the order of their keys. The state hands out both.
 pub(crate) struct Store {
     config: Config,
     database: StateDatabase,
     state: RwLock<State>,
-    /// Memory of the definitions.
+    /// Total memory of the definitions in the state. It is read without the state's lock.
     definitions: MemoryTotal,
-    /// Held while a partition is read into memory, so that concurrent readers read it once.
+    /// Lock that is held while a partition is read into memory, so that concurrent readers read it once.
     loading: Mutex<()>,
 }
 
@@ -64,12 +64,12 @@ impl Store {
         self.state.write()
     }
 
-    /// Returns the approximate memory of dictionaries and series, in bytes. Takes no lock.
+    /// Returns the approximate memory of dictionaries and series, in bytes, without taking a lock.
     pub(crate) fn dictionary_bytes(&self) -> usize {
         self.definitions.bytes()
     }
 
-    /// Returns an existing partition of minutes, hours or days. Reads it from the database if it is not in memory.
+    /// Returns a partition of minutes, hours or days, if it exists. Reads it from the database if it is not in memory.
     pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<SharedPartition>, EngineError> {
         if let Some(partition) = self.state.read().partitions.loaded(&key) {
             return Ok(Some(Arc::clone(partition)));
@@ -112,8 +112,8 @@ impl Store {
         }
     }
 
-    /// Returns an existing partition of minutes, hours or days for a caller that needs no dictionary. If it is not in
-    /// memory, it is read without its dictionary, which is most of it, and not kept.
+    /// Returns a partition of minutes, hours or days, if it exists, for a caller that needs no dictionary. A partition
+    /// that is not in memory is read without its dictionary, which is most of its bytes, and is not kept.
     pub(crate) fn outline(
         &self,
         key: PartitionKey,
@@ -143,7 +143,7 @@ impl Store {
         self.state.write().partitions.dictionary(tenant)
     }
 
-    /// Returns the name of a tenant's number.
+    /// Returns the name of the tenant with a number.
     pub(crate) fn tenant_name(&self, number: u32) -> TenantId {
         self.state.read().tenants.name(number).cloned().unwrap_or_else(TenantId::default_tenant)
     }

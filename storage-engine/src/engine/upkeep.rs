@@ -1,6 +1,6 @@
 //! Upkeep: writes, seals, sums and compacts applied samples.
 //!
-//! It changes no response.
+//! Upkeep changes no response.
 
 pub(crate) mod compact;
 pub(crate) mod flush;

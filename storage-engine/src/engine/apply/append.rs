@@ -19,25 +19,25 @@ use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, TenantDictionary};
 use crate::{Outcome, Position, TimeResolution};
 
-/// Key of a partition, the partition if it exists, and the parts of a batch for it.
+/// Partition that a batch has samples for: its key, the partition if it exists, and the batch's samples for it.
 struct Destination<'a> {
     key: PartitionKey,
     partition: Option<SharedPartition>,
     parts: Vec<Part<'a>>,
 }
 
-/// Samples of a batch in the numbers of one partition.
+/// Samples of a batch, with the numbers that one partition gives to series, pairs and attribute sets.
 struct Imported {
     key: PartitionKey,
     partition: SharedPartition,
-    /// Samples by series.
+    /// Samples by number of the series.
     samples: Vec<(u32, Samples)>,
-    /// Windows of chunks that samples without definitions were of.
+    /// Windows of chunks in which samples were skipped because their definitions are damaged.
     skipped: BTreeSet<u32>,
 }
 
 impl Imported {
-    /// Adds the samples to the head, and quarantines the windows of skipped ones.
+    /// Adds the samples to the head, and quarantines the windows of skipped samples.
     fn add_to(self, state: &mut State) {
         for window in self.skipped {
             let area = Area::of_windows(window, window);
@@ -102,8 +102,8 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
     Ok(outcome)
 }
 
-/// Adds the definitions of a batch to a partition. Returns the samples in the partition's numbers. `is_complete`:
-/// false if to skip samples whose series or stack is not defined.
+/// Adds the definitions of a batch to a partition. Returns the samples with the partition's numbers. If `is_complete`
+/// is false, samples whose series or stack is not defined are skipped.
 fn import(
     engine: &Engine,
     batch: &Batch,
@@ -124,7 +124,7 @@ fn import(
     Imported { key, partition, samples, skipped }
 }
 
-/// Returns an existing partition. Replaces it first if its definitions are damaged.
+/// Returns a partition, if it exists. Replaces it first if its definitions are damaged.
 pub(crate) fn partition_or_replacement(
     engine: &Engine,
     key: PartitionKey,
@@ -147,7 +147,8 @@ fn is_known(engine: &Engine, id: BatchId, partitions: &[PartitionKey]) -> Result
     Ok(is_unwritten || engine.store.database().holds_batch(id, partitions)?)
 }
 
-/// Returns the partition and adds it to the state, so that a rebuild of the tenant dictionary includes it.
+/// Returns the partition, creating it if it is missing. Adds it to the state before the definitions, so that a rebuild
+/// of the tenant dictionary includes it.
 fn existing_or_new(
     engine: &Engine,
     key: PartitionKey,
@@ -164,7 +165,7 @@ fn existing_or_new(
     state.partitions.keep(Partition::new(key, generation))
 }
 
-/// Returns the known nodes of a batch's stacks, and the partitions that do not have definitions that the batch omits.
+/// Returns the known nodes of a batch's stacks, and the partitions that miss a definition which the batch omits.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],
@@ -180,26 +181,26 @@ fn known_nodes(
     (nodes, incomplete)
 }
 
-/// Import of a batch into one partition, with the numbers of its definitions there.
+/// Import of a batch into one partition, with the partition's numbers of the batch's definitions.
 struct Import<'a> {
     batch: &'a Batch,
     resolution: TimeResolution,
     importer: Importer<'a>,
-    /// Node in the tenant dictionary of each stack of the batch, if it is known.
+    /// For each stack of the batch, its node in the tenant dictionary; `None` if the stack is not known.
     stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
-    /// True if samples are skipped whose series or stack is not defined.
+    /// True if samples are skipped when their series or stack is not defined.
     skips_undefined: bool,
-    /// Windows of chunks of the skipped samples.
+    /// Windows of chunks in which samples were skipped.
     skipped: BTreeSet<u32>,
 }
 
-/// Marks a number that is not known yet.
+/// Stands for a number of the partition that is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Import<'a> {
-    /// Creates an import. `stacks`: the known nodes of the batch's stacks.
+    /// Creates an import. `stacks` holds the known nodes of the batch's stacks.
     fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution, skips_undefined: bool) -> Self {
         let dictionary = &batch.dictionary;
         Self {
@@ -215,7 +216,7 @@ impl<'a> Import<'a> {
     }
 
     /// Adds the definitions of a part to the partition. Returns the number of the series, and the samples with the
-    /// partition's numbers. Returns `None` if undefined samples are skipped and the series is not defined.
+    /// partition's numbers. Returns `None` if the series is not defined and undefined samples are skipped.
     fn part(&mut self, to: &mut Partition, shared: &mut TenantDictionary, part: &Part<'_>) -> Option<(u32, Samples)> {
         let series = part.series;
         if self.skips_undefined && series.labels.is_none() && !to.series.contains_key(&series.fingerprint) {
@@ -245,7 +246,7 @@ impl<'a> Import<'a> {
         self.skipped.insert(Tier::Raw.window_of(self.resolution.round(time_ns)));
     }
 
-    /// Returns whether both stacks of a pair are known, here or in the batch.
+    /// Returns whether both stacks of a pair are defined: known in the tenant dictionary, or defined by the batch.
     fn defines(&self, pair: u32) -> bool {
         let dictionary = &self.batch.dictionary;
         let StackPair { user, kernel } = dictionary.pairs[pair as usize];

@@ -1,12 +1,12 @@
-//! Deletes samples by selector and time, when the entry is applied.
+//! Deletes samples by selector and time when a deletion entry is applied.
 //!
-//! Raw samples are deleted exactly. If they were dropped before, coarser windows that overlap the time are deleted
-//! entirely, so that no data of a deletion remains. Windows with deleted samples are stale until they are summed up
-//! again. Series are selected by their labels. If a tier dropped a label that decides whether a series matches, nothing
-//! is deleted, and the outcome gives the reason.
+//! Raw samples are deleted exactly. Where raw samples were dropped before, coarser windows that overlap the time are
+//! deleted entirely, so that no data of a deletion remains. Windows with deleted samples are stale until they are
+//! summed up again. Series are selected by their labels. If a tier dropped a label that decides whether a series
+//! matches, nothing is deleted, and the outcome gives the reason.
 //!
-//! The deletion is written in pieces of bounded size, and the position is written last. A piece holds whole windows
-//! and their stale marks. An interrupted deletion is applied again, with the same result.
+//! The deletion is written in pieces of bounded size, and the log position is written last. A piece holds whole windows
+//! and their stale marks. After an interruption, the deletion is applied again, with the same result.
 
 use proto::entry::Deletion;
 use proto::{Samples, Tier, Window};
@@ -33,7 +33,7 @@ use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_val
 use crate::memory::matcher::ReadyMatcher;
 use crate::{Outcome, Position};
 
-/// Size of a piece, in bytes.
+/// Size, in bytes, at which a piece of a deletion is written.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Progress of a deletion, and the piece to write next.
@@ -41,14 +41,14 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct Changes {
     pub(crate) batch: WriteBatch,
     pub(crate) stale: Vec<StaleKey>,
-    /// Values that are deleted entirely, together with their damage: partition, series and window.
+    /// Partition, series and window of values that are deleted entirely. Their records of damage are deleted, too.
     gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
     windows: u64,
     scratch: Scratch,
 }
 
-/// Checks whether a deletion can be proposed: it has matchers, and they are valid.
+/// Checks that a deletion can be proposed: it must have matchers, and they must be valid.
 ///
 /// # Errors
 /// [`SelectError::BadRegex`], [`SelectError::TooManyRegexes`], [`SelectError::SelectsEverything`].
@@ -108,7 +108,7 @@ fn pass(store: &Store, position: Position, now_ns: i64, outcome: Outcome) -> Out
     outcome
 }
 
-/// Writes the current piece.
+/// Writes the current piece of a deletion.
 fn write_piece(writing: &Writing<'_>, changes: &mut Changes) -> Result<(), EngineError> {
     let mut batch = std::mem::take(&mut changes.batch);
     changes.stale.iter().for_each(|stale| database::put(&mut batch, &stale.bytes(), &[]));
@@ -129,9 +129,9 @@ fn write_if_large(writing: &Writing<'_>, changes: &mut Changes) -> Result<(), En
     if changes.batch.size_in_bytes() >= PIECE_BYTES { write_piece(writing, changes) } else { Ok(()) }
 }
 
-/// Seals and rolls up everything on which the verdict depends, so that the verdict follows from the log alone. A
-/// partition of hours or days gets its series and its dropped names when windows are rolled up, and replicas do that at
-/// different times.
+/// Seals and rolls up all windows on which the outcome of a deletion depends, so that the outcome follows from the log
+/// alone. Otherwise replicas could differ: a partition of hours or days gets its series and dropped names at rollup,
+/// and each replica rolls up at its own time.
 fn complete_coarser(writing: &Writing<'_>, deletion: &Deletion) -> Result<(), EngineError> {
     let Window { start_ns, end_ns } = deletion.window;
     let complete_ns = {
@@ -148,7 +148,7 @@ fn complete_coarser(writing: &Writing<'_>, deletion: &Deletion) -> Result<(), En
     roll_up(writing, complete_ns)
 }
 
-/// Walks the values of a series in a section whose windows overlap a time.
+/// Walks the values of a series in a section, limited to the windows that overlap a time.
 fn stored<'a>(snapshot: &'a Snapshot<'_>, selected: Selected, section: Section, time: Window) -> Walk<'a> {
     let Selected { key, series, .. } = selected;
     let values = values_of(key.tier);
@@ -207,7 +207,8 @@ fn delete_raw(
     write_if_large(writing, changes)
 }
 
-/// Deletes part of a window at an edge of the time, and rebuilds its minutes. A damaged chunk is deleted.
+/// Deletes a part of a window on the edge of the deleted time, and rebuilds the window's minutes. Damaged chunks of the
+/// window are deleted.
 fn delete_in_window(
     writing: &Writing<'_>,
     Selected { key: raw, series, is_gauge }: Selected,
@@ -261,7 +262,7 @@ fn delete_in_window(
     Ok(())
 }
 
-/// Deletes windows of a coarser tier that overlap the time, if the finer tier was dropped.
+/// Deletes windows of a coarser tier that overlap the deleted time, where the finer tier was dropped.
 fn delete_windows(
     writing: &Writing<'_>,
     selected: Selected,
@@ -320,19 +321,20 @@ fn delete_windows(
     Ok(())
 }
 
-/// Returns the tier that numbers the values of a tier: minutes are stored by the window of their chunk.
+/// Returns the tier whose windows number the values of `tier`. Values of minutes are numbered by the window of their
+/// chunk.
 fn values_of(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
-/// Returns the window number in a key that holds series and window.
+/// Returns the window number of a key that holds a series and a window.
 fn window_of(key: &[u8]) -> Result<u32, Corruption> {
     let numbers = PartitionKey::section_of(key).and_then(|(_, rest)| two_numbers(rest));
     let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
     numbers.map(|(_, window, _)| window).ok_or_else(wrong)
 }
 
-/// Returns the stale key of the hour of a chunk's window.
+/// Returns the stale key of the hour that contains a chunk's window.
 pub(crate) fn hour_of(raw: PartitionKey, series: u32, window: u32) -> StaleKey {
     stale_key(raw, Tier::Hour, window / Tier::Raw.windows_in(Tier::Hour), series)
 }

@@ -1,7 +1,7 @@
-//! Drops expired partitions. The coarser tiers are summed up first.
+//! Drops expired partitions, after the coarser tiers were summed up from them.
 //!
-//! Keys are deleted by range, and their space is freed by the next compaction of that range (`space`). Files are not
-//! deleted at once, because a running query may still need them.
+//! Keys are deleted by range. The next compaction of that range (`space`) frees the disk space. Files are not deleted
+//! at once, because a running query may still need them.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::replace::delete_quarantined;
 use crate::{Outcome, Position};
 
-/// Drops the partitions of one tier and class that end at or before a time. The same write holds everything in
-/// memory, so that no dropped data can return.
+/// Drops the partitions of one tier and class that end at or before a time. The same write also holds everything that
+/// was only in memory, so that no dropped data can return.
 pub(crate) fn expire(
     writing: &Writing<'_>,
     position: Position,
@@ -72,7 +72,7 @@ pub(crate) fn expire(
     Ok(Outcome::Applied)
 }
 
-/// Returns whether the finer windows of a stale window were dropped.
+/// Returns whether the finer windows that a stale window would be summed from were dropped.
 fn is_without_source(key: &StaleKey, expired: &[PartitionKey]) -> bool {
     let Some(finer) = Tier::from_number(key.tier.number().saturating_sub(1)) else { return false };
     // Windows of minutes are numbered as those of chunks.

@@ -9,17 +9,17 @@ use crate::error::EngineError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
 
-/// Series to delete from.
+/// A series of one partition to delete samples from.
 #[derive(Clone, Copy)]
 pub(crate) struct Selected {
-    /// Partition that is deleted from.
+    /// Partition of the series.
     pub(crate) key: PartitionKey,
     pub(crate) series: u32,
     pub(crate) is_gauge: bool,
 }
 
-/// Returns the partitions to delete from: raw samples, and coarser tiers if the finer one was dropped. Other
-/// windows are summed up again.
+/// Returns the partitions to delete from: those of raw samples, and those of coarser tiers where the finer tier was
+/// dropped. Windows of all other partitions are summed up again.
 pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<PartitionKey> {
     let state = store.state();
     let tenant = state.tenants.number(&deletion.tenant);
@@ -32,8 +32,8 @@ pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<Partition
     state.partitions.existing().iter().filter(is_touched).copied().collect()
 }
 
-/// Returns the matching series, or as the inner error the index of the first undecided matcher. A matcher is
-/// undecided if the tier dropped its label, or if samples have it as an attribute.
+/// Returns the matching series. The inner error is the index of the first undecided matcher: the tier dropped its
+/// label, or samples have the label as an attribute.
 pub(crate) fn selected_in(
     store: &Store,
     key: PartitionKey,

@@ -9,7 +9,7 @@ use crate::database::key::PartitionKey;
 /// Samples of one series for one partition.
 pub(crate) struct Part<'a> {
     pub(crate) series: &'a SeriesSamples,
-    /// Indexes of the samples; `None` if all belong to the partition, as in nearly every batch.
+    /// Indexes of the samples that belong to the partition; `None` if all do, as in nearly every batch.
     rows: Option<Vec<usize>>,
 }
 
@@ -28,8 +28,8 @@ impl Part<'_> {
     }
 }
 
-/// Returns the parts of a batch by partition of minutes, whose heads get the samples. Series without samples have no
-/// part.
+/// Returns the parts of a batch by partition of minutes, because the heads of those partitions get the samples. Series
+/// without samples have no part.
 pub(crate) fn parts(tenant: u32, batch: &Batch) -> BTreeMap<PartitionKey, Vec<Part<'_>>> {
     let key = |time_ns| PartitionKey::of(Tier::Minute, batch.retention_class, tenant, time_ns);
     let mut out: BTreeMap<PartitionKey, Vec<Part<'_>>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Removal of definitions from a batch that the shard already has.
+//! Removes definitions that the shard already has from a batch.
 
 use proto::{Batch, Stripped, limits};
 
@@ -10,8 +10,8 @@ use crate::error::StripError;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
-/// Returns what is needed to restore the batch, or `None` if it is still complete.
+/// Removes from the batch the definitions that the shard already has, so that only new ones are proposed. Returns the
+/// data that restores the batch, or `None` if the batch is still complete.
 pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
     let tenant = engine.store.state().tenants.number(&batch.tenant);
     let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
@@ -45,8 +45,8 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     Ok(left_out)
 }
 
-/// Removes definitions from the batch that all partitions of its samples have. Returns `None` if a definition that was
-/// removed before is missing in a partition.
+/// Removes definitions that every partition of the batch's samples has. Returns `None` if the batch omits a definition
+/// that one of these partitions misses.
 fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
@@ -68,14 +68,14 @@ fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &Tena
     (!dangles).then(|| batch.strip(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
 }
 
-/// Returns whether a stripped batch defines only entries that are in memory already.
+/// Returns whether all definitions of a stripped batch are in memory already.
 fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
         && shared.dictionary.has_attributes_of(&stripped.dictionary)
 }
 
-/// Checks the number of series in one partition: each costs memory in every query.
+/// Checks the number of series in one partition, because each series costs memory in every query.
 fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
     let series = partition.series.len() + new;
     let series_max = limits::PARTITION_SERIES_MAX;

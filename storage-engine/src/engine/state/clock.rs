@@ -1,6 +1,6 @@
-//! Clock of a shard: the times that entries and the node gave it. The shard itself reads no clock.
+//! Clock of a shard: the times that entries and the node passed to the shard. The shard itself reads no clock.
 
-/// Times given to a shard, in nanoseconds since 1970. They never go back.
+/// Latest times that were passed to a shard, in nanoseconds since 1970. Neither goes back.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     entries_ns: i64,
@@ -13,22 +13,22 @@ impl Clock {
         Self { entries_ns, passed_ns: 0 }
     }
 
-    /// Returns the largest `proposed_at_ns` of the applied entries: the only clock for applying entries.
+    /// Returns the largest `proposed_at_ns` of the applied entries. Applying entries depends on no other clock.
     pub(crate) fn entries_ns(&self) -> i64 {
         self.entries_ns
     }
 
-    /// Returns the clock for sealing and rolling up, which change no response.
+    /// Returns the clock for sealing and rolling up. These change no response, so replicas may use different times.
     pub(crate) fn sealing_ns(&self) -> i64 {
         self.entries_ns.max(self.passed_ns)
     }
 
-    /// Advances the clock for applying entries.
+    /// Advances the clock for applying entries to at least this time.
     pub(crate) fn apply(&mut self, now_ns: i64) {
         self.entries_ns = self.entries_ns.max(now_ns);
     }
 
-    /// Advances the clock for sealing.
+    /// Advances the clock for sealing to at least this time.
     pub(crate) fn pass(&mut self, now_ns: i64) {
         self.passed_ns = self.passed_ns.max(now_ns);
     }

@@ -1,4 +1,4 @@
-//! Partitions of a shard: those that exist, those in memory, and the tenants' dictionaries that they share.
+//! Partitions of a shard: the existing ones, those in memory, and the tenants' dictionaries that partitions share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -13,19 +13,20 @@ use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Most partitions without new samples that are kept in memory for queries. Beyond it, a quarter is evicted at once, so
-/// that a query of many partitions does not evict for each of them.
+/// Maximum number of partitions without new samples that are kept in memory for queries. Beyond it, a quarter of them
+/// is evicted at once, so that a query of many partitions does not evict one partition at a time.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// Partition in memory, shared with the queries that read it.
 pub(crate) type SharedPartition = Arc<RwLock<Partition>>;
 
-/// Tenant's dictionary, shared by the tenant's partitions in memory.
+/// Dictionary of a tenant, shared by the tenant's partitions in memory.
 pub(crate) type SharedDictionary = Arc<RwLock<TenantDictionary>>;
 
 /// Partitions of a shard.
 ///
-/// Lock order: the state, a tenant's dictionary, then partitions in the order of their keys, so finer tiers first.
+/// Lock order: the state, a tenant's dictionary, then partitions in the order of their keys, which puts finer tiers
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
     /// All existing partitions, in memory or not.
@@ -33,21 +34,21 @@ pub(crate) struct Partitions {
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     loaded: BTreeMap<PartitionKey, SharedPartition>,
     dictionaries: BTreeMap<u32, SharedDictionary>,
-    /// Last generation of any dictionary.
+    /// Generation of the dictionary that was created last.
     generations: u64,
     /// Size of the heads of all partitions in memory.
     head: HeadSize,
-    /// Number of times that partitions were dropped. If it changed during a read, the data may belong to a dropped
-    /// partition.
+    /// Number of times that partitions were dropped. If the number changes during a read, the data that was read may
+    /// belong to a dropped partition.
     drops: u64,
-    /// Memory of tenants' dictionaries and partitions, including those that only a query still holds.
+    /// Memory of tenants' dictionaries and partitions, including evicted ones that a running query still holds.
     definitions: MemoryTotal,
-    /// Tenants whose dictionary may hold entries that no partition in memory needs.
+    /// Tenants whose dictionary may hold entries that no partition in memory needs any more.
     outgrown: BTreeSet<u32>,
 }
 
 impl Partitions {
-    /// Creates partitions that are only in the database.
+    /// Creates the partitions of a state that was just read: all are in the database, and none is in memory.
     pub(crate) fn stored(existing: BTreeSet<PartitionKey>) -> Self {
         // Generations of an earlier process are invalid in this one.
         let generations = RandomState::new().build_hasher().finish() / 2;
@@ -80,7 +81,7 @@ impl Partitions {
         self.drops
     }
 
-    /// Makes reads of partitions invalid that began before.
+    /// Makes reads of partitions that began before this call invalid.
     pub(crate) fn count_drop(&mut self) {
         self.drops += 1;
     }
@@ -95,7 +96,7 @@ impl Partitions {
         self.loaded.iter()
     }
 
-    /// Returns the size of all heads.
+    /// Returns the total size of all heads.
     pub(crate) fn head_size(&self) -> HeadSize {
         self.head
     }
@@ -120,7 +121,7 @@ impl Partitions {
         self.dictionaries.get(&tenant)
     }
 
-    /// Returns a tenant's dictionary.
+    /// Returns a tenant's dictionary. Creates it if it is not in memory.
     pub(crate) fn dictionary(&mut self, tenant: u32) -> SharedDictionary {
         let Self { dictionaries, generations, definitions, .. } = self;
         let shared = dictionaries.entry(tenant).or_insert_with(|| {
@@ -137,7 +138,8 @@ impl Partitions {
         &self.definitions
     }
 
-    /// Keeps a partition in memory, unless there is already one with this key. Returns the kept one.
+    /// Keeps a partition in memory, unless a partition with this key is there already. Returns the one that is in
+    /// memory then.
     pub(crate) fn keep(&mut self, mut partition: Partition) -> SharedPartition {
         let Self { loaded, definitions, head, .. } = self;
         let kept = loaded.entry(partition.key).or_insert_with(|| {
@@ -156,9 +158,9 @@ impl Partitions {
         }
     }
 
-    /// Evicts unused partitions until the others fit, those with the oldest times first: new samples and most queries
-    /// use the newest. A partition that a query uses stays, because new samples would go to a second copy that the
-    /// query does not see.
+    /// Evicts unused partitions until the memory fits, those with the oldest times first, because new samples and most
+    /// queries use the newest. A partition that a query uses stays, because new samples would go to a second copy that
+    /// the query does not see.
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |partitions: &Self| partitions.definitions.bytes() > bytes_max;
         if is_over(self) {
@@ -193,9 +195,9 @@ impl Partitions {
         self.renew_dictionaries(is_over);
     }
 
-    /// Rebuilds tenants' dictionaries from the entries that partitions in memory need. `all`: every tenant dictionary
-    /// with unneeded entries. Otherwise, only those that doubled in size or that no partition needs. Takes long, and
-    /// blocks all other threads.
+    /// Rebuilds tenants' dictionaries from the entries that partitions in memory need. If `all`, rebuilds every
+    /// dictionary with unneeded entries; otherwise only dictionaries that doubled in size or that no partition needs.
+    /// Takes long, and blocks all other threads.
     fn renew_dictionaries(&mut self, all: bool) {
         let mut kept = BTreeSet::new();
         for tenant in std::mem::take(&mut self.outgrown) {
@@ -223,7 +225,7 @@ mod tests {
 
     const TENANT: u32 = 0;
 
-    /// Adds a written partition of minutes, `number` partitions after the first, with a series that no other one has.
+    /// Adds a written partition of minutes, `number` partitions after the first. Its series is in no other partition.
     fn partition(partitions: &mut Partitions, number: u32, label_bytes: usize) {
         let shared = partitions.dictionary(TENANT);
         let mut shared = shared.write();

@@ -1,4 +1,4 @@
-//! Stale windows: those that are not, or not yet, the sum of their finer windows.
+//! Stale windows: windows whose value is not, or not yet, the sum of their finer windows.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use proto::Tier;
 
 use crate::database::key::StaleKey;
 
-/// Windows that are not the sum of their finer windows.
+/// Set of stale windows.
 #[derive(Debug, Default)]
 pub(crate) struct StaleWindows(BTreeSet<StaleKey>);
 
 impl StaleWindows {
-    /// Creates the stale windows that the database holds.
+    /// Creates the set from the stale windows in the database.
     pub(crate) fn stored(windows: BTreeSet<StaleKey>) -> Self {
         Self(windows)
     }
@@ -20,12 +20,12 @@ impl StaleWindows {
         self.0.contains(key)
     }
 
-    /// Returns all stale windows, ascending: finer tiers first.
+    /// Returns all stale windows, ascending by key, so finer tiers come first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StaleKey> {
         self.0.iter()
     }
 
-    /// Adds a window. Returns whether it was not stale before.
+    /// Adds a window. Returns true if it was not stale before.
     pub(crate) fn insert(&mut self, key: StaleKey) -> bool {
         self.0.insert(key)
     }
@@ -46,7 +46,7 @@ impl StaleWindows {
         self.0.retain(is_kept);
     }
 
-    /// Returns whether a window of hours or days that ends at or before a time must be summed up.
+    /// Returns whether any stale window of hours or days ends at or before a time, so that it must be summed up.
     pub(crate) fn is_due(&self, before_ns: i64) -> bool {
         [Tier::Hour, Tier::Day].into_iter().any(|tier| {
             let mut from = StaleKey { tier, class: 0, window: 0, tenant: 0, series: 0 };
@@ -61,13 +61,13 @@ impl StaleWindows {
         })
     }
 
-    /// Returns the windows of a tier that end at or before a time.
+    /// Returns the stale windows of a tier that end at or before a time.
     pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> impl Iterator<Item = &StaleKey> {
         self.0.iter().filter(move |key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns)
     }
 
-    /// Returns the stale windows of a tenant, each once. Seeks from window to window, because each may be stale for a
-    /// large number of series.
+    /// Returns the numbers of a tenant's stale windows, each once. Seeks from window to window, because a window may be
+    /// stale for a large number of series.
     pub(crate) fn windows_of(&self, tier: Tier, class: u8, tenant: u32) -> BTreeSet<u32> {
         let mut windows = BTreeSet::new();
         let mut from = StaleKey { tier, class, window: 0, tenant, series: 0 };

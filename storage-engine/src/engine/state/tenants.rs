@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto::TenantId;
 
-/// Tenants, numbered in the order of their first samples.
+/// Names and numbers of tenants. Numbers follow the order of the tenants' first samples.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     numbers: BTreeMap<TenantId, u32>,
@@ -13,7 +13,7 @@ pub(crate) struct Tenants {
 }
 
 impl Tenants {
-    /// Creates the tenants that the database holds.
+    /// Creates the tenants that are in the database.
     pub(crate) fn stored(numbers: BTreeMap<TenantId, u32>) -> Self {
         Self { numbers, unwritten: BTreeMap::new() }
     }
@@ -28,12 +28,12 @@ impl Tenants {
         self.number(name).unwrap_or_else(|| u32::try_from(self.numbers.len()).unwrap_or(u32::MAX))
     }
 
-    /// Returns the name of a number.
+    /// Returns the name of the tenant with a number.
     pub(crate) fn name(&self, number: u32) -> Option<&TenantId> {
         self.numbers.iter().find(|(_, of)| **of == number).map(|(name, _)| name)
     }
 
-    /// Returns all numbers.
+    /// Returns the numbers of all tenants.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         self.numbers.values().copied().collect()
     }

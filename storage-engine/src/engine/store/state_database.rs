@@ -1,4 +1,5 @@
-//! The state database of a shard: reads, and whether its files are damaged. Writes need the guard of the write lock.
+//! The state database of a shard: reads its values, and tracks damage of its files. Writes need the guard of the write
+//! lock.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,17 +16,17 @@ use crate::integrity::quarantine::damaged_files::DamagedFiles;
 use crate::integrity::quarantine::repair;
 use crate::memory::batch_ids;
 
-/// State database that is open.
+/// An open state database.
 pub(crate) struct StateDatabase {
     database: DB,
     directory: PathBuf,
-    /// Nothing is compacted while there are some, because RocksDB refuses all writes after a compaction that read a
-    /// damaged block.
+    /// Damaged table files. While there are any, nothing is compacted, because RocksDB refuses all writes after a
+    /// compaction that read a damaged block.
     damaged_files: DamagedFiles,
 }
 
 impl StateDatabase {
-    /// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged
+    /// Opens the database. Before, repairs the table files that are listed as damaged or that RocksDB finds damaged
     /// now.
     pub(crate) fn open(config: &Config) -> Result<Self, EngineError> {
         loop {
@@ -49,12 +50,12 @@ impl StateDatabase {
         }
     }
 
-    /// Returns the database as of now.
+    /// Returns the database as of this moment.
     pub(crate) fn snapshot(&self) -> Snapshot<'_> {
         self.database.snapshot()
     }
 
-    /// Returns a value as of now.
+    /// Returns the current value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>, rocksdb::Error> {
         self.database.get_pinned(key)
     }
@@ -80,7 +81,7 @@ impl StateDatabase {
         Ok(Checkpoint::new(&self.database)?.create_checkpoint(directory)?)
     }
 
-    /// Compacts a key range, unless there are damaged files.
+    /// Compacts a key range, unless there are damaged table files.
     pub(crate) fn compact(&self, Range { start, end }: Range<Vec<u8>>) {
         if !self.has_damaged_files() {
             let mut options = CompactOptions::default();
@@ -89,7 +90,7 @@ impl StateDatabase {
         }
     }
 
-    /// Compacts everything into files of one level, unless there are damaged files.
+    /// Compacts everything into files of one level, unless there are damaged table files.
     pub(crate) fn compact_all(&self) {
         if !self.has_damaged_files() {
             let mut options = CompactOptions::default();
@@ -109,17 +110,17 @@ impl StateDatabase {
         self.damaged_files.needs_repair()
     }
 
-    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on.
+    /// Returns whether there are table files with damaged blocks, including files whose repair failed at opening.
     pub(crate) fn has_damaged_files(&self) -> bool {
         self.repair_failure().is_some() || self.needs_repair()
     }
 
-    /// Returns the error of the repair if it failed when the database was opened.
+    /// Returns the error of the repair at opening, if the repair failed.
     pub(crate) fn repair_failure(&self) -> Option<&EngineError> {
         self.damaged_files.repair_failure()
     }
 
-    /// Lists the table file that an error of RocksDB names for repair, if the error is of damage.
+    /// Lists for repair the table file that an error of RocksDB names, if the error reports damage.
     pub(crate) fn note_error(&self, error: &EngineError) {
         if let EngineError::Database(error) = error
             && is_corruption(error)
@@ -128,7 +129,7 @@ impl StateDatabase {
         }
     }
 
-    /// Lists the table file that a description of damage names for repair.
+    /// Lists for repair the table file that a description of damage names.
     pub(crate) fn note_file(&self, what: &str) {
         let Some(number) = repair::file_named(what) else { return };
         // If one of these fails, the next compaction fails, and the database is opened again after that.

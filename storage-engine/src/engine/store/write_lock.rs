@@ -10,14 +10,15 @@ use crate::engine::store::Store;
 use crate::error::EngineError;
 use crate::{Flushed, Position};
 
-/// Admits one sequence of writes at a time, and knows up to which position the writes are durable.
+/// Lock that admits one sequence of writes at a time, and records up to which position the writes are durable.
 #[derive(Debug)]
 pub(crate) struct WriteLock {
     lock: Mutex<()>,
     durable: Mutex<Option<Position>>,
 }
 
-/// Store that the caller alone writes to. Functions that are part of a sequence of writes require it.
+/// Guard of the write lock, with the store that only its holder writes to. Functions that are part of a sequence of
+/// writes require it.
 pub(crate) struct Writing<'a> {
     store: &'a Store,
     durable: &'a Mutex<Option<Position>>,
@@ -25,12 +26,12 @@ pub(crate) struct Writing<'a> {
 }
 
 impl WriteLock {
-    /// Creates the lock of a store that is durable up to a position.
+    /// Creates the lock of a store whose database is durable up to a position.
     pub(crate) fn new(durable: Option<Position>) -> Self {
         Self { lock: Mutex::new(()), durable: Mutex::new(durable) }
     }
 
-    /// Waits until no other thread writes to the store.
+    /// Takes the lock: waits until no other thread writes to the store.
     pub(crate) fn lock<'a>(&'a self, store: &'a Store) -> Writing<'a> {
         Writing { store, durable: &self.durable, _guard: self.lock.lock() }
     }
@@ -55,7 +56,7 @@ impl Writing<'_> {
         self.store.database.write(batch)
     }
 
-    /// Flushes the database. Returns the position up to which the state is durable then.
+    /// Flushes the database. Returns the position up to which the state is durable afterwards.
     pub(crate) fn make_durable(&self) -> Result<Flushed, EngineError> {
         // Both were written in the same batch.
         let snapshot = self.store.database.snapshot();

@@ -1,4 +1,5 @@
-//! Compaction on request: seals, rolls up and compacts everything, so that its size on disk can be measured.
+//! Compaction on request: seals, rolls up and compacts everything, so that the size of the data on disk can be
+//! measured.
 
 use proto::Tier;
 use rocksdb::WriteBatch;
@@ -12,8 +13,8 @@ use crate::engine::upkeep::roll_up::{due, roll_up_window};
 use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
-/// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts
-/// the database. Returns the position up to which the state is durable. Takes long.
+/// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts the
+/// database. Returns the position up to which the state is durable. This takes long.
 pub(crate) fn compact(engine: &Engine) -> Result<Flushed, EngineError> {
     // Entries wait for this lock if the head is full, so it is released between steps.
     write_all(&engine.writing(), WriteBatch::default(), Sealing::Before(i64::MAX))?;
@@ -35,7 +36,7 @@ pub(crate) fn compact(engine: &Engine) -> Result<Flushed, EngineError> {
     Ok(flushed)
 }
 
-/// Merges the blocks of a partition's dictionary into one, because they repeat shared names.
+/// Merges the blocks of a partition's dictionary into one block. Separate blocks repeat the names that they share.
 fn join_dictionary(writing: &Writing<'_>, key: PartitionKey) -> Result<(), EngineError> {
     let partition = match writing.partition(key) {
         Ok(Some(partition)) => partition,

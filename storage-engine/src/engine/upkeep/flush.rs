@@ -4,7 +4,7 @@
 //! 2. Encode, without locks. Later entries are applied meanwhile.
 //! 3. Write, under the state's lock, in one batch, so that no query finds samples both in the database and in the
 //!    head.
-//! 4. Seal windows that were evicted before and whose time is over (`seal`).
+//! 4. Merge the chunks of windows that were evicted before and whose time is over (`seal`).
 //! 5. Sum up windows of coarser tiers (`roll_up`), then flush RocksDB.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::memory::partition::Lengths;
 use crate::memory::run::joined;
 use crate::{Flushed, Position};
 
-/// Everything in memory as of one moment.
+/// Copy of everything that is only in memory, as of one moment.
 struct FrozenState {
     position: Position,
     membership: Option<Bytes>,
@@ -50,21 +50,21 @@ struct FrozenPartition {
     chunks: Vec<Frozen>,
 }
 
-/// Result of a flush for the samples of one window and series in the head.
+/// Result of a flush for the head's samples of one series in one window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The window is over: one chunk, with its minutes.
+    /// The window is over, and its samples were written as one chunk with the sums of its minutes.
     Sealed,
-    /// The head is over its budget: a chunk, to which others will be added.
+    /// The head is over its budget, so the samples were written as a chunk. More chunks of the window may follow.
     Evicted,
-    /// The samples stay in the head, and the new ones are written.
+    /// The samples stay in the head, and those that were not on disk were written as a head value.
     Kept,
 }
 
-/// Result of step 2.
+/// Values that step 2 of a flush encodes.
 struct Encoded {
     sealed: SealBatch,
-    /// Fates by index of the frozen partition, then of its chunk.
+    /// Result for each chunk of the frozen heads: by index of the frozen partition, then by index of its chunk.
     fates: Vec<Vec<Fate>>,
     damage: UnwrittenDamage,
 }
@@ -97,8 +97,8 @@ pub(crate) fn flush(writing: &Writing<'_>) -> Result<Flushed, EngineError> {
     writing.make_durable()
 }
 
-/// Moves everything from memory into the database, in one write after the content of `batch`, and seals windows
-/// that were evicted before.
+/// Moves everything from memory into the database in one write, after the changes of `batch`. Also seals windows that
+/// were evicted before.
 pub(crate) fn write_all(writing: &Writing<'_>, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
     let Some(frozen) = freeze(writing) else { return Ok(()) };
     let encoded = encode(writing, &frozen, batch, sealing)?;

@@ -1,8 +1,8 @@
-//! Rollup: sums windows of hours and days from those of the next finer tier, and again after one of those changed.
+//! Rollup: sums windows of hours and days from the windows of the next finer tier, and again after one of these
+//! changed.
 //!
-//! The database lists the windows to sum up (`key::StaleKey`). A window is listed in the same write as its finer
-//! windows, and removed in the same write as its sum. A window that is neither stale nor in a head is therefore
-//! exact.
+//! The database lists the windows to sum up (`key::StaleKey`). A window is added to the list in the write of its finer
+//! windows, and removed in the write of its sum. A window that is neither stale nor in a head is therefore exact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub(crate) struct DueWindow {
     series: Vec<u32>,
 }
 
-/// Source and target partitions of a window.
+/// Rollup of one window: its source and target partitions.
 struct RollUp<'a> {
     due: &'a DueWindow,
     source: SharedPartition,
@@ -144,8 +144,8 @@ fn partition_or_new(writing: &Writing<'_>, key: PartitionKey) -> Result<SharedPa
     Ok(state.partitions.keep(Partition::new(key, generation)))
 }
 
-/// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If
-/// some of those are damaged, the window is quarantined.
+/// Writes one window of one series of the coarser tier. Returns whether its value is the sum of all finer windows. If
+/// some finer windows are damaged, the window is quarantined.
 fn sum_up(
     store: &Store,
     roll_up: &RollUp<'_>,
@@ -206,7 +206,7 @@ fn sum_up(
     Ok(is_whole)
 }
 
-/// Returns the stored windows of a series in a range, ascending.
+/// Returns the stored values of a series in a range of windows, ascending.
 fn values(
     store: &Store,
     partition: PartitionKey,
@@ -234,7 +234,8 @@ fn values(
     Ok(values)
 }
 
-/// Adds up the finer windows of one source series; for a gauge, only the last window. Returns the added windows.
+/// Adds up the finer windows of one source series. For a gauge, only the last window is used. Returns the added
+/// windows.
 fn windows_of(
     store: &Store,
     source: PartitionKey,
@@ -262,7 +263,7 @@ fn windows_of(
     Ok(added)
 }
 
-/// Adds up the windows of a value.
+/// Adds up the windows of one stored value.
 fn add_windows(stored: &Stored, unit: Tier, pairs: usize, dense: &mut SlotSums) -> Result<AddedWindows, Corruption> {
     let Stored { key, value, window } = stored;
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
@@ -278,27 +279,27 @@ fn add_windows(stored: &Stored, unit: Tier, pairs: usize, dense: &mut SlotSums) 
     Ok(AddedWindows { windows: added, is_gauge: last.is_some() })
 }
 
-/// Stored value of windows.
+/// A stored value that holds windows.
 struct Stored {
     key: Box<[u8]>,
     value: Box<[u8]>,
     window: u32,
 }
 
-/// Windows of one value that were added.
+/// Windows of one stored value that were added to the sums.
 struct AddedWindows {
     windows: Vec<Added>,
     is_gauge: bool,
 }
 
-/// Added window.
+/// One window that was added to the sums.
 struct Added {
     samples: u64,
-    /// Time of a gauge's point, in nanoseconds.
+    /// Time of a gauge's point, in nanoseconds since 1970; `None` if the series is not a gauge.
     last_ns: Option<i64>,
 }
 
-/// Source series that differ only in dropped labels.
+/// Source series that differ only in dropped labels and are summed into one target series.
 struct Merged {
     labels: LabelSet,
     sources: Vec<u32>,
@@ -306,7 +307,7 @@ struct Merged {
 }
 
 impl RollUp<'_> {
-    /// Returns the window numbers of the finer values that make up this window.
+    /// Returns the numbers of the finer values' windows that make up this window.
     fn windows(&self) -> Range<u32> {
         let &DueWindow { tier, window, .. } = self.due;
         // Minutes are stored by the window of their chunk.
@@ -315,7 +316,7 @@ impl RollUp<'_> {
         window * count..(window + 1) * count
     }
 
-    /// Returns the series to sum up by number in the target, each with its source series.
+    /// Returns the series to sum up: for each number in the target, its source series.
     fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
         let mut shared = self.shared.write();
         let source = self.source.read();

@@ -1,9 +1,8 @@
-//! Sealing: the samples of one series in one window become one chunk, and the sums of its minutes.
+//! Sealing: writes the samples of one series in one window as one chunk, with the sums of its minutes.
 //!
 //! A window is sealed when its time is over. If the head is over its budget, windows are evicted earlier, each as
-//! several chunks without minutes. These become one chunk when the time is over, unless they are too large to hold at
-//! once.
-//! An evicted window is stale until then. None of this changes a response.
+//! several chunks without minutes. An evicted window is stale until its time is over. Its chunks are then merged into
+//! one, unless they are too large to hold at once. Neither eviction nor sealing changes a response.
 
 use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
@@ -24,24 +23,24 @@ use crate::integrity::quarantine::found_damage::quarantine_value;
 use crate::memory::head::Frozen;
 use crate::memory::run::joined;
 
-/// Time after a window's end for which its samples are awaited, by the state's clock: agents send every 5 s and
-/// retry.
+/// Time after a window's end until it is sealed, by the state's clock. Late samples arrive in this time: agents send
+/// every 5 s and retry.
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
-/// Time for which samples for a sealed window are collected before it is sealed again.
+/// Time for which late samples of a sealed window are collected before the window is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
-/// Time for which samples are collected for a window that has not ended by the state's clock: three windows. Only
-/// windows of the future wait this long. If the clock is later than the senders' clocks, their samples must not stay in
-/// memory until it catches up.
+/// Maximum time, by the state's clock, for which samples of a window that has not ended are collected: three windows.
+/// Only windows in the future wait this long. Without this limit, samples of senders whose clocks are ahead would stay
+/// in memory until the state's clock catches up.
 const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
-/// Divisor of the head's budget: a window with more samples than this part is not merged into one chunk. Sorting and
-/// encoding takes a multiple of the memory.
+/// Divisor of the head's budget. A window with more samples than this part of the budget is not merged into one chunk,
+/// because sorting and encoding take a multiple of the samples' memory.
 const SEALED_PART: usize = 4;
 
-/// Windows that a flush seals, in addition to those whose time is over. Evictions do not depend on this.
+/// Windows that a flush seals in addition to those whose time is over. Evictions do not depend on this choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealing {
-    /// No others.
+    /// No additional windows.
     Due,
     /// Windows that end at or before this time, in nanoseconds.
     Before(i64),
@@ -53,10 +52,10 @@ impl Sealing {
     }
 }
 
-/// Bytes of evicted windows that are written at once.
+/// Size of evicted windows, in bytes, at which they are written.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Window of a series.
+/// One window of one series of raw samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeriesWindow {
     pub(crate) raw: PartitionKey,
@@ -65,17 +64,17 @@ pub(crate) struct SeriesWindow {
     pub(crate) is_gauge: bool,
 }
 
-/// Changes to the stale windows that belong to a write.
+/// Changes to the stale windows that accompany a write of values.
 #[derive(Debug, Default)]
 pub(crate) struct StaleChanges {
     stale: Vec<StaleKey>,
     no_longer_stale: Vec<StaleKey>,
-    /// Minutes that were rebuilt from all their samples: partition, series and window.
+    /// Partition, series and window of minutes that were rebuilt from all their samples.
     restored: Vec<(PartitionKey, u32, u32)>,
 }
 
 impl StaleChanges {
-    /// Applies the changes, after their values were written.
+    /// Applies the changes to the state, after the values were written.
     pub(crate) fn apply(self, state: &mut State) {
         state.stale.extend(self.stale);
         state.stale.remove(&self.no_longer_stale);
@@ -97,12 +96,12 @@ pub(crate) struct SealBatch {
 }
 
 impl SealBatch {
-    /// Starts with the content of `batch`, which is written first.
+    /// Creates a batch that begins with the changes of `batch`.
     pub(crate) fn after(batch: WriteBatch) -> Self {
         Self { batch, ..Self::default() }
     }
 
-    /// Adds a chunk of the window's samples in the head. The window may have other chunks.
+    /// Adds a chunk with the head's samples of a window. The window may have other chunks.
     pub(crate) fn evict(&mut self, at: SeriesWindow, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
         let SeriesWindow { raw, window, series, .. } = at;
         let samples = joined(&chunk.runs);
@@ -116,7 +115,7 @@ impl SealBatch {
 }
 
 impl State {
-    /// Returns the evicted windows that have nothing in the head now and whose time is over.
+    /// Returns the evicted windows whose time is over and that have no samples in the head now.
     pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
         let clock_ns = self.clock.sealing_ns();
         let is_due = move |key: &StaleKey| {
@@ -168,8 +167,8 @@ fn write_sealed(writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), Eng
     Ok(())
 }
 
-/// Merges everything in a window of a series into one chunk, unless that is too large, and writes its minutes.
-/// Marks the hour as stale.
+/// Merges all samples of a series in a window into one chunk, unless the chunk would be too large, and writes the
+/// window's minutes. Marks the hour of the window as stale.
 pub(crate) fn seal(
     store: &Store,
     at: SeriesWindow,
@@ -231,7 +230,7 @@ pub(crate) fn seal(
     Ok(())
 }
 
-/// Returns the chunks of a window. A chunk that a repair lost is damage, too.
+/// Returns the chunks of a window. If a repair lost a chunk, that is returned as damage, too.
 fn chunks_left(
     store: &Store,
     SeriesWindow { raw, window, series, .. }: SeriesWindow,
@@ -244,14 +243,14 @@ fn chunks_left(
     Ok(stored)
 }
 
-/// Deletes the values of a window's head, whose samples are in a chunk now.
+/// Deletes the head values of a window whose samples are now in a chunk.
 fn delete_head(SeriesWindow { raw, window, series, .. }: SeriesWindow, head: &Frozen, batch: &mut WriteBatch) {
     head.written_at.iter().for_each(|&at| batch.delete(raw.head(window, series, at)));
 }
 
-/// Returns the minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored
-/// ones were made from all chunks. Otherwise returns `None`: the damaged chunk's samples are lost, and the window
-/// is quarantined in every tier.
+/// Returns the minutes of a window with a damaged chunk: the stored minutes plus those of the head, if the stored
+/// minutes were made from all chunks. Otherwise, the samples of the damaged chunk are lost: quarantines the window in
+/// every tier, and returns `None`.
 fn minutes_with_damage(
     store: &Store,
     SeriesWindow { raw, window, series, is_gauge }: SeriesWindow,
@@ -285,7 +284,7 @@ fn minutes_with_damage(
     Ok(Some(minutes.into_windows()))
 }
 
-/// Returns whether a window is due: it has ended, or its samples have been collected for long enough.
+/// Returns whether a window is due for sealing: it has ended, or its samples have been collected for long enough.
 pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     let over_ns = Tier::Raw.window_end_ns(window).saturating_add(GRACE_NS);
     let is_late = since_ns > over_ns;
@@ -293,7 +292,7 @@ pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     clock_ns >= due_ns.min(since_ns.saturating_add(AHEAD_NS))
 }
 
-/// Returns the partition of minutes that holds a window of chunks.
+/// Returns the partition of minutes that holds the minutes of a chunk's window.
 fn minutes_of(key: &StaleKey) -> PartitionKey {
     PartitionKey::of(Tier::Minute, key.class, key.tenant, Tier::Raw.window_end_ns(key.window))
 }
@@ -316,7 +315,7 @@ pub(crate) fn write_chunk(
     Ok(())
 }
 
-/// Writes the minutes of a window of a series.
+/// Writes the minutes of one window of a series.
 pub(crate) fn write_minutes(at: SeriesWindow, minutes: &[WindowRows], batch: &mut WriteBatch) {
     let SeriesWindow { raw, window, series, is_gauge } = at;
     let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);

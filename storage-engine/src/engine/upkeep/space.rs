@@ -1,4 +1,4 @@
-//! Disk space: measures partitions, and frees the space of dropped ones.
+//! Disk space: measures partitions, and frees the space of dropped partitions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,14 +17,14 @@ pub struct Extent {
     pub tier: Tier,
     /// Retention class of the partitions.
     pub retention_class: u8,
-    /// End of their time, in nanoseconds since 1970.
+    /// End of the partitions' time, in nanoseconds since 1970.
     pub end_ns: i64,
-    /// Approximate size on disk, in bytes. Data in memory does not count.
+    /// Approximate size on disk, in bytes, without data that is only in memory.
     pub disk_bytes: u64,
 }
 
-/// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
-/// comes first.
+/// Returns the disk space of partitions by tier, class and time, ordered by end of the time, oldest first. For the same
+/// end, the finest tier comes first.
 pub(crate) fn extents(store: &Store) -> Result<Vec<Extent>, EngineError> {
     let keys = read_partition_keys(&store.database().snapshot())?;
     let ranges: Vec<_> = keys.iter().map(|key| key.prefix()..key.end()).collect();
@@ -36,9 +36,9 @@ pub(crate) fn extents(store: &Store) -> Result<Vec<Extent>, EngineError> {
     Ok(extents.into_iter().map(extent).collect())
 }
 
-/// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
-/// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
-/// long. The drop must be flushed first.
+/// Frees the space of dropped partitions of a tier and class that ended at or before a time. For minutes, this includes
+/// the raw samples. Runs a compaction, because deleted keys take space in shared files until then. Takes long. The drop
+/// must be flushed before.
 pub(crate) fn reclaim(store: &Store, tier: Tier, retention_class: u8, before_ns: i64) {
     let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
     for &tier in tiers {

@@ -13,33 +13,33 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::report::{DamagedWindow, damaged_windows};
 
-/// Keys and values of one kind.
+/// Number and size of the keys and values of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SectionBytes {
     /// Number of keys.
     pub keys: u64,
-    /// Bytes of the keys, before RocksDB's compression and overhead.
+    /// Size of the keys in bytes, without RocksDB's compression and overhead.
     pub key_bytes: u64,
-    /// Bytes of the values.
+    /// Size of the values in bytes.
     pub value_bytes: u64,
 }
 
 /// Statistics of a shard's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes by tier and section name. The tier is `None` for keys that belong to no tier.
+    /// Keys and values by tier and section name. The tier is `None` for keys that belong to no tier.
     pub sections: BTreeMap<(Option<Tier>, &'static str), SectionBytes>,
-    /// Samples in each tier: raw samples in chunks, and samples summed in coarser tiers.
+    /// Number of samples in each tier: raw samples in chunks, and samples that are summed in coarser tiers.
     pub samples: BTreeMap<Tier, u64>,
-    /// Bytes of the files of the state database.
+    /// Size of the files of the state database, in bytes.
     pub file_bytes: u64,
-    /// Samples that are in no chunk yet.
+    /// Number of samples that are in no chunk yet.
     pub head_samples: u64,
-    /// Memory of definitions, in bytes.
+    /// Memory use of definitions, in bytes.
     pub dictionary_bytes: u64,
-    /// Series in the partitions in memory, counted once per partition.
+    /// Number of series of the partitions in memory. A series that is in several partitions is counted for each.
     pub series: u64,
-    /// Number of values of each label, the largest of any partition in memory.
+    /// Number of values of each label in the partition in memory that has the most values of that label.
     pub label_values: BTreeMap<String, u64>,
     /// All known damage.
     pub damaged: Vec<DamagedWindow>,

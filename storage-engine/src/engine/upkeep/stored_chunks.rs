@@ -1,4 +1,4 @@
-//! Chunks of one window of a series, as the database holds them.
+//! Chunks of one window of a series, as stored in the database.
 
 use proto::Samples;
 
@@ -9,19 +9,19 @@ use crate::engine::store::Store;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
 
-/// Chunks of a window of a series, and the error of a chunk that cannot be read.
+/// Readable chunks of one window of a series, and the error of a chunk that cannot be read.
 pub(crate) struct WindowChunks {
     pub(crate) chunks: Vec<WindowChunk>,
     pub(crate) damage: Option<EngineError>,
 }
 
-/// Key of a chunk, and its number of samples.
+/// Key of a chunk, and number of samples in the chunk.
 pub(crate) struct WindowChunk {
     pub(crate) key: Vec<u8>,
     pub(crate) samples: u64,
 }
 
-/// Returns the readable chunks of a window of a series, and the error of one that cannot be read.
+/// Returns the readable chunks of a window of a series, and the error of a chunk that cannot be read.
 pub(crate) fn chunks_of(
     store: &Store,
     raw: PartitionKey,
@@ -44,7 +44,7 @@ pub(crate) fn chunks_of(
     Ok(WindowChunks { chunks, damage })
 }
 
-/// Returns the number of samples of a chunk.
+/// Returns the number of samples in a chunk.
 pub(crate) fn count_of(key: &[u8], value: &[u8], window: u32) -> Result<u64, Corruption> {
     Ok(Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?.samples)
 }
