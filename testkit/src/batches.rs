@@ -1,4 +1,4 @@
-//! Batches whose samples differ in time, so that a test can identify the samples of a node.
+//! Batches whose samples have different times, so that a test can tell which samples a node has.
 
 use proto::dictionary::stack_hash;
 use proto::{
@@ -8,13 +8,13 @@ use proto::{
 /// 2026-01-01 in nanoseconds since 1970, on the edge of a partition.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
 
-/// Returns a batch with one sample per serial number, each at another time, all with the same stack.
+/// Returns a batch with one sample per serial number. Every sample has another time, and all samples have one stack.
 #[must_use]
 pub fn batch(id: Option<u128>, serials: impl IntoIterator<Item = i64>) -> Batch {
     batch_of(id, serials, |_serial| "main".to_owned())
 }
 
-/// Does the same as [`batch`], with a function name per sample, which determines the size of the batch.
+/// Returns a batch like [`batch`], but with a function name per sample. The names determine the size of the batch.
 #[must_use]
 pub fn batch_of(
     id: Option<u128>,
@@ -44,7 +44,7 @@ pub fn batch_of(
     Batch { tenant, id: id.map(BatchId), retention_class: 0, dictionary, series }
 }
 
-/// A name of 50 kB, different for each serial and hardly compressible.
+/// Returns a function name of 50 kB, which is different for each serial number and hardly compressible.
 #[must_use]
 pub fn long_name(serial: i64) -> String {
     let mut state = serial.unsigned_abs() + 1;
@@ -56,13 +56,13 @@ pub fn long_name(serial: i64) -> String {
     (0..50_000).map(|_| next()).collect()
 }
 
-/// Returns the time of a sample, in nanoseconds since 1970.
+/// Returns the time of the sample with a serial number, in nanoseconds since 1970.
 #[must_use]
 pub fn time_of(serial: i64) -> i64 {
     START_NS + serial * 1_000_000
 }
 
-/// Returns the times of samples, in nanoseconds since 1970.
+/// Returns the times of the samples with these serial numbers, in nanoseconds since 1970.
 #[must_use]
 pub fn times_of(serials: impl IntoIterator<Item = i64>) -> Vec<i64> {
     serials.into_iter().map(time_of).collect()

@@ -3,7 +3,7 @@
 //! - Dictionary tables begin with the zero value, and hold no duplicates and no orphans.
 //! - Indices are in range, and link ids and mapping ranges are well formed.
 //! - Attribute keys are unique, per resource, sample, location and mapping.
-//! - The samples of a profile have one shape. Each sample identity occurs once. Times are in the profile's interval.
+//! - The samples of a profile have one shape. No two samples have one identity. Times are in the profile's interval.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -13,7 +13,7 @@ use proto::otlp::profiles::v1development::{
     Function, KeyValueAndUnit, Location, Mapping, Profile, ProfilesDictionary, Stack,
 };
 
-/// Describes every violation of the rules in `request`; empty if it conforms.
+/// Describes every violation of the rules in `request`; empty if the request conforms.
 #[must_use]
 pub fn violations(request: &ExportProfilesServiceRequest) -> Vec<String> {
     let Some(dictionary) = &request.dictionary else { return vec!["no dictionary".to_owned()] };

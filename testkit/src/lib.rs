@@ -1,16 +1,16 @@
 //! Helpers that tests and benchmarks of several crates share.
 //!
-//! - [`report`]: lines that a test prints although it passes, such as why it was skipped.
+//! - [`report`]: lines that a test prints even if it passes, for example the reason why it was skipped.
 //! - [`sink`]: an OTLP gRPC server that keeps the requests it receives.
 //! - [`batches`]: batches for a node, whose samples a test can distinguish.
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
 //! - [`ports`]: free ports for servers under test.
-//! - [`random`]: random numbers of a seed.
+//! - [`random`]: pseudorandom numbers that depend only on a seed.
 //! - [`small_disk`]: a file system that a test fills.
 //!
 //! # Limits
-//! It depends on no crate of this workspace but `proto`.
+//! This crate depends on no crate of this workspace but `proto`.
 
 #![allow(
     clippy::unwrap_used,

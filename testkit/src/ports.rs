@@ -1,8 +1,8 @@
 //! Free ports of the loopback interface, which no other test process on this machine gets.
 //!
-//! A test must know a server's port before the server binds it. A port that the kernel chooses could go to another
-//! process in between. So ports come from below the kernel's own range, in blocks that a lock file reserves for one
-//! process.
+//! A test must know a server's port before the server binds it. If the kernel chose the port, another process could get
+//! the port before the server binds it. So ports come from below the kernel's own range, in blocks that a lock file
+//! reserves for one process.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// First port of the first block.
 const FIRST_PORT: u16 = 10_000;
-/// Number of blocks. The last one ends below 32,768, where the kernel's own range begins by default.
+/// Number of blocks. The last block ends below 32,768, where the kernel's own range begins by default.
 const BLOCKS: u16 = 44;
-/// Ports of a block: more than one test binary uses, since clients keep connections to the ports of ended servers.
+/// Number of ports in a block. Tests need many ports, because clients keep connections to the ports of ended servers.
 const BLOCK_PORTS: u16 = 500;
 
 /// A reserved block of ports.
@@ -20,11 +20,11 @@ struct Block {
     first: u16,
     /// Offset of the next port to try.
     next: u16,
-    /// Locked until the process ends.
+    /// Lock file of the block. It is locked until the process ends.
     _lock: File,
 }
 
-/// Addresses `127.0.0.1:PORT` with ports that are free.
+/// Returns addresses `127.0.0.1:PORT` with free ports.
 ///
 /// # Panics
 /// Every block is reserved, or every port of this process's block is in use.

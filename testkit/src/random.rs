@@ -8,23 +8,23 @@ use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Returns the sequence of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`. `end` must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next_u64() % end as u64) as usize
     }
 
-    /// Returns true with a probability in percent.
+    /// Returns true with a probability of `percent` %.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

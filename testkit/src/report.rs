@@ -1,4 +1,4 @@
-//! Lines that a test prints whether it passes or fails.
+//! Lines that a test prints even if it passes.
 //!
 //! The test harness captures what the print macros write, so these functions write to stderr directly.
 //! `scripts/test` counts the lines of [`skipped`] and [`bpf_test_ran`].
@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reports that a test could not run on this machine, and why.
+/// Reports that a test could not run on this machine, and the reason.
 pub fn skipped(test: &str, reason: impl Display) {
     say(&format!("SKIPPED {test}: {reason}"));
 }
@@ -33,7 +33,7 @@ pub fn say(line: &str) {
     drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
 }
 
-/// Lock for tests that measure time or CPU shares, or that load the machine: those of one file run one after another.
+/// Locks out other tests of this test binary. For tests that measure time or CPU shares, or that load the machine.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     // A test that failed while it held the lock is reported by itself; the others still run.

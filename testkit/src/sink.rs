@@ -17,7 +17,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
-/// Any free port of the loopback interface.
+/// Address that makes a server bind any free port of the loopback interface.
 pub const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Returns a gRPC status that requests a retry after `delay`.
@@ -26,10 +26,10 @@ pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
     Status::with_details(code, message, rpc_status(code.into(), message, Some(delay)).into())
 }
 
-/// Largest message, bytes: larger than any request of an agent.
+/// Limit of a message, in bytes. It is larger than any request of an agent.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Serves an OTLP profiles service at `address` for as long as the runtime runs. Returns the address with its port.
+/// Serves an OTLP profiles service at `address` for as long as the runtime runs. Returns the bound address.
 ///
 /// # Panics
 /// The address cannot be bound.
@@ -57,14 +57,14 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// First string of the request's dictionary, by which tests identify their requests.
+    /// Returns the first string of the request's dictionary, by which tests identify their requests.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.request.dictionary.as_ref().unwrap().string_table[0]
     }
 }
 
-/// A server that returns the given responses, then success. Clones share their arrivals.
+/// A server that returns given responses to its first requests, and then success. Clones share the kept requests.
 #[derive(Clone, Debug, Default)]
 pub struct Sink(Arc<Shared>);
 
@@ -76,24 +76,24 @@ struct Shared {
 }
 
 impl Sink {
-    /// Responds to the first requests with these responses, in this order.
+    /// Returns a server that responds to its first requests with these responses, in this order.
     #[must_use]
     pub fn responding(responses: Vec<Result<ExportProfilesServiceResponse, Status>>) -> Self {
         Self(Arc::new(Shared { responses: Mutex::new(responses.into()), ..Shared::default() }))
     }
 
-    /// Returns UNAVAILABLE for every request whose [`Arrival::text`] is `text`.
+    /// Returns a server that responds with UNAVAILABLE to every request whose [`Arrival::text`] is `text`.
     #[must_use]
     pub fn never_accepting(text: &str) -> Self {
         Self(Arc::new(Shared { never_accepts: Some(text.to_owned()), ..Shared::default() }))
     }
 
-    /// Serves at `address` for as long as the runtime runs. Returns the address with its port.
+    /// Serves at `address` for as long as the runtime runs. Returns the bound address.
     pub async fn listen(&self, address: SocketAddr) -> SocketAddr {
         serve(address, self.clone()).await
     }
 
-    /// Returns the time of the first request.
+    /// Returns the time of the first request; `None` if there was none.
     #[must_use]
     pub fn first_arrival(&self) -> Option<Instant> {
         self.0.arrivals.lock().first().map(|arrival| arrival.at)

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::report::skipped;
 
-/// A tmpfs, unmounted when it is dropped.
+/// A mounted tmpfs, which is unmounted when this value is dropped.
 #[derive(Debug)]
 pub struct SmallDisk(TempDir);
 
@@ -34,7 +34,7 @@ impl SmallDisk {
         assert!(resized.is_ok_and(|status| status.success()), "{} is not resized", self.path().display());
     }
 
-    /// Mount point.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()

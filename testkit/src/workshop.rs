@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use crate::report;
 
-/// True if all of `tools` are installed. Otherwise reports that the running test is skipped; the test must return.
+/// Returns true if all of `tools` are installed. Otherwise reports that the running test is skipped; the test must then
+/// return.
 #[must_use]
 pub fn have(tools: &[&str]) -> bool {
     let missing: Vec<_> = tools.iter().filter(|tool| !is_installed(tool)).collect();
@@ -18,7 +19,7 @@ pub fn have(tools: &[&str]) -> bool {
     missing.is_empty()
 }
 
-/// Reports that the running test is skipped, and why.
+/// Reports that the running test is skipped, and the reason.
 pub fn skip(reason: &str) {
     report::skipped(std::thread::current().name().unwrap_or_default(), reason);
 }
@@ -41,13 +42,13 @@ impl Default for Workshop {
 }
 
 impl Workshop {
-    /// The path of a file in the directory.
+    /// Returns the path of a file in the directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Writes a file and the directories above it; returns its path.
+    /// Writes a file, and makes the directories above it. Returns the path of the file.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -55,7 +56,8 @@ impl Workshop {
         path
     }
 
-    /// Runs a command line in the directory, and returns its output. Words are split at spaces.
+    /// Runs a command line in the directory, and returns the output. The words of the command line are separated by
+    /// spaces.
     pub fn run(&self, command_line: &str) -> String {
         let mut words = command_line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
@@ -78,7 +80,7 @@ impl Workshop {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The address of a function, as `nm` prints it.
+    /// Returns the address of a function, as `nm` prints it.
     #[must_use]
     pub fn address_of(&self, file: &str, function: &str) -> u64 {
         let lines = self.run(&format!("nm {file}"));
@@ -87,7 +89,7 @@ impl Workshop {
     }
 }
 
-/// A program whose calls are inlined three deep, with every function's lines known.
+/// C source of a program whose calls are inlined three deep. Tests know the lines of every function.
 pub const NESTED: &str = r"static volatile int sink;
 
 __attribute__((always_inline)) static inline int innermost(int x) {

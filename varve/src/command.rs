@@ -1,8 +1,8 @@
 //! The command line.
 //!
 //! Every option of a role is a flag, an environment variable and a key of the TOML file, with the same name. The
-//! endpoint of an agent has OpenTelemetry's variable. The flag takes precedence over the environment, the environment
-//! over the file, and the file over the default.
+//! exception is the endpoint of an agent, which has the environment variable of OpenTelemetry. The flag takes
+//! precedence over the environment, the environment over the file, and the file over the default.
 
 mod admin;
 mod agent;
@@ -40,7 +40,7 @@ struct CommandLine {
     command: Commands,
 }
 
-/// Shown after the help of `varve`.
+/// Examples that follow the help of `varve`.
 const EXAMPLES: &str = "\
 Examples:
   varve up                                            Everything on this host
@@ -91,12 +91,12 @@ pub(crate) enum Command {
     Flamegraph(FlamegraphOptions),
     Upload(UploadOptions),
     Admin(AdminCommands),
-    /// The text to print.
+    /// Prints the effective options: the text of a config file.
     Config(String),
 }
 
-/// Parses the command line, with the values of the config file as defaults. `--help` and wrong usage end the process
-/// here.
+/// Parses the command line, with the values of the config file as defaults. After `--help` or wrong usage, ends the
+/// process.
 pub(crate) fn parse() -> anyhow::Result<Command> {
     let file = ConfigFile::read(config_file::path_from_arguments(std::env::args_os()))?;
     let command = file.into_defaults(CommandLine::command())?;

@@ -28,9 +28,9 @@ use progress::Progress;
 
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
-/// Longest time to name frames. A busy host may take long to read the symbols of its largest programs.
+/// Time limit of naming the frames. A busy host may take long to read the symbols of its largest programs.
 const NAMING_MAX: Duration = Duration::from_secs(120);
-/// Cap on the symbol tables, which are deleted afterwards. Those of a host's largest programs take some hundred MB.
+/// Cap on the size of the temporary symbol tables. The tables of a host's largest programs take some hundred MB.
 const SYMBOLS_BYTES_MAX: u64 = 2 << 30;
 
 pub(crate) fn run(options: RecordOptions) -> anyhow::Result<()> {
@@ -130,11 +130,11 @@ impl Symbols {
     }
 }
 
-/// A finished recording and how to write it.
+/// A finished recording, and the format in which to write it.
 struct Writing {
     recording: Arc<Recording>,
     format: Format,
-    /// `None` if the format has no names.
+    /// Symbol store that names the frames; `None` if the format has no names.
     symbols: Option<Symbols>,
     stop: CancellationToken,
     progress: Progress,
@@ -168,7 +168,7 @@ impl Writing {
     }
 }
 
-/// Summary of the file: its format, its content, and what is missing from it.
+/// Returns a summary of the file: its format, its content, and the samples and names that are missing.
 fn summary(written: &Written, format: Format, config: &RecordConfig, recording: &Recording, status: &Status) -> String {
     let Written { path, bytes, unnamed } = written;
     let what = match (format, config.off_cpu) {

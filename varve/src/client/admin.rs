@@ -11,7 +11,7 @@ use super::server::{Posted, Server};
 use super::table;
 use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
 
-/// Longest time of a task: terabytes take hours.
+/// Longest time of a task. A task on terabytes takes hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
@@ -82,7 +82,8 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// The length of a jump in days and smaller units. Months and years of humantime are averages, which fit no clock.
+/// Formats the length of a jump in days and smaller units. Months and years of humantime are averages, which do not
+/// suit a clock.
 fn length(seconds: f64) -> String {
     let seconds = seconds.abs().round() as u64;
     let days = seconds / 86_400;

@@ -14,7 +14,8 @@ use crate::command::{FlamegraphOptions, Time};
 /// Default number of rows.
 const ROWS_DEFAULT: usize = 30;
 
-/// Most nodes of the flame graph for a table, which needs functions unpruned.
+/// Limit of nodes of the flame graph for a table. It is high, because a table needs the functions of an unpruned flame
+/// graph.
 const TABLE_NODES: usize = 1 << 20;
 
 pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
@@ -49,8 +50,9 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
     output.write(&body)
 }
 
-/// Returns the table of functions by self value: self, share, total, share, name. A recursive function counts once per
-/// stack. `None` if the response is not a flame graph, `Some(None)` if it has no samples.
+/// Returns the table of functions, sorted by self value. Columns: self value, its share, total value, its share, name.
+/// A value counts once in the total of a recursive function. Returns `None` if the response is not a flame graph, and
+/// `Some(None)` if it has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?
@@ -91,7 +93,7 @@ fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     Some(Some(out))
 }
 
-/// Returns whether a caller of this node has the same name.
+/// Returns true if a caller of this node has the node's name.
 fn is_below_itself(nodes: &[[i128; 4]], node: &[i128; 4]) -> bool {
     let mut parent = node[0];
     while let Some(caller) = usize::try_from(parent).ok().and_then(|parent| nodes.get(parent)) {

@@ -1,4 +1,4 @@
-//! Safe output of names and label values, which may contain escape sequences and bidirectional marks.
+//! Safe output of names and label values, which may contain escape sequences and bidirectional control characters.
 
 /// Replaces by U+FFFD every character that could control the terminal: control characters, including line breaks, and
 /// bidirectional marks, embeddings, overrides and isolates. The web UI does the same.

@@ -23,7 +23,8 @@ pub(crate) fn run(options: &QueryOptions) -> anyhow::Result<()> {
     }
 }
 
-/// The result as a table: a column for each label that any series has, then the value. `None` without series.
+/// Formats the result as a table: a column for each label that any series has, then the value. Returns `None` if there
+/// are no series.
 fn table(data: &Value) -> Option<String> {
     if data["resultType"] == "scalar" {
         return Some(format!("{}\n", data["result"][1].as_str().unwrap_or_default()));

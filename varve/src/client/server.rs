@@ -17,18 +17,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Outcome of a POST request.
 pub(crate) enum Posted {
-    /// Success, with the body of the response.
+    /// The request succeeded. The text is the body of the response.
     Done(String),
-    /// The server cannot use the body.
+    /// The server refused the body of the request as unusable.
     Unusable(anyhow::Error),
-    /// The server is busy.
+    /// The server is busy: the request should be sent again later.
     Busy {
         /// Time to wait before a retry.
         retry_after: Duration,
     },
 }
 
-/// A running varve.
+/// Client of a running varve.
 pub(crate) struct Server {
     agent: ureq::Agent,
     endpoint: String,
@@ -52,7 +52,7 @@ impl Server {
         self.get_within(path, parameters, PATIENCE)
     }
 
-    /// Returns the body of a successful response, which may take as long as `patience`.
+    /// Returns the body of a successful response. Waits for it for at most `patience`.
     pub(crate) fn get_within(
         &self,
         path: &str,
@@ -79,7 +79,7 @@ impl Server {
         self.answer(request.call())
     }
 
-    /// Sends a body once the server has agreed to receive it.
+    /// Posts a body. Sends the body only after the server has agreed to receive it.
     pub(crate) fn post(
         &self,
         path: &str,

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::printable::printable;
 
-/// One line per row, the header first.
+/// Formats a table with one line per row, the header first.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -20,7 +20,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
 }
 
-/// Returns whether every cell of a column begins like a number.
+/// Returns true if every cell of a column begins like a number.
 fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     let begins_as_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
     !rows.is_empty() && rows.iter().filter_map(|row| row.get(column)).all(begins_as_number)

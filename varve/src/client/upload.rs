@@ -18,17 +18,17 @@ use super::server::{Posted, Server};
 use crate::command::UploadOptions;
 use crate::process::error_chain::chain;
 
-/// Longest time of the server for one file after its upload: up to five minutes in its queue, and five minutes of
-/// conversion.
+/// Longest wait for the response after the upload of a file. The file waits in the server's queue for up to five
+/// minutes, and its conversion takes up to five minutes.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
 
-/// Longest time for which a server may be busy.
+/// Longest time for which uploads are retried while the server is busy.
 const BUSY_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Uploads each file; a refused file does not stop the others. A file from a directory without symbols is skipped.
+/// Uploads all files, also if some are refused. Skips files without symbols that were found in a directory.
 pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
     let candidates = files::candidates(&options.files)?;
     let server = Server::new(&options.server)?;
@@ -61,9 +61,9 @@ pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Outcome of one file.
+/// Outcome of the upload of one file.
 enum Sent {
-    /// The server added the file; its description.
+    /// The server added the file. The text describes the file.
     Added(String),
     Unusable(anyhow::Error),
 }

@@ -1,21 +1,21 @@
-//! Recognition of a gRPC port, which responds, but not with HTTP/1.
+//! Recognition of a gRPC port to which the user sent HTTP/1: such a port responds, but not with HTTP/1.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-/// Longest time of connecting and of reading, each.
+/// Time limit of a connection attempt, and of a read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// First bytes of an HTTP/2 client: the preface and an empty SETTINGS frame.
+/// First bytes that an HTTP/2 client sends: the preface and an empty SETTINGS frame.
 const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Length of an HTTP/2 frame's head, and the offset of its type.
+/// Length of the header of an HTTP/2 frame. The constant below is the offset of the frame's type.
 const FRAME_HEAD_BYTES: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// Returns whether `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, as gRPC servers do.
+/// Returns true if `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, like a gRPC server.
 pub(super) fn is_grpc(endpoint: &str) -> bool {
     let authority = endpoint.trim_start_matches("http://").split('/').next().unwrap_or_default();
     let http1 = first_bytes(authority, b"GET /healthz HTTP/1.0\r\n\r\n");
@@ -25,7 +25,8 @@ pub(super) fn is_grpc(endpoint: &str) -> bool {
     first_bytes(authority, HTTP2_START).is_some_and(|bytes| bytes[FRAME_TYPE] == SETTINGS)
 }
 
-/// Returns the first bytes of a server's response; zeros if it closes before. `None` if it cannot be reached.
+/// Sends bytes to a server, and returns the first bytes of the response. Bytes that do not arrive are 0. Returns `None`
+/// if the server cannot be reached.
 fn first_bytes(authority: &str, sent: &[u8]) -> Option<[u8; FRAME_HEAD_BYTES]> {
     let address = authority.to_socket_addrs().ok()?.next()?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;

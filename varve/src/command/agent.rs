@@ -78,7 +78,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format that the extension of a file name means.
+    /// Returns the format of a file name's extension; `None` if the extension is unknown.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let endings = [
             (".otlp", Self::Otlp),

@@ -44,7 +44,7 @@ pub(crate) struct FlamegraphOptions {
     /// Start of the window: RFC 3339, Unix seconds, or relative, such as now-1h
     #[arg(long, value_name = "TIME", value_parser = Time::parse, conflicts_with = "range")]
     pub(crate) start: Option<Time>,
-    /// End of the window, in the same formats [default: now]
+    /// End of the window, in the formats of --start [default: now]
     #[arg(long, value_name = "TIME", value_parser = Time::parse)]
     pub(crate) end: Option<Time>,
     /// Length of the window, if --start is not given

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, ArgMatches, Command};
 
-/// Options by long flag.
+/// Values of a config file, by the long flag of the option.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
     name: String,
     values: Vec<(String, String)>,
 }
 
-/// Returns the path of the file on the command line or in `VARVE_CONFIG`. The full parser, which needs the file's
-/// values first, checks all other arguments.
+/// Returns the path of the config file from the command line or `VARVE_CONFIG`. Other arguments are not checked here,
+/// because the full parser needs the values of the file first.
 pub(crate) fn path_from_arguments(arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
@@ -34,7 +34,7 @@ pub(crate) fn path_from_arguments(arguments: impl Iterator<Item = OsString>) -> 
 }
 
 impl ConfigFile {
-    /// Reads a file, if one is named.
+    /// Reads the file at `path`. Without a path, there are no values.
     pub(crate) fn read(path: Option<impl AsRef<Path>>) -> anyhow::Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
         let path = path.as_ref();
@@ -42,7 +42,7 @@ impl ConfigFile {
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// Reads the text of a file; `name` is for errors.
+    /// Parses the text of a config file. `name` is the file's name for error messages.
     pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Self> {
         let table: toml::Table = text.parse().with_context(|| format!("config file {name}"))?;
         let mut values = Vec::new();
@@ -60,8 +60,9 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// The command line with these values as defaults of the options of roles and of their subcommands. Other commands
-    /// are not affected: their `--endpoint` differs from an agent's.
+    /// Returns the command line with these values as defaults of the options of roles and their subcommands. Other
+    /// commands do not get the defaults, because their `--endpoint` has another meaning than the `--endpoint` of an
+    /// agent.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
@@ -77,7 +78,7 @@ impl ConfigFile {
     }
 }
 
-/// Sets a value as the default of an option in a command and its subcommands, if they have the option.
+/// Sets a value as the default of an option in a command and its subcommands, where the option exists.
 fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };
@@ -89,7 +90,7 @@ fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> C
         .fold(command, |command, name| command.mut_subcommand(name, |below| with_default(below, key, value, known)))
 }
 
-/// The effective options of a parsed subcommand, as a config file.
+/// Returns the effective options of a parsed subcommand, as the text of a config file.
 pub(crate) fn effective(command: &Command, matches: &ArgMatches) -> String {
     let mut out = String::new();
     let role = command.find_subcommand("config");

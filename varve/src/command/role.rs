@@ -24,7 +24,7 @@ pub(crate) struct StorageOptions {
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention: Duration,
-    /// Retention of sums per minute; at least that of samples
+    /// Retention of sums per minute; at least the retention of samples
     #[arg(long = "retention-1m", env = "VARVE_RETENTION_1M", default_value = "90d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention_1m: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct StorageOptions {
     #[arg(long = "retention-1d", env = "VARVE_RETENTION_1D", default_value = "5y", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention_1d: Duration,
-    /// Cap on the disk space of profiles; shortly below it the oldest are dropped
+    /// Cap on the disk space of profiles; shortly below the cap, the oldest profiles are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,
     /// Address of the node's gRPC server, for routers

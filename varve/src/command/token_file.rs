@@ -2,7 +2,7 @@
 
 use proto::Tokens;
 
-/// Reads a token file. A parser of clap.
+/// Reads a token file. Clap calls this function as the parser of the option.
 pub(crate) fn read(path: &str) -> anyhow::Result<Tokens> {
     Ok(Tokens::parse(&std::fs::read_to_string(path)?)?)
 }

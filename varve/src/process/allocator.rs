@@ -1,30 +1,30 @@
-//! Settings of the C library's allocator: the number of arenas, and the free memory that they keep.
+//! Settings of the C library's allocator: the number of arenas, and the free memory that the arenas keep.
 //!
-//! By default glibc has up to eight arenas for each core, and each keeps the memory of its peak. Under load
-//! from many clients that was a fifth of all memory. An arena returns only free memory at its end: in a node that
-//! ingests, two fifths of the memory were free between blocks in use. Free memory at the end of an arena is returned at
-//! once, by limits that depend on earlier allocations. So by chance, the same query either reused all of its memory, or
-//! needed 900 new pages from the kernel, which took a fourth of its time.
+//! By default glibc has up to eight arenas for each core, and each arena keeps the memory of its peak. Under load from
+//! many clients, this memory was a fifth of all memory. Glibc returns only the free memory at the end of an arena. In a
+//! node that ingests, two fifths of the memory were free between blocks in use, and were not returned. Limits that
+//! depend on earlier allocations decide when the free memory at the end is returned. So by chance, a query either
+//! reused the memory of an earlier query, or needed 900 new pages from the kernel, which took a fourth of its time.
 //!
 //! So the number of arenas and the limits are fixed here, and a server trims its free memory at an interval.
 
 use std::io;
 
-/// Number of arenas: enough for the contention of two cores. With more, memory grows and CPU time does not fall.
+/// Number of arenas, enough for the contention of two cores. With more arenas, memory grows and CPU time does not fall.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
-/// Interval of trims. One takes 5 to 70 ms, in which threads that allocate from the arena wait.
+/// Interval of trims. A trim takes 5 to 70 ms, in which threads that allocate from the arena wait.
 #[cfg(target_env = "gnu")]
 const TRIM_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Smaller allocations come from an arena and can be reused. Nearly all lists of a flame graph of everything are
-/// smaller.
+/// Largest size of an allocation from an arena, whose memory can be reused. Nearly all lists of the largest flame
+/// graphs are smaller.
 #[cfg(target_env = "gnu")]
 const ARENA_ALLOCATION_BYTES_MAX: libc::c_int = 8 << 20;
 
-/// Free bytes at the end of an arena above which it returns them. Four times as much takes 30 MB more in a node with
-/// a month of data under queries.
+/// Largest number of free bytes that an arena keeps at its end. With four times this limit, a node with a month of data
+/// takes 30 MB more under queries.
 #[cfg(target_env = "gnu")]
 const KEPT_AT_END_BYTES: libc::c_int = 16 << 20;
 
@@ -36,8 +36,8 @@ pub(crate) fn limit_arenas() {
     unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
 }
 
-/// Keeps free memory for the next request, and trims it at an interval, on a thread that lives as long as the
-/// process. For servers.
+/// Sets the limits for servers, so that free memory is kept for the next request. Starts a thread that trims free
+/// memory at an interval until the process ends.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_free_memory() -> io::Result<()> {
     set_limits();

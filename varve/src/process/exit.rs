@@ -15,15 +15,16 @@ fn status(result: &anyhow::Result<()>) -> u8 {
     }
 }
 
-/// The exit code of a process that runs its exit handlers. No thread may use a database any more.
+/// Reports an error, and returns the exit code for a process that runs its exit handlers. All databases must be closed
+/// before the handlers run.
 pub(crate) fn code(result: &anyhow::Result<()>) -> ExitCode {
     ExitCode::from(status(result))
 }
 
 /// Ends the process at once, without its exit handlers.
 ///
-/// Exit handlers destroy the static objects of RocksDB. A thread that uses or closes a database meanwhile would abort
-/// the process. For the data, this is like `kill -9`: all acknowledged pushes are in the log.
+/// Exit handlers destroy the static objects of RocksDB. A thread that uses or closes a database at that time would
+/// abort the process. For the data, this is like `kill -9`: all acknowledged pushes are in the log.
 #[allow(unsafe_code, reason = "_exit is a C call; the standard library has none that skips the exit handlers")]
 pub(crate) fn at_once(result: &anyhow::Result<()>) -> ! {
     let status = status(result);

@@ -1,5 +1,4 @@
-//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` has the syntax
-//! of `RUST_LOG`.
+//! Structured logs on stderr: text on a terminal, otherwise JSON. `VARVE_LOG` has the syntax of `RUST_LOG`.
 
 use std::io::IsTerminal as _;
 

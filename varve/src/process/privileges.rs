@@ -1,5 +1,5 @@
-//! Capabilities of the binary, which `scripts/run` sets as permitted and not effective. So config and token files are
-//! read with the user's own rights. Sampling raises the capabilities; every other command drops them.
+//! Capabilities of the binary, which `scripts/run` sets as permitted and not effective. The process therefore reads
+//! config and token files with the user's own rights. Sampling raises the capabilities; every other command drops them.
 
 use anyhow::Context as _;
 use caps::{CapSet, CapsHashSet};
@@ -7,7 +7,7 @@ use caps::{CapSet, CapsHashSet};
 use crate::command::Command;
 
 /// Raises the capabilities that sampling needs, or drops all of them. Must be called before any thread starts, because
-/// threads inherit them. Root keeps its own.
+/// threads inherit them. A process of root keeps its capabilities.
 pub(crate) fn restrict(command: &Command) -> anyhow::Result<()> {
     if is_root() {
         return Ok(());

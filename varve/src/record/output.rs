@@ -1,5 +1,6 @@
-//! The file of a recording or a download. It is created next to its final path at the start, so that errors show early,
-//! and renamed when it is complete. If it is dropped earlier, it is deleted. Only its user may read it.
+//! The file of a recording or a download. The file is created next to its final path at the start, so that errors show
+//! early, and renamed when it is complete. An incomplete file is deleted. Only the user of the process may read the
+//! file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,7 +16,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the temporary file, which shows that the file can be written.
+    /// Creates the temporary file. This fails early if the final file could not be written.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let named = path.display();
         // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write,

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use agent::StatusSnapshot;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shortest interval of lines where stderr is not a terminal.
+/// Shortest interval of progress lines if stderr is not a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Most lines of a recording where stderr is not a terminal.
+/// Largest number of progress lines of a recording if stderr is not a terminal.
 const LOG_LINES: u32 = 10;
 
 /// Progress on stderr.
 pub(super) struct Progress {
-    /// Hidden where stderr is not a terminal.
+    /// Progress bar. It is hidden if stderr is not a terminal.
     bar: ProgressBar,
     duration: Duration,
     logged: Option<Instant>,
@@ -24,7 +24,7 @@ impl Progress {
         Self { bar: bar(), duration, logged: None }
     }
 
-    /// Reports the samples so far.
+    /// Reports the number of samples so far.
     pub(super) fn sampling(&mut self, elapsed: Duration, now: &StatusSnapshot) {
         let seconds = elapsed.as_secs();
         let duration = humantime::format_duration(self.duration);
@@ -33,7 +33,7 @@ impl Progress {
         self.say(seconds, self.duration.as_secs(), text);
     }
 
-    /// Reports the files whose symbols were read.
+    /// Reports the number of files whose symbols were read.
     pub(super) fn naming(&mut self, done: usize, files: usize) {
         let text = format!("naming: {done} of {files} files (Ctrl-C skips the rest)");
         self.say(done as u64, files as u64, text);
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bar from the terminal; the next report begins another one.
+    /// Removes the bar from the terminal. The next report begins another bar.
     pub(super) fn clear(&mut self) {
         self.bar.finish_and_clear();
         self.bar = bar();

@@ -59,7 +59,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Configuration of the spool; `None` if it is disabled, or if there is no folder for it.
+/// Returns the configuration of the spool; `None` if the spool is disabled or has no folder.
 fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     let bytes_max = bytes_max.as_u64();
     if bytes_max == 0 {
@@ -74,7 +74,7 @@ fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     Some(SpoolConfig { dir, bytes_max })
 }
 
-/// Folder for the state of a service of this user.
+/// Returns the folder for the state of a service of this user; `None` if the environment names none.
 fn state_dir() -> Option<PathBuf> {
     if privileges::is_root() {
         return Some(PathBuf::from("/var/lib/varve-agent"));

@@ -1,4 +1,5 @@
-//! Listeners: an error for a busy port names its holder and its flag, and addresses other than loopback need a token.
+//! Listeners. The error for a busy port names the process that holds the port, and the flag. Addresses other than
+//! loopback need a token.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::command::AccessOptions;
 
-/// Binds a listener. `flag` is the option that sets the address, for errors.
+/// Binds a listener. `flag` is the option that sets the address; the error names it.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(listener),
@@ -22,7 +23,7 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
     }
 }
 
-/// Authentication for servers at these addresses.
+/// Returns the authentication for servers at these addresses.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
     if let Some(tokens) = &access.token_file {
         return Ok(Auth::Tokens(tokens.clone()));
@@ -50,7 +51,7 @@ pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Res
     Ok(())
 }
 
-/// Name and pid of the process that listens on a TCP port, as far as this process may see.
+/// Returns name and pid of the process that listens on a TCP port; `None` if this process may not see it.
 fn holder_of(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -76,7 +77,7 @@ fn holder_of(port: u16) -> Option<String> {
     None
 }
 
-/// Inodes of listening sockets on a port, from the text of /proc/net/tcp.
+/// Returns the inodes of listening sockets on a port, from the text of /proc/net/tcp.
 fn listening_inodes(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let row = |line: &str| {

@@ -38,7 +38,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// The node's configuration from the options.
+/// Returns the configuration of the node for these options.
 pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
     let retention = Retention {
         raw: storage.retention,

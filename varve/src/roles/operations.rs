@@ -1,4 +1,4 @@
-//! `/healthz`, `/ready` and `/metrics`: the same in every role.
+//! `/healthz`, `/ready` and `/metrics`, which every role serves.
 
 mod exposition;
 
@@ -19,20 +19,20 @@ use router::auth::Auth;
 
 use self::exposition::Exposition;
 
-/// Returns whether the role serves, or the reason why it does not.
+/// Function that returns success if the role is ready, or the reason why the role is not ready.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// The routes, to be merged with those of the HTTP API.
+/// Returns the routes, to be merged with the routes of the HTTP API.
 pub(crate) fn routes(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::beside(health(readiness).merge(metrics(registry, auth)))
 }
 
-/// The routes for a separate port.
+/// Returns the routes for a port of their own.
 pub(crate) fn alone(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::alone(routes(readiness, registry, auth))
 }
 
-/// `/healthz` and `/ready`, also by Prometheus' names. They need no token.
+/// Returns `/healthz` and `/ready`, also under Prometheus' names. These routes need no token.
 fn health(readiness: Readiness) -> Router {
     let alive = || get(|| async { "alive\n" });
     Router::new()
@@ -43,7 +43,7 @@ fn health(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-/// `/metrics`, for requests that may read.
+/// Returns the route `/metrics`, for requests with the right to read.
 fn metrics(registry: Registry, auth: Auth) -> Router {
     router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
@@ -65,14 +65,14 @@ async fn encoded(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> R
     }
 }
 
-/// A registry with the metrics of the process itself.
+/// Returns a registry with the metrics of the process itself.
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ProcessMetrics));
     registry
 }
 
-/// The metrics of a process that Prometheus clients have by convention, read from /proc at each scrape.
+/// The metrics `process_*` that Prometheus clients have by convention. They are read from /proc at each scrape.
 #[derive(Debug)]
 struct ProcessMetrics;
 

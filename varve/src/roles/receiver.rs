@@ -21,10 +21,10 @@ use super::servers::Servers;
 use super::{listen, operations};
 use crate::command::RouterOptions;
 
-/// Concurrent requests of one gRPC connection.
+/// Limit of concurrent requests of one gRPC connection.
 const GRPC_REQUESTS_PER_CONNECTION_MAX: usize = 32;
 
-/// Listeners, bound before anything is opened, so that a busy port is reported at once.
+/// Listeners of the three ports. They are bound before anything is opened, so that a busy port is reported at once.
 pub(super) struct Receiver {
     http: TcpListener,
     otlp_grpc: TcpListener,

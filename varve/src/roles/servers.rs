@@ -14,10 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::process::{exit, log};
 
-/// Longest time of requests in flight when the process stops. The agent has 5 s before that, and the node 10 s
-/// after it to flush and close.
+/// Longest time of requests in flight when the process stops. The agent has 5 s to stop before that time, and the node
+/// has 10 s after that time to flush and close.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for running threads after that. The sum is less than the 30 s after which supervisors kill.
+/// Longest wait for running threads after all parts have stopped. A stop thus takes less than the 30 s after which
+/// supervisors kill a process.
 const THREADS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts logging and runs a role.
@@ -26,7 +27,7 @@ pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow
     block_on_runtime(role)
 }
 
-/// Runs a role or a command. Logging must have been started.
+/// Runs a role or a command on a new runtime. Logging must have been started.
 pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
     let result = runtime.block_on(role);
@@ -40,7 +41,8 @@ pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -
     result
 }
 
-/// SIGTERM and SIGINT, caught from the construction on. A role constructs it before anything that takes long.
+/// SIGTERM and SIGINT, which are caught from the construction of this value on. A role constructs it before anything
+/// that takes long.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -58,8 +60,8 @@ impl StopSignals {
         tracing::info!("stopping: requests in flight are finished");
     }
 
-    /// Returns the result of `start`, or `None` if the process must stop before that. Work that `start` left running
-    /// then ends with the process (see [`block_on_runtime`]).
+    /// Returns the result of `start`, or `None` if the process must stop before `start` ends. Work that `start` left
+    /// running then ends with the process (see [`block_on_runtime`]).
     pub(super) async fn unless_stopped<T>(&mut self, start: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -68,7 +70,7 @@ impl StopSignals {
         }
     }
 
-    /// Returns at the next signal.
+    /// Returns when the next signal arrives.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -109,7 +111,7 @@ impl Servers {
         });
     }
 
-    /// Returns when a server ended by itself, which is an error.
+    /// Returns when a server has ended by itself, which is an error.
     pub(super) async fn failed(&self) {
         self.stop.cancelled().await;
     }

@@ -1,4 +1,4 @@
-//! The symbol store of a process.
+//! The symbol store of a role.
 
 use std::path::Path;
 

@@ -95,7 +95,8 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Samples this host. If that fails, the other parts continue, and the web UI shows the reason.
+/// Starts the agent, which samples this host. If the agent fails, the other parts continue, and the web UI shows the
+/// reason.
 fn start_agent(config: ::agent::Config, stop: CancellationToken, status: Status) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = ::agent::run(config, stop, status).await {

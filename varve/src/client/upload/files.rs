@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// Most files of one command. Their paths are held in memory until they are sent.
+/// Largest number of files of one command. The paths of the files are held in memory until the files are sent.
 const FILES_MAX: usize = 100_000;
 
-/// The start of an ELF file, up to its type: 2 for programs, 3 for libraries.
+/// First bytes of an ELF file. The type of the file, at [`ELF_TYPE`], is 2 for programs and 3 for libraries.
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_TYPE: usize = 16;
 const ELF_TYPES: [u16; 2] = [2, 3];
@@ -18,11 +18,12 @@ const ELF_TYPES: [u16; 2] = [2, 3];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
-    /// True if the file was found in a directory and not named, so that it may have no symbols.
+    /// True if the file was found in a directory and is not on the command line. Such a file may have no symbols.
     pub(super) is_found: bool,
 }
 
-/// The files of a command line, in its order; those of a directory in the order of their names.
+/// Returns the files of a command line, in the order of the command line. Files of a directory are in the order of
+/// their names.
 pub(super) fn candidates(paths: &[PathBuf]) -> anyhow::Result<Vec<Candidate>> {
     let mut all = Vec::new();
     for path in paths {
@@ -59,7 +60,7 @@ fn add_directory(directory: &Path, all: &mut Vec<Candidate>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Returns whether a file is a program, a library, or the debug information of one.
+/// Returns true if a file is a program, a library, or a debug file.
 fn is_elf(path: &Path) -> bool {
     let mut start = [0; ELF_TYPE + 2];
     let Ok(mut file) = File::open(path) else { return false };

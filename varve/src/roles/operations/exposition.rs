@@ -1,7 +1,7 @@
 //! The two formats of `/metrics`: Prometheus' text format 0.0.4, which is the default, and OpenMetrics 1.0.0.
 //!
-//! The registry writes OpenMetrics, which is converted to text 0.0.4. The text format names a counter's type and help
-//! by the name of its sample, and has fewer types, no units, no end mark and no exemplars.
+//! The registry writes OpenMetrics, which is converted to text 0.0.4. In the text format, the lines of a counter's type
+//! and help have the name of its sample. The format has fewer types, no units, no end mark and no exemplars.
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Exposition {
         }
     }
 
-    /// The exposition in this format, of one in OpenMetrics.
+    /// Converts an exposition from OpenMetrics to this format.
     pub(super) fn of_open_metrics(self, exposition: String) -> String {
         match self {
             Self::Text => text(&exposition),
@@ -91,7 +91,7 @@ fn text(open_metrics: &str) -> String {
     out
 }
 
-/// A sample's line up to its exemplar, which begins with the first `#` outside of label values.
+/// Returns a sample's line without the exemplar, which begins with the first `#` outside of label values.
 fn without_exemplar(line: &str) -> &str {
     let mut is_quoted = false;
     let mut is_escaped = false;
