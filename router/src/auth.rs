@@ -1,8 +1,8 @@
 //! Authentication. Only this module makes a [`TenantId`] from a request.
 //!
-//! Without a token file, there is one tenant, and the server listens on loopback only. `Host` must then name
-//! loopback, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding). A
-//! browser's `Origin` must always be that of the web UI.
+//! Without a token file, there is one tenant, and the server listens on loopback only. The `Host` header must then name
+//! a loopback address, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding).
+//! An `Origin` header, which browsers send, must always be that of the web UI.
 
 use std::net::IpAddr;
 
@@ -15,18 +15,18 @@ use proto::{TenantId, Tokens};
 
 use crate::api::error::ApiError;
 
-/// Method by which requests are authenticated.
+/// Method of authenticating requests.
 #[derive(Clone, Debug)]
 pub enum Auth {
-    /// No credential. The listeners are on loopback, and requests must name it.
+    /// No credential. The server listens on loopback only, and the `Host` header must name loopback.
     Loopback,
-    /// No credential, by option (`--insecure-listen`).
+    /// No credential, because the operator chose `--insecure-listen`.
     Open,
-    /// One of these bearer tokens, for pushes and reads.
+    /// A bearer token of this list, for pushes and queries.
     Tokens(Tokens),
 }
 
-/// Error of a request that is refused.
+/// The error of a request that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
     #[error(transparent)]
@@ -38,7 +38,7 @@ pub(crate) enum Denied {
 }
 
 impl Auth {
-    /// The tenant of an HTTP request.
+    /// Returns the tenant of an HTTP request.
     pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<TenantId, Denied> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST);
@@ -54,7 +54,7 @@ impl Auth {
         self.bearer(text(header::AUTHORIZATION))
     }
 
-    /// The tenant of a gRPC request, from its `authorization` metadata.
+    /// Returns the tenant of a gRPC request, given the value of its `authorization` metadata.
     pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
         if let Self::Tokens(tokens) = self {
             tokens.check(authorization)?;
@@ -63,7 +63,7 @@ impl Auth {
     }
 }
 
-/// Returns whether the authority of a `Host` header is loopback.
+/// Returns whether the value of a `Host` header names loopback.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
@@ -72,7 +72,7 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Middleware: refuses a request, or puts its [`TenantId`] into its extensions.
+/// Middleware that refuses a request, or puts its [`TenantId`] into the extensions of the request.
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     // HTTP/2 has the authority in the URI.
     if let (None, Some(authority)) = (request.headers().get(header::HOST), request.uri().authority())

@@ -1,10 +1,11 @@
-//! HTTP/1 connections in front of hyper.
+//! HTTP/1 connections whose request heads are checked before hyper parses them.
 //!
 //! If hyper cannot parse a request head, it returns a status with an empty body. Its URL parser refuses characters that
-//! other servers accept, such as a raw `"`. So each head is checked here first. A URL with such characters is
-//! percent-encoded. A malformed head is replaced by a request for [`BAD_HEAD_PATH`], whose response is a usual error.
+//! other servers accept, such as a raw `"`. So this module checks each head first. It percent-encodes such characters
+//! in a URL. It replaces a malformed head by a request for [`BAD_HEAD_PATH`], whose response is an error in the usual
+//! form.
 //!
-//! Invariants: hyper sees each body byte for byte; a head is held in memory up to [`HEAD_BYTES_MAX`] and for
+//! Invariants: hyper receives each body unchanged. A head takes at most [`HEAD_BYTES_MAX`] of memory, for at most
 //! [`HEAD_PATIENCE`].
 
 mod framing;
@@ -30,31 +31,31 @@ use tokio::time::Sleep;
 use self::framing::Framing;
 use self::head::{BadHead, Head};
 
-/// Longest head of a request. The longest URL has 65,534 bytes; headers fit beside it.
+/// Longest head of a request. The longest URL has 65,534 bytes, which leaves enough space for headers.
 const HEAD_BYTES_MAX: usize = 128 << 10;
 
-/// Time limit of a head, from its first byte to its last.
+/// Longest time from the first byte of a head to its last.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes read at one time while the head is incomplete. Of larger reads, the bytes of the body would be copied twice.
+/// Number of bytes per read while the head is incomplete. Larger reads would copy more bytes of the body twice.
 const READ_BYTES: usize = 4096;
 
-/// Reads of a rejected connection that are discarded before other connections have their turn.
+/// Number of reads of a rejected connection that are discarded before other connections have their turn.
 const DISCARDED_READS: usize = 16;
 
-/// Path of the request that hyper gets in place of a malformed one.
+/// Path of the request that hyper receives instead of a request with a malformed head.
 const BAD_HEAD_PATH: &str = "/-/malformed-request";
 const BAD_HEAD_REQUEST: &[u8] = b"GET /-/malformed-request HTTP/1.1\r\nconnection: close\r\n\r\n";
 
-/// The start of an HTTP/2 connection.
+/// The first bytes of an HTTP/2 connection.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A listener whose connections check request heads.
+/// A listener whose connections check the heads of requests.
 #[derive(Debug)]
 pub struct Listener<L>(L);
 
 impl<L> Listener<L> {
-    /// Checks the connections of this listener.
+    /// Makes a listener that checks the connections of `listener`.
     #[must_use]
     pub fn new(listener: L) -> Self {
         Self(listener)
@@ -75,7 +76,7 @@ impl<L: axum::serve::Listener> axum::serve::Listener for Listener<L> {
     }
 }
 
-/// Responds to malformed heads. These routes must be served to connections of a [`Listener`] and with a [`Fault`] as
+/// Adds the responses to malformed heads. The routes must be served to connections of a [`Listener`], with [`Fault`] as
 /// connect info.
 pub fn reporting_bad_heads(routes: Router) -> Router {
     routes.layer(from_fn(report))
@@ -89,7 +90,7 @@ async fn report(request: Request, next: Next) -> Response {
     }
 }
 
-/// The fault of the last head of a connection, if it had one.
+/// The fault of the last head of a connection; `None` if that head had no fault.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<Mutex<Option<BadHead>>>);
 
@@ -104,19 +105,19 @@ impl<L: axum::serve::Listener> Connected<IncomingStream<'_, Listener<L>>> for Fa
 pub struct Connection<Io> {
     io: Io,
     state: State,
-    /// Received bytes that are not yet examined.
+    /// Received bytes that are not examined yet.
     received: BytesMut,
-    /// Examined bytes for hyper.
+    /// Examined bytes, which hyper may read.
     checked: BytesMut,
     /// Length of `received` when it was last parsed as a head.
     parsed: usize,
     /// Length of `received` when it was last searched for the end of a head.
     scanned: usize,
-    /// Longest time of a head.
+    /// Longest time from the first byte of a head to its last.
     patience: Duration,
-    /// Time at which the head must be complete; set by its first byte.
+    /// Time at which the head must be complete; `None` before the first byte of a head.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// True once a head was complete.
+    /// True after the first complete head.
     is_in_use: bool,
     fault: Fault,
 }
@@ -125,9 +126,9 @@ pub struct Connection<Io> {
 enum State {
     Head,
     Body(Framing),
-    /// HTTP/2, or a body whose framing hyper refuses: all bytes pass.
+    /// HTTP/2, or a body whose framing hyper refuses. All bytes are passed to hyper unchanged.
     Opaque,
-    /// After a malformed head: all bytes are discarded.
+    /// State after a malformed head. All further bytes are discarded.
     Rejected,
 }
 
@@ -147,7 +148,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         }
     }
 
-    /// Reads a piece of a head and examines it. `false` at the end of the stream.
+    /// Reads a piece of a head and examines it. Returns `false` at the end of the stream.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.examine() {
             return Poll::Ready(Ok(true));
@@ -177,7 +178,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         Poll::Ready(Ok(true))
     }
 
-    /// Moves a head that is complete to `checked`. Returns whether the state has changed.
+    /// Moves the head to `checked` if the head is complete. Returns whether the state has changed.
     fn examine(&mut self) -> bool {
         if !self.is_in_use && self.received.starts_with(HTTP2_PREFACE) {
             self.pass_all();
@@ -210,9 +211,9 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         true
     }
 
-    /// Returns whether `received` should be parsed: it may hold a whole head, it exceeds the limit, or it has doubled
-    /// since the last time. The time for a head that arrives byte by byte therefore grows with its length and not with
-    /// its square.
+    /// Returns whether `received` should be parsed: it may hold a whole head, it exceeds the limit, or its length has
+    /// doubled since the last parsing. So the total time for a head that arrives byte by byte grows with the head's
+    /// length, and not with the square of the length.
     fn is_worth_parsing(&mut self) -> bool {
         let new = self.received.get(self.scanned.saturating_sub(3)..).unwrap_or_default();
         let has_empty_line =
@@ -233,8 +234,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         (self.received, self.state, self.deadline) = (BytesMut::new(), State::Rejected, None);
     }
 
-    /// Reads and discards further bytes of the client: closing a connection with unread bytes would discard the
-    /// response.
+    /// Reads and discards further bytes of the client. Otherwise, closing the connection with unread bytes would make
+    /// the client lose the response.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..DISCARDED_READS {
@@ -249,7 +250,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         Poll::Pending
     }
 
-    /// Advances over the bytes of the body at the start of `bytes`, and returns their number.
+    /// Advances over the bytes of the body at the start of `bytes`. Returns the number of these bytes.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let State::Body(framing) = &mut self.state else { return bytes.len() };
         let Some(taken) = framing.advance(bytes) else {

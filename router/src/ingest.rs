@@ -1,8 +1,8 @@
-//! Ingest: the steps of a push, from the body of its request to the shards that store it.
+//! Ingest: the steps of a push, from the body of the request to the shards that store the samples.
 //!
-//! [`push`] runs them in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`]. A
-//! fault in one profile refuses that profile, and the others of the push are kept. A fault in the request refuses all
-//! of it.
+//! [`push`] runs the steps in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`]. A
+//! fault in one profile refuses that profile only, and the push keeps its other profiles. A fault in the request
+//! refuses the whole push.
 
 pub(crate) mod admission;
 mod append;

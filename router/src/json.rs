@@ -1,13 +1,13 @@
-//! JSON that is written piece by piece: responses are long lists, which would take too much memory as a tree.
+//! Writer of JSON text, piece by piece. Responses are long lists, which would take too much memory as a tree.
 //!
-//! The caller writes brackets, commas and colons. Strings and numbers are escaped and formatted here.
+//! The caller writes brackets, commas and colons. This module escapes strings and formats numbers.
 
 /// JSON text that is being written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JsonText(Vec<u8>);
 
 impl JsonText {
-    /// An empty text with this capacity in bytes.
+    /// Makes an empty text with a capacity of `bytes`.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
@@ -17,14 +17,14 @@ impl JsonText {
         self.0.reserve(bytes);
     }
 
-    /// Appends JSON.
+    /// Appends valid JSON without a change.
     #[inline]
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
         self.0.extend_from_slice(json.as_bytes());
         self
     }
 
-    /// Appends a string, with quotes.
+    /// Appends a string with quotes, and escapes its characters.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         // Writing to memory cannot fail, and any text can be written.
         let _infallible = serde_json::to_writer(&mut self.0, text);
@@ -38,7 +38,7 @@ impl JsonText {
         self
     }
 
-    /// Appends a sum. Nearly all sums fit 64 bits, which are written faster.
+    /// Appends a sum. Nearly all sums fit in 64 bits, which are formatted faster.
     #[inline]
     pub(crate) fn sum(&mut self, sum: i128) -> &mut Self {
         match i64::try_from(sum) {
@@ -47,7 +47,7 @@ impl JsonText {
         }
     }
 
-    /// Appends another text.
+    /// Appends another JSON text.
     pub(crate) fn append(&mut self, other: &Self) -> &mut Self {
         self.0.extend_from_slice(&other.0);
         self
@@ -69,7 +69,7 @@ impl JsonText {
         self.raw("]")
     }
 
-    /// Appends an object of strings.
+    /// Appends an object whose values are strings.
     pub(crate) fn object<'a>(&mut self, members: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
         self.raw("{");
         for (i, (name, value)) in members.into_iter().enumerate() {
@@ -78,7 +78,7 @@ impl JsonText {
         self.raw("}")
     }
 
-    /// Length in bytes.
+    /// Length of the text, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

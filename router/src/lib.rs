@@ -1,6 +1,6 @@
-//! The router: it receives pushes, sends them to shards, and serves queries.
+//! The router, which receives pushes, sends them to shards, and serves queries.
 //!
-//! Its only state is caches.
+//! The router has no state except caches.
 //!
 //! # Read in this order
 //! A push: `api/push` (HTTP and gRPC) → [`ingest`] (its steps) → [`nodes`].

@@ -17,7 +17,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// Connection to a node: in this process, or over the network.
+/// The node that holds all shards: in this process, or over the network.
 #[derive(Clone)]
 enum Link {
     Local(Arc<dyn Shards<Error = Status>>),
@@ -32,7 +32,7 @@ struct Remote {
 
 type Client = NodeClient<InterceptedService<Channel, Authorization>>;
 
-/// Sends the router's credential with each call.
+/// Interceptor that adds the router's credential to each call.
 #[derive(Clone)]
 struct Authorization(Option<MetadataValue<Ascii>>);
 
@@ -75,7 +75,8 @@ impl Remote {
         SeriesAnswer::from_wire(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
-    /// Waits for the response to a call. A call that times out is cancelled, and its outcome is unknown.
+    /// Waits for the response to a call, up to a time limit. A call that times out is cancelled, and its outcome is
+    /// unknown.
     async fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let patience = self.patience.answer;
         let late = |_elapsed| Status::unavailable(format!("the node did not respond within {patience:?}: try again"));
@@ -83,17 +84,17 @@ impl Remote {
     }
 }
 
-/// Time limits for a remote node.
+/// Time limits of calls to a remote node.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// Time limit to connect and to respond to a keep-alive ping, and the interval of pings. A dead host or a stopped
-    /// process sends nothing.
+    /// Time limit to connect and to respond to a keep-alive ping. Also the interval of pings, which detect a dead host
+    /// or a stopped process.
     alive: Duration,
-    /// Time for one response.
+    /// Time limit of one response.
     answer: Duration,
 }
 
-/// Longer than any client waits, and far more than a busy node needs.
+/// Time limits that are longer than any client waits, and far longer than a busy node needs.
 const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
 
 /// All shards, and the nodes that hold them.
@@ -113,7 +114,7 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// Error of a call to a shard.
+/// The error of a call to a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
     /// The node refused the call. The code determines whether a retry can succeed.
@@ -121,7 +122,7 @@ pub enum NodesError {
     Refused {
         /// Number of the shard.
         shard: u32,
-        /// Status of the node.
+        /// Status that the node returned.
         status: Status,
     },
     /// The response cannot be decoded: the node is broken or has another version.
@@ -135,22 +136,22 @@ pub enum NodesError {
 }
 
 impl NodesError {
-    /// Returns whether the shard does not hold a stack that the batch omits. The shard then stored nothing of the
-    /// batch.
+    /// Returns whether the call failed because the shard does not hold a stack that the batch omits. The shard then
+    /// stored nothing of the batch.
     pub(crate) fn is_dangling(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Aborted)
     }
 }
 
 impl Nodes {
-    /// The node of this process.
+    /// Uses a node in this process.
     #[must_use]
     pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// A remote node, which receives the first of `tokens`. Connects on the first call, and again after a connection
-    /// breaks.
+    /// Uses a remote node. Calls carry the first of `tokens`. The connection is made on the first call, and again after
+    /// it breaks.
     #[must_use]
     pub fn remote(endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
         Self::remote_with(endpoint, tokens, PATIENCE)
@@ -178,7 +179,7 @@ impl Nodes {
         &self.placement
     }
 
-    /// The error of a call. If no node was reached, it names the address.
+    /// Returns the error of a call. If no node was reached, the error names the address.
     fn refused(&self, shard: u32, status: Status) -> NodesError {
         let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let status = match &self.link {
@@ -205,11 +206,12 @@ impl Nodes {
         NodesError::Refused { shard, status }
     }
 
-    /// Appends a batch. When this returns, the batch is durable and visible; the response counts skipped samples.
+    /// Appends a batch. When this returns, the batch is durable and visible to queries. The response counts skipped
+    /// samples.
     ///
     /// # Errors
-    /// [`NodesError::Refused`]. Unless the code says that the batch itself is wrong, its outcome is unknown, and the
-    /// same batch with the same id may be sent again.
+    /// Returns [`NodesError::Refused`]. Unless the code means that the batch itself is wrong, the outcome is unknown.
+    /// The same batch may then be sent again with the same ID.
     pub async fn append(&self, shard: u32, batch: Batch) -> Result<Appended, NodesError> {
         let placement_epoch = self.placement.epoch();
         let appended = match &self.link {
@@ -219,10 +221,10 @@ impl Nodes {
         appended.map_err(|status| self.refused(shard, status))
     }
 
-    /// Selects from one shard.
+    /// Returns sums of samples of one shard.
     ///
     /// # Errors
-    /// [`NodesError`] of the shard.
+    /// Returns the [`NodesError`] of the shard.
     pub async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, NodesError> {
         match &self.link {
             Link::Local(node) => node.select(shard, selection).await.map_err(|status| self.refused(shard, status)),
@@ -236,10 +238,10 @@ impl Nodes {
         }
     }
 
-    /// A page of the locations of a tenant in one shard that are not known yet.
+    /// Returns a page of locations of a tenant in one shard that the router does not know yet.
     ///
     /// # Errors
-    /// [`NodesError`] of the shard.
+    /// Returns the [`NodesError`] of the shard.
     pub async fn locations(
         &self,
         shard: u32,
@@ -260,10 +262,10 @@ impl Nodes {
         }
     }
 
-    /// The series of all shards that have samples in the window.
+    /// Returns the series of all shards that have samples in the window.
     ///
     /// # Errors
-    /// [`NodesError`] of the first shard that fails.
+    /// Returns the [`NodesError`] of the first shard that fails.
     pub async fn series(
         &self,
         tenant: &TenantId,
@@ -283,10 +285,10 @@ impl Nodes {
 }
 
 impl Nodes {
-    /// Deletes from all shards, and returns the sum of their counts.
+    /// Deletes samples from all shards. Returns the total numbers of deleted samples and sums.
     ///
     /// # Errors
-    /// [`NodesError`] of the first shard that fails. The others may have succeeded.
+    /// Returns the [`NodesError`] of the first shard that fails. Other shards may have deleted samples.
     pub async fn delete(&self, deletion: &Deletion) -> Result<Deleted, NodesError> {
         let mut all = Deleted::default();
         for shard in self.placement.shards() {
@@ -306,10 +308,11 @@ impl Nodes {
         Ok(all)
     }
 
-    /// Runs a task on all shards. Returns their reports, which are JSON objects, in the order of the shards.
+    /// Runs an administration task on all shards. Returns the number and report of each shard, in the order of the
+    /// shards. A report is a JSON object.
     ///
     /// # Errors
-    /// [`NodesError`] of the first shard that fails. The others may have succeeded.
+    /// Returns the [`NodesError`] of the first shard that fails. Other shards may have finished the task.
     pub async fn administer(&self, task: AdministrationTask) -> Result<Vec<(u32, String)>, NodesError> {
         let mut reports = Vec::new();
         for shard in self.placement.shards() {
@@ -333,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    /// The error of a call to a node that accepts connections and never responds.
+    /// Calls a node that accepts connections and never responds. Returns the code and text of the error.
     async fn error_of_a_silent_node(patience: Patience) -> (tonic::Code, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();

@@ -1,4 +1,4 @@
-//! The read path: from the text of a query to its response.
+//! The read path, from the text of a query to the response.
 //!
 //! # Read in this order
 //! [`promql`] (parsing and evaluation) → [`selection`] (requests to shards) → [`naming`] (names of the frames in their

@@ -11,8 +11,8 @@ use super::parameters::Parameters;
 use crate::nodes::Nodes;
 use crate::query::{QueryError, Reader};
 
-/// `POST /api/v1/admin/compact`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`,
-/// `GET /api/v1/admin/clock`, `POST /api/v1/admin/clock/accept`, `POST /api/v1/delete`.
+/// Returns the routes `POST /api/v1/admin/compact`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`, `GET
+/// /api/v1/admin/clock`, `POST /api/v1/admin/clock/accept` and `POST /api/v1/delete`.
 pub(crate) fn routes(nodes: Nodes, reader: Reader) -> Router {
     let delete = Router::new().route("/api/v1/delete", post(delete)).with_state(reader);
     let task = |task| move |State(nodes): State<Nodes>| administer(nodes, task);

@@ -9,24 +9,24 @@ use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Status of the agent.
+/// Status of the agent in this process.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgentStatus {
-    /// `running`, `off` or `failed`.
+    /// State of the agent: `running`, `off` or `failed`.
     pub state: &'static str,
-    /// Reason why it is not running, or "".
+    /// Reason why the agent is not running, or "".
     pub reason: String,
-    /// Features that this machine is missing.
+    /// Features of the agent that this machine does not support.
     pub missing: Vec<String>,
-    /// Samples taken since the start.
+    /// Number of samples taken since the start.
     pub samples: u64,
-    /// Samples lost since the start.
+    /// Number of samples lost since the start.
     pub dropped: u64,
-    /// Samples per second and CPU.
+    /// Sampling frequency: samples per second and CPU.
     pub frequency_hz: u32,
 }
 
-/// Source of the status: the router does not depend on the agent.
+/// Function that returns the agent's status. The router calls a function, so that it does not depend on the agent.
 #[derive(Clone)]
 pub struct AgentStatusSource(pub Arc<dyn Fn() -> AgentStatus + Send + Sync>);
 
@@ -36,7 +36,7 @@ impl fmt::Debug for AgentStatusSource {
     }
 }
 
-/// `GET /api/v1/agent`.
+/// Returns the route `GET /api/v1/agent`.
 pub(crate) fn routes(source: AgentStatusSource) -> Router {
     Router::new().route("/api/v1/agent", get(status)).with_state(source)
 }

@@ -1,7 +1,7 @@
 //! Uploads of debug files.
 //!
 //! A debug file may have gigabytes, so an upload has a minimum speed instead of a time limit. The symbol store limits
-//! the number of uploads at one time and their space on the disk.
+//! the number of concurrent uploads and their space on the disk.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use symbol_store::{AddError, SymbolStore, Upload};
 
 use super::error::ApiError;
 
-/// Longest time without a byte of the body, and until its first byte.
+/// Longest time to wait for the next byte of the body, including the first byte.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Average speed that a body must reach, in bytes per second: a mobile phone is faster. A slower upload would keep
-/// one of few slots from others.
+/// Minimum average speed of a body, in bytes per second. A mobile phone is faster. A slower upload would block one of
+/// the few upload slots for too long.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// `POST /api/v1/debuginfo`.
+/// Returns the route `POST /api/v1/debuginfo`.
 pub(crate) fn routes(symbols: SymbolStore) -> Router {
     Router::new().route("/api/v1/debuginfo", post(upload)).with_state(symbols)
 }
@@ -42,7 +42,7 @@ async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<
     Ok(Json(json!({"status": "success", "data": data})))
 }
 
-/// Writes the body to the upload as it arrives. No piece may take longer than `stall`.
+/// Writes the body to the upload as the body arrives. No piece may take longer than `stall` to arrive.
 async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<Upload, ApiError> {
     let began = Instant::now();
     let mut received = 0;
@@ -68,13 +68,13 @@ async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<
     }
 }
 
-/// Returns the time to wait for the next piece of a body, from the received bytes and the elapsed time.
+/// Returns the time to wait for the next piece of a body, given the received bytes and the elapsed time.
 fn patience(received: u64, elapsed: Duration) -> Duration {
     let due = BODY_PATIENCE + Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
     due.saturating_sub(elapsed).min(BODY_PATIENCE)
 }
 
-/// Runs work that waits for the disk or a converter on a blocking thread.
+/// Runs work on a blocking thread, because the work waits for the disk or for a converter.
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -135,7 +135,7 @@ mod tests {
         Request::post("/api/v1/debuginfo").body(body).unwrap()
     }
 
-    /// A body that begins and then stalls.
+    /// Returns a body that begins and then stalls.
     fn stalled() -> Body {
         let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"\x7fELF"))]);
         Body::from_stream(first.chain(stream::pending()))

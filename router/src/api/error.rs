@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Shortest time before a client should retry. `Retry-After` counts in whole seconds.
+/// Minimum time before a client should retry. One second, because `Retry-After` is in whole seconds.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An error response.
@@ -19,58 +19,58 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    /// The request is wrong (400).
+    /// Returns the error of an invalid request (400).
     pub(crate) fn bad_data(text: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, error_type: "bad_data", text: text.into() }
     }
 
-    /// The request is understood and cannot be executed (422).
+    /// Returns the error of a valid request that cannot be executed (422).
     pub(crate) fn execution(text: impl Into<String>) -> Self {
         Self { status: StatusCode::UNPROCESSABLE_ENTITY, error_type: "execution", text: text.into() }
     }
 
-    /// The request cannot be served now (503).
+    /// Returns the error of a request that cannot be served now (503).
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, error_type: "unavailable", text: text.into() }
     }
 
-    /// A fault of the server, which its log describes (500).
+    /// Returns the error of a fault in the server, which the server's log describes (500).
     pub(crate) fn internal(text: impl Into<String>) -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text: text.into() }
     }
 
-    /// The path does not exist (404).
+    /// Returns the error of a path that does not exist (404).
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
     }
 
-    /// The path does not support this method (405).
+    /// Returns the error of a method that the path does not support (405).
     pub(crate) fn method_not_allowed(text: impl Into<String>) -> Self {
         Self { status: StatusCode::METHOD_NOT_ALLOWED, error_type: "bad_data", text: text.into() }
     }
 
-    /// The sender stalled or is too slow (408).
+    /// Returns the error of a sender that stalled or is too slow (408).
     pub(crate) fn timeout(text: impl Into<String>) -> Self {
         Self { status: StatusCode::REQUEST_TIMEOUT, error_type: "timeout", text: text.into() }
     }
 
-    /// The request exceeds a limit on its size (413).
+    /// Returns the error of a request that exceeds a limit on its size (413).
     pub(crate) fn too_large(text: impl Into<String>) -> Self {
         Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }
     }
 
-    /// A limit is reached now; `Retry-After` is [`RETRY_DELAY`] (429).
+    /// Returns the error of a limit that is reached now (429). `Retry-After` is [`RETRY_DELAY`].
     pub(crate) fn overloaded(text: impl Into<String>) -> Self {
         Self { status: StatusCode::TOO_MANY_REQUESTS, error_type: "too_many_requests", text: text.into() }
     }
 
-    /// The client is not allowed to send this request (401, 403).
+    /// Returns the error of a client that is not allowed to send this request (401, 403).
     pub(crate) fn denied(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, error_type: "denied", text: text.into() }
     }
 }
 
-/// Text of an error in the extensions of its response, for ports whose errors have another form.
+/// Text of an error, stored in the extensions of the response, for ports whose errors have another form.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorText(pub(crate) String);
 

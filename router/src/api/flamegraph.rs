@@ -13,7 +13,7 @@ use super::prometheus::{SERVER_TIMING, server_timing};
 use crate::query::Reader;
 use crate::query::flamegraph::request::{FlamegraphRequest, Format};
 
-/// Routes of flame graphs: GET, and POST with a form.
+/// Returns the routes of flame graphs, which accept GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
     Router::new().route("/api/v1/flamegraph", get(flamegraph).post(flamegraph)).with_state(reader)
 }

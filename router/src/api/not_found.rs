@@ -1,10 +1,10 @@
-//! Paths that do not exist. The response names paths that do, also to clients of protocols that are not supported.
+//! Responses for paths that do not exist. The response lists existing paths, also for clients of unsupported protocols.
 
 use axum::http::Uri;
 
 use super::error::ApiError;
 
-/// Paths of other profiling protocols.
+/// Paths of unsupported profiling protocols.
 const FOREIGN: [(&str, &str); 9] = [
     ("/ingest", "Pyroscope's ingest API"),
     ("/push.v1.PusherService/", "Pyroscope's push API"),
@@ -19,7 +19,7 @@ const FOREIGN: [(&str, &str); 9] = [
 
 const SUPPORTED: &str = "push pprof to /api/v1/push, or OTLP to port 4317 (gRPC) or 4318 (HTTP); see docs/api.md";
 
-/// Fallback of the HTTP port.
+/// Handles requests on the HTTP port whose path does not exist.
 pub(crate) async fn not_found(uri: Uri) -> ApiError {
     let path = uri.path();
     let foreign = FOREIGN.iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -33,7 +33,7 @@ pub(crate) async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(text)
 }
 
-/// Fallback of the OTLP/HTTP port.
+/// Handles requests on the OTLP/HTTP port whose path does not exist.
 pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} does not exist on this port, which serves only OTLP profiles at /v1development/profiles; \
@@ -42,7 +42,7 @@ pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ))
 }
 
-/// Fallback of a port that serves only the process's own state.
+/// Handles requests whose path does not exist, on a port that serves only the state of the process.
 pub(crate) async fn not_found_on_operations_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} does not exist on this port, which serves only /healthz, /ready and /metrics; queries and the \

@@ -1,4 +1,4 @@
-//! Parameters of a request, from its URL and, for a POST, from its form.
+//! Parameters of a request, from the URL and, for a POST, from the form in the body.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use proto::Window;
 use super::error::ApiError;
 use super::time::{now_ns, parse_duration, parse_time};
 
-/// Names and values, in the order of the request. An empty value counts as missing.
+/// Names and values of the parameters, in the order of the request. An empty value counts as missing.
 #[derive(Debug)]
 pub(crate) struct Parameters {
     pairs: Vec<(String, String)>,
-    /// Time of the request, in nanoseconds since 1970: the value of `now` in all its parameters.
+    /// Time of the request, in nanoseconds since 1970. `now` means this time in all parameters.
     now_ns: i64,
 }
 
-/// Length of a window without a start, in nanoseconds.
+/// Length of the time range if the request has no `start`, in nanoseconds.
 const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
 
-/// Longest time for the form of a request, which has at most 2 MB.
+/// Time limit for receiving the form of a request. A form has at most 2 MB.
 const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
 impl<S: Send + Sync> FromRequest<S> for Parameters {
@@ -57,39 +57,39 @@ impl Parameters {
         self.pairs.extend(form_urlencoded::parse(encoded).into_owned().filter(|(_, value)| !value.is_empty()));
     }
 
-    /// All values of a parameter.
+    /// Returns all values of a parameter.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.pairs.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
     }
 
-    /// The first value of a parameter.
+    /// Returns the first value of a parameter.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a required parameter.
+    /// Returns the first value of a required parameter.
     pub(crate) fn required(&self, name: &str) -> Result<&str, ApiError> {
         self.get(name).ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
 
-    /// A time in nanoseconds.
+    /// Returns the time in a parameter, in nanoseconds since 1970.
     pub(crate) fn time(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let parsed = self.get(name).map(|text| (text, parse_time(text, self.now_ns)));
         parsed.map(|(text, time)| time.map_err(|error| invalid(name, text, &error))).transpose()
     }
 
-    /// A required time in nanoseconds.
+    /// Returns the time in a required parameter, in nanoseconds since 1970.
     pub(crate) fn required_time(&self, name: &str) -> Result<i64, ApiError> {
         self.required(name)?;
         self.time(name)?.ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
 
-    /// The window (`start`, `end`], both of which are required.
+    /// Returns the time range (`start`, `end`], given two required parameters.
     pub(crate) fn window(&self) -> Result<Window, ApiError> {
         Self::window_of(self.required_time("start")?, self.required_time("end")?)
     }
 
-    /// The window (`start`, `end`], by default the last hour.
+    /// Returns the time range (`start`, `end`]. The default is the last hour.
     pub(crate) fn window_or_last_hour(&self) -> Result<Window, ApiError> {
         let end_ns = self.time("end")?.unwrap_or(self.now_ns);
         let start_ns = self.time("start")?.unwrap_or_else(|| end_ns.saturating_sub(WINDOW_DEFAULT_NS).max(0));
@@ -103,18 +103,19 @@ impl Parameters {
         Ok(Window { start_ns, end_ns })
     }
 
-    /// A required duration in nanoseconds, above 0.
+    /// Returns the duration in a required parameter, in nanoseconds, above 0.
     pub(crate) fn required_duration(&self, name: &str) -> Result<i64, ApiError> {
         let text = self.required(name)?;
         parse_duration(text).map_err(|error| invalid(name, text, &error))
     }
 
-    /// A time in nanoseconds, by default now.
+    /// Returns the time in a parameter, in nanoseconds since 1970. The default is now.
     pub(crate) fn time_or_now(&self, name: &str) -> Result<i64, ApiError> {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
     }
 
-    /// Returns the limit of results; `None` for all, which a request writes as 0 or omits, as in Prometheus.
+    /// Returns the maximum number of results; `None` if `limit` is 0 or missing, which means no limit, as in
+    /// Prometheus.
     pub(crate) fn limit(&self) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.get("limit") else { return Ok(None) };
         let limit: usize =
@@ -123,7 +124,7 @@ impl Parameters {
     }
 }
 
-/// An error with the parameter and its value.
+/// Returns the error of a parameter with an invalid value.
 pub(crate) fn invalid(name: &str, text: &str, error: &dyn std::fmt::Display) -> ApiError {
     let shown: String = text.chars().take(100).collect();
     ApiError::bad_data(format!("invalid parameter {name:?}, {shown:?}: {error}"))

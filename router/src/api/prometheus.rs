@@ -1,4 +1,4 @@
-//! Prometheus' HTTP API: `/api/v1/{query,query_range,series,labels,label/<name>/values,metadata,status/buildinfo}`.
+//! HTTP API of Prometheus: `/api/v1/{query,query_range,series,labels,label/<name>/values,metadata,status/buildinfo}`.
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
@@ -19,7 +19,7 @@ use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
 use crate::query::{ErrorKind, QueryError, Reader};
 
-/// Routes of Prometheus' calls: GET, and POST with a form.
+/// Returns the routes of the Prometheus API, which accept GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
     Router::new()
         .route("/api/v1/query", get(query).post(query))
@@ -60,7 +60,7 @@ async fn query_range(
     Ok(answer(body, &timings))
 }
 
-/// The times from `start` to at most `end`.
+/// Returns the times at which a range query is evaluated, from `start` to at most `end`.
 fn steps(start: i64, end: i64, step: i64) -> Result<Steps, ApiError> {
     if end < start {
         return Err(ApiError::bad_data("\"end\" is before \"start\""));
@@ -122,7 +122,7 @@ async fn label_values(
     Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
 }
 
-/// The request of a call about series, by default for all times.
+/// Returns the request for series or labels that the parameters describe. The default time range is all times.
 fn catalog(tenant: TenantId, parameters: &Parameters) -> Result<CatalogRequest, ApiError> {
     let start_ns = parameters.time("start")?.unwrap_or(0);
     let end_ns = parameters.time("end")?.unwrap_or_else(|| now_ns().saturating_add(limits::TIME_AHEAD_MAX_NS));
@@ -145,7 +145,7 @@ async fn metadata(
     Ok(answer(success(|out| write_value(out, &Json::Object(data)), truncated), &timings))
 }
 
-/// A profile type as a metric's metadata.
+/// Returns the metadata of a profile type in the form of a Prometheus metric's metadata.
 fn described(profile_type: &ProfileType) -> Json {
     let sample = profile_type.sample();
     let period = profile_type.period();
@@ -172,21 +172,21 @@ fn texts(to: &mut JsonText, texts: &[String]) {
     });
 }
 
-/// A short JSON response.
+/// Writes a short JSON value.
 fn write_value(to: &mut JsonText, value: &Json) {
     to.raw(&value.to_string());
 }
 
-/// A JSON response, with the timings of its parts.
+/// Returns a JSON response with a header that lists the time of each processing step.
 fn answer(body: Vec<u8>, timings: &Timings) -> Response {
     ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
         .into_response()
 }
 
-/// Header whose timings browsers show.
+/// Name of the `Server-Timing` header, whose timings browsers show.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Value of [`SERVER_TIMING`], in milliseconds.
+/// Value of the `Server-Timing` header, in milliseconds.
 pub(crate) fn server_timing(timings: &Timings) -> String {
     let part =
         |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);

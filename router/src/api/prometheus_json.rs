@@ -1,4 +1,4 @@
-//! Responses in the JSON of Prometheus' HTTP API: values are strings, and times are numbers of seconds.
+//! Responses in the JSON of the Prometheus HTTP API: values are strings, and times are numbers of seconds.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use crate::query::promql::query::Evaluated;
 use crate::query::promql::value::{Series, Value};
 use crate::query::selection::labels::Labels;
 
-/// Warning of a response that was truncated to `limit`.
+/// Warning in a response that was truncated to `limit` results.
 const TRUNCATED: &str = "results truncated due to limit";
 
-/// Bytes of one point: a time with fractions, and a value with all its digits.
+/// Estimated length of one point, in bytes: a time with fractions, and a value with all its digits.
 const POINT_BYTES: usize = 48;
 
 /// Writes a successful response. `truncated` is true if results beyond the limit were dropped.
@@ -20,7 +20,7 @@ pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<
     success_with(data, truncated, Vec::new())
 }
 
-/// A successful response with warnings.
+/// Writes a successful response with warnings. `truncated` is true if results beyond the limit were dropped.
 pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mut warnings: Vec<String>) -> Vec<u8> {
     let mut out = JsonText::default();
     out.raw("{\"status\":\"success\",\"data\":");
@@ -35,14 +35,14 @@ pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mu
     out.into_bytes()
 }
 
-/// Truncates a list to `limit`. Also returns whether it was longer.
+/// Truncates a list to `limit` items. Also returns whether the list was longer.
 pub(crate) fn cut<T>(mut list: Vec<T>, limit: Option<usize>) -> (Vec<T>, bool) {
     let truncated = limit.is_some_and(|limit| list.len() > limit);
     list.truncate(limit.unwrap_or(usize::MAX));
     (list, truncated)
 }
 
-/// The response to an instant query.
+/// Writes the response to an instant query.
 pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let time = format_time(evaluated.steps.0.first().copied().unwrap_or(0));
     let mut text = String::new();
@@ -76,7 +76,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     success_with(vector, truncated, evaluated.missing.warnings())
 }
 
-/// The response to a range query.
+/// Writes the response to a range query.
 pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let times: Vec<String> = evaluated.steps.0.iter().map(|&time| format_time(time)).collect();
     let series = match evaluated.value {
@@ -101,15 +101,15 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     success_with(matrix, truncated, evaluated.missing.warnings())
 }
 
-/// Writes a time and a value. `text`: a buffer for the value.
+/// Writes a time and a value. `text` is a buffer for the value.
 fn point(out: &mut JsonText, time: &str, value: f64, text: &mut String) {
     text.clear();
     write_value(text, value);
     out.raw("[").raw(time).raw(",\"").raw(text).raw("\"]");
 }
 
-/// Writes a value in Go's shortest form, as Prometheus does: an exponent of at least two digits below 1e-6 and from
-/// 1e21 on.
+/// Writes a value in Go's shortest form, as Prometheus does. Values below 1e-6 and from 1e21 on have an exponent of at
+/// least two digits.
 fn write_value(out: &mut String, value: f64) {
     if value.is_nan() {
         out.push_str("NaN");

@@ -1,4 +1,4 @@
-//! Receivers of pushes: OTLP and pprof over HTTP, OTLP over gRPC, and the responses that their senders get.
+//! Receivers of pushes: OTLP and pprof over HTTP, and OTLP over gRPC. Also the responses to the senders.
 
 pub(crate) mod http;
 pub mod otlp_grpc;

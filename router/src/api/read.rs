@@ -1,11 +1,11 @@
-//! Routes of all queries: Prometheus' API and flame graphs.
+//! Routes of all queries: the Prometheus API and flame graphs.
 
 use axum::Router;
 
 use super::{flamegraph, prometheus};
 use crate::query::Reader;
 
-/// The routes. The tenant must be in the request's extensions.
+/// Returns the routes. The tenant must be in the extensions of the request.
 pub(crate) fn routes(reader: Reader) -> Router {
     prometheus::routes(reader.clone()).merge(flamegraph::routes(reader))
 }

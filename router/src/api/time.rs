@@ -1,11 +1,12 @@
-//! Times and durations of requests and of command lines, without floating point: Unix seconds with any number of
-//! decimals, RFC 3339, `now`, `now-1h`, and Prometheus' durations (`1h30m`). All are converted to nanoseconds.
+//! Parsing of times and durations in requests and on command lines, without floating point. Times are Unix seconds with
+//! any number of decimals, RFC 3339, `now` or `now-1h`. Durations are those of Prometheus (`1h30m`). All are converted
+//! to nanoseconds.
 
 use std::time::SystemTime;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// Error of a text that is not a time or duration.
+/// The error of a text that is not a valid time or duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
     /// The text is not a time.
@@ -17,25 +18,25 @@ pub enum TimeError {
     /// The text is not a duration.
     #[error("it must be seconds, such as 0.5, or a duration, such as 1h30m or 500ms")]
     NoDuration,
-    /// The time does not fit nanoseconds since 1970 in 63 bits.
+    /// The time in nanoseconds since 1970 does not fit in 63 bits.
     #[error("it must be from 1970 to 2262")]
     OutOfRange,
-    /// The duration is zero or does not fit.
+    /// The duration is zero, or does not fit in 63 bits.
     #[error("it must be above 0 and at most 292 years")]
     DurationOutOfRange,
 }
 
-/// The system's clock, in nanoseconds since 1970.
+/// Returns the time of the system clock, in nanoseconds since 1970.
 #[must_use]
 pub fn now_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Parses a time, in nanoseconds since 1970. `now_ns`: the value of `now`.
+/// Parses a time. Returns nanoseconds since 1970. `now` in the text means `now_ns`.
 ///
 /// # Errors
-/// [`TimeError`]: the text is not a time, or the time does not fit.
+/// Returns a [`TimeError`] if the text is not a time, or the time does not fit.
 pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
     match text.strip_prefix("now") {
         Some("") => return Ok(now_ns),
@@ -62,13 +63,13 @@ pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
     i64::try_from(timestamp.as_nanosecond()).ok().filter(|&time| time >= 0).ok_or(TimeError::OutOfRange)
 }
 
-/// Formats a time as RFC 3339.
+/// Formats a time, in nanoseconds since 1970, as RFC 3339.
 #[must_use]
 pub fn rfc_3339(time_ns: i64) -> String {
     jiff::Timestamp::from_nanosecond(time_ns.into()).map_or_else(|_| format_time(time_ns), |time| time.to_string())
 }
 
-/// Parses a duration, in nanoseconds, above 0.
+/// Parses a duration. Returns nanoseconds, above 0.
 pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
     let duration = match parse_seconds(text) {
         Some(seconds) => seconds,
@@ -77,8 +78,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
     duration.filter(|&duration| duration > 0).ok_or(TimeError::DurationOutOfRange)
 }
 
-/// Parses decimal seconds as nanoseconds, and truncates smaller fractions. Outer `None`: not a number; inner `None`:
-/// it does not fit.
+/// Parses decimal seconds. Returns nanoseconds, and drops smaller fractions. The outer `Option` is `None` if the text
+/// is not a number. The inner `Option` is `None` if the number does not fit.
 fn parse_seconds(text: &str) -> Option<Option<i64>> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -90,8 +91,8 @@ fn parse_seconds(text: &str) -> Option<Option<i64>> {
     Some(whole.and_then(|whole| whole.checked_mul(NS_PER_S)?.checked_add(fraction_ns)))
 }
 
-/// Parses a duration of Prometheus: numbers with units, larger units first, each at most once. `None` as in
-/// [`parse_seconds`].
+/// Parses a duration of Prometheus: numbers with units, larger units first, each unit at most once. The two `Option`s
+/// have the same meaning as in [`parse_seconds`].
 fn parse_units(text: &str) -> Option<Option<i64>> {
     const UNITS: [(&str, i64); 7] = [
         ("y", 365 * 86_400 * NS_PER_S),

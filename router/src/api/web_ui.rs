@@ -1,4 +1,4 @@
-//! The web UI: the embedded files that `router/ui` builds, or build instructions if they are missing.
+//! The web UI. Serves the embedded files that `router/ui` builds, or build instructions if these files are missing.
 
 use axum::Router;
 use axum::http::{Uri, header};
@@ -19,10 +19,10 @@ const PLACEHOLDER: &str = "<!doctype html><html lang=\"en\"><head><meta charset=
 <p>Everything else is here: <a href=\"/api/v1/labels\">/api/v1/labels</a>, \
 <a href=\"/metrics\">/metrics</a>, and <code>varve query</code> on the terminal.</p></body></html>";
 
-/// Content security policy: nothing from other hosts, and nothing inline.
+/// Content security policy of the web UI: no content from other hosts, and no inline scripts.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Routes of the web UI: the document at `/`, and its files below.
+/// Returns the routes of the web UI: the document at `/`, and its files under `/`.
 pub(crate) fn routes() -> Router {
     Router::new().route("/", get(file)).route("/assets/{*path}", get(file)).route("/favicon.svg", get(file))
 }

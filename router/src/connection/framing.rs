@@ -1,34 +1,34 @@
-//! Length of a request body: its end is found byte by byte, as the body arrives.
+//! Length of a request body. The end of the body is found as the body arrives.
 
 /// The remaining part of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A body with this many remaining bytes.
+    /// A body of known length, with the number of remaining bytes.
     Sized(u64),
-    /// Chunks, each with its size.
+    /// A chunked body, with the position in it.
     Chunked(Chunk),
 }
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
-    /// In the hexadecimal size of a chunk.
+    /// In the hexadecimal size of a chunk; the value is the size so far.
     Size(u64),
-    /// After the size, in its extension.
+    /// In the extension after the size of a chunk; the value is the size.
     Extension(u64),
-    /// Before the line feed after a size.
+    /// Before the line feed that ends the line of a chunk's size; the value is the size.
     SizeEnd(u64),
-    /// In the data, with this many bytes left.
+    /// In the data of a chunk; the value is the number of remaining bytes.
     Data(u64),
-    /// Before the carriage return after the data.
+    /// Before the carriage return after the data of a chunk.
     DataReturn,
-    /// Before the line feed after the data.
+    /// Before the line feed after the data of a chunk.
     DataEnd,
-    /// At the start of a line of the trailer.
+    /// At the start of a line of the trailer, after the last chunk.
     TrailerStart,
     /// In a line of the trailer.
     Trailer,
-    /// Before the last line feed.
+    /// Before the last line feed of the body.
     LastLineFeed,
     /// The body is complete.
     Complete,
@@ -41,8 +41,8 @@ impl Framing {
         matches!(self, Self::Sized(0) | Self::Chunked(Chunk::Complete))
     }
 
-    /// Advances over the bytes of the body, and returns the number of bytes that belong to it; `None` if the chunks are
-    /// malformed.
+    /// Advances over the bytes of the body. Returns the number of bytes that belong to the body; `None` if the chunks
+    /// are malformed.
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Sized(left) => {
@@ -62,7 +62,7 @@ impl Framing {
 }
 
 impl Chunk {
-    /// Advances over the remaining data of a chunk, or over one byte. Returns the bytes after it.
+    /// Advances over the remaining data of a chunk, or over one byte of another part. Returns the bytes after it.
     fn advance<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if let Self::Data(left) = self {
             let taken = (*left).min(bytes.len() as u64);
@@ -97,7 +97,7 @@ impl Chunk {
 mod tests {
     use super::*;
 
-    /// Number of these bytes that belong to the body, however they are split.
+    /// Returns the number of bytes that belong to the body. Checks that it is the same for every split of the bytes.
     fn taken(framing: Framing, bytes: &[u8]) -> Option<usize> {
         let mut whole = framing;
         let taken = whole.advance(bytes);

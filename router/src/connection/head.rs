@@ -1,4 +1,4 @@
-//! One request head: the same checks as in hyper, and its URL.
+//! Parsing of one request head, with the same checks as in hyper, and with the correction of the URL.
 
 use std::ops::Range;
 
@@ -9,30 +9,30 @@ use super::framing::Framing;
 use super::{HEAD_BYTES_MAX, HEAD_PATIENCE};
 use crate::api::error::ApiError;
 
-/// Most headers of a request, as in hyper.
+/// Most headers of a request. Hyper has the same limit.
 const HEADERS_MAX: usize = 100;
 
-/// Longest URL, as in hyper.
+/// Longest URL. Hyper has the same limit.
 const URL_BYTES_MAX: usize = 65_534;
 
-/// Largest Content-Length: hyper interprets larger values differently.
+/// Largest Content-Length. Hyper interprets larger values differently.
 const CONTENT_LENGTH_MAX: u64 = u64::MAX - 2;
 
-/// The start of a TLS connection.
+/// The first bytes of a TLS connection.
 const TLS_HANDSHAKE: &[u8] = &[0x16, 0x03];
 
-/// A head without faults.
+/// A head that has no fault so far.
 #[derive(Debug)]
 pub(super) enum Head {
-    /// More bytes are needed.
+    /// The head is incomplete: more bytes are needed.
     Partial,
     /// The head is complete.
     Complete {
         /// Length of the head, in bytes.
         length: usize,
-        /// Range of the URL, and its valid form.
+        /// Range of the URL in the head, and the URL in valid form; `None` if the URL is valid as it is.
         url: Option<(Range<usize>, String)>,
-        /// The body that follows.
+        /// Framing of the body that follows the head.
         framing: Framing,
     },
 }
@@ -47,7 +47,7 @@ pub(super) enum BadHead {
 }
 
 impl BadHead {
-    /// A head that exceeds the limit: because of its URL, or because of its headers.
+    /// Returns the fault of a head that exceeds the size limit: either its URL or its headers are too long.
     pub(super) fn too_large(head: &[u8]) -> Self {
         if head.iter().take(URL_BYTES_MAX).any(|&byte| byte == b'\n') { Self::TooLarge } else { Self::UrlTooLong }
     }
@@ -111,7 +111,7 @@ fn fault(error: httparse::Error, request: &httparse::Request<'_, '_>, bytes: &[u
     BadHead::Malformed(text)
 }
 
-/// Range of the URL and its valid form, if hyper would refuse it as it is.
+/// Returns the range of the URL in the head and its valid form, if hyper would refuse the URL as it is.
 fn url(url: &str, head: &[u8]) -> Result<Option<(Range<usize>, String)>, BadHead> {
     if url.len() <= URL_BYTES_MAX && Uri::try_from(url).is_ok() {
         return Ok(None);
@@ -127,7 +127,7 @@ fn url(url: &str, head: &[u8]) -> Result<Option<(Range<usize>, String)>, BadHead
     Ok(Some((start..start.wrapping_add(url.len()), encoded)))
 }
 
-/// The URL with every character percent-encoded that RFC 3986 does not allow in one.
+/// Returns the URL with every character percent-encoded that RFC 3986 does not allow.
 fn percent_encoded(url: &str) -> String {
     let mut encoded = String::with_capacity(url.len() + 16);
     for byte in url.bytes() {

@@ -1,4 +1,4 @@
-//! Connections with unusual URLs, malformed heads, and slow heads.
+//! Tests of connections with unusual URLs, malformed heads, and slow heads.
 
 use axum::body::Bytes;
 use axum::http::Uri;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::api::alone;
 
-/// Serves `/echo`, which returns URL and body, and `/slow`.
+/// Starts a server of `/echo`, which returns URL and body, and `/slow`. Returns the server's address.
 async fn server() -> std::net::SocketAddr {
     let routes = Router::new()
         .route(
@@ -25,7 +25,7 @@ async fn server() -> std::net::SocketAddr {
     address
 }
 
-/// Sends pieces, a moment apart, and reads until the server closes the connection.
+/// Sends pieces of a request with short pauses. Returns all bytes until the server closes the connection.
 async fn send(pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(server().await).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -38,7 +38,7 @@ async fn send(pieces: &[&[u8]]) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Status and body of a response that is an error in JSON.
+/// Returns the status and the error text of a response that is an error in JSON.
 fn error_of(response: &str) -> (u16, String) {
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
     let json: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {response:?}"));

@@ -1,7 +1,8 @@
-//! Admission of pushes: limits the bytes in flight and the pushes that are decoded at one time.
+//! Admission of pushes: limits the bytes in flight and the number of pushes that are decoded at one time.
 //!
 //! Bytes are counted from their arrival until their push is acknowledged, so the announcement of a body alone uses no
-//! budget. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait for one.
+//! budget. Unpacking can turn a small body into a large one. So the number of pushes that are unpacked at one time is
+//! small, and further pushes wait.
 
 use std::sync::Arc;
 
@@ -9,20 +10,20 @@ use proto::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Bytes per permit: semaphores count permits in u32.
+/// Bytes per permit of the semaphore, which counts permits in u32.
 const PERMIT_BYTES: usize = 1024;
 
-/// Pushes that are decoded at one time.
+/// Most pushes that are decoded at one time.
 const DECODING_AT_ONCE: usize = 4;
 
-/// The limits. Cheap to clone; all clones share them.
+/// The limits on pushes. Cheap to clone; all clones share the limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     bytes: Arc<Semaphore>,
     decoding: Arc<Semaphore>,
 }
 
-/// Error: too many bytes are in flight. The sender may retry.
+/// The error of a push that exceeds the limit of bytes in flight. The sender may retry.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} MiB of pushes are in flight already: send this one again in a second",
@@ -30,12 +31,12 @@ pub(crate) struct Admission {
 )]
 pub(crate) struct Overloaded;
 
-/// Bytes that count as in flight until this is dropped.
+/// The bytes of one push that count as in flight. Dropping this value releases them.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     admission: Admission,
     bytes: usize,
-    /// Permits for `bytes`.
+    /// Permits of the semaphore for `bytes`.
     permits: OwnedSemaphorePermit,
 }
 
@@ -54,7 +55,7 @@ impl Admission {
         Arc::clone(&self.bytes).try_acquire_many_owned(permits).map_err(|_none_left| Overloaded)
     }
 
-    /// Admits a push of which this many bytes have arrived.
+    /// Admits a push. `bytes` is the number of its bytes that have arrived.
     pub(crate) fn enter(&self, bytes: usize) -> Result<InFlight, Overloaded> {
         let permits = self.take(bytes.div_ceil(PERMIT_BYTES))?;
         Ok(InFlight { bytes, permits, admission: self.clone() })
@@ -67,12 +68,12 @@ impl Admission {
 }
 
 impl InFlight {
-    /// Counts more bytes of the body as they arrive.
+    /// Counts further bytes of the body as the bytes arrive.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
         self.grow_to(self.bytes.saturating_add(bytes))
     }
 
-    /// Sets the number of bytes, those of the unpacked body included; it never decreases.
+    /// Raises the number of bytes in flight to `bytes`, which includes the unpacked body. The number never decreases.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Overloaded> {
         let bytes = bytes.max(self.bytes);
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(self.permits.num_permits());
@@ -83,8 +84,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Runs `work` on a blocking thread when there is a slot. Slot and bytes stay taken until it ends, even if the
-    /// sender is gone.
+    /// Runs `work` on a blocking thread as soon as a slot is free. The slot and the bytes stay taken until the work
+    /// ends, even if the sender disconnects.
     pub(crate) async fn run_blocking<T: Send + 'static>(
         mut self,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Append: the last step of a push. Sends each batch to its shard, which acknowledges it when it is durable.
+//! Append: the last step of a push. Sends each batch to its shard, which acknowledges the batch when it is durable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::nodes::{Nodes, NodesError};
 /// Responses of the shards that have appended their batches.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
-    /// Shards that acknowledged their batch.
+    /// Numbers of the shards that acknowledged their batch.
     shards: Vec<u32>,
-    /// Samples that were skipped because they are older than `retention`.
+    /// Number of samples that were skipped because they are older than `retention`.
     pub(crate) samples_too_old: u64,
     pub(crate) retention: Duration,
-    /// True if a shard had a batch with this id already, and so stored no definition of this one.
+    /// True if a shard already had a batch with this ID, and so stored no definition of the repeated batch.
     pub(crate) is_duplicate: bool,
 }
 
-/// Appends the batches of all shards that have not acknowledged theirs yet. When this returns, they are durable and
-/// every query sees them.
+/// Appends the batches of all shards that have not acknowledged their batch yet. When this returns, the batches are
+/// durable and every query sees them.
 ///
 /// # Errors
-/// [`NodesError`] of the first shard that fails. `acknowledged` has the shards that succeeded; the same batches with
-/// the same id may be sent again.
+/// Returns the [`NodesError`] of the first shard that fails. `acknowledged` then lists the shards that succeeded. The
+/// same batches may be sent again with the same ID.
 pub(crate) async fn append(
     nodes: &Nodes,
     batches: BTreeMap<u32, Batch>,

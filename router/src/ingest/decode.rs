@@ -1,6 +1,6 @@
 //! Decode: the third step of a push.
 //!
-//! It finds the fields of a message; unused entries are never read.
+//! This step finds the fields of a message. Unused entries are never read.
 
 pub(crate) mod foreign;
 pub(crate) mod otlp;
@@ -15,10 +15,10 @@ use self::pprof::RawPprof;
 use crate::ingest::error::{IngestError, OTLP_FORMAT, PPROF_FORMAT};
 use crate::ingest::request::Format;
 
-/// A message of either format.
+/// A decoded message of either format.
 pub(crate) enum Decoded<'m> {
     Otlp(RawRequest<'m>),
-    /// `name` and `labels`: as in [`Format::Pprof`].
+    /// A pprof file. `name` and `labels` have the meaning of [`Format::Pprof`].
     Pprof {
         file: RawPprof<'m>,
         name: Option<&'m str>,
@@ -26,7 +26,7 @@ pub(crate) enum Decoded<'m> {
     },
 }
 
-/// Finds the fields of a message.
+/// Finds the fields of a message in this format.
 pub(crate) fn decode<'m>(message: &'m [u8], format: &'m Format) -> Result<Decoded<'m>, IngestError> {
     match format {
         Format::OtlpProtobuf => RawRequest::read(message, None).map(Decoded::Otlp),
@@ -39,8 +39,8 @@ pub(crate) fn decode<'m>(message: &'m [u8], format: &'m Format) -> Result<Decode
     }
 }
 
-/// The error of a malformed message, by the name of its format if that is a known one: one that cannot be pushed, or
-/// one of another endpoint. Any other error stays.
+/// Improves the error of a malformed message. If the message has a known format that cannot be pushed, or not to this
+/// endpoint, returns an error that names the format. Otherwise returns `error`.
 pub(crate) fn recognized(error: IngestError, message: &[u8], format: &Format) -> IngestError {
     let IngestError::Malformed { .. } = error else { return error };
     let other = || match format {

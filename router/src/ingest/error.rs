@@ -1,4 +1,4 @@
-//! Errors of a push, by the step that fails.
+//! Errors of a push, one type for each part that fails.
 
 use std::io;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use crate::ingest::admission::Overloaded;
 use crate::ingest::decode::{foreign, protobuf};
 use crate::nodes::NodesError;
 
-/// The name of the OTLP format in errors.
+/// Name of the OTLP format in error texts.
 pub(crate) const OTLP_FORMAT: &str = "OTLP export request";
 
-/// The name of the pprof format in errors.
+/// Name of the pprof format in error texts.
 pub(crate) const PPROF_FORMAT: &str = "pprof";
 
-/// Error of a push that is refused as a whole.
+/// The error of a push that is refused as a whole.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PushError {
-    /// The request cannot be decoded, or nothing in it can be stored.
+    /// The request cannot be decoded, or none of its profiles can be stored.
     #[error(transparent)]
     Ingest(#[from] IngestError),
     /// Too many bytes are in flight.
     #[error(transparent)]
     Overloaded(#[from] Overloaded),
-    /// The body was not received.
+    /// The body could not be received.
     #[error(transparent)]
     Body(#[from] BodyError),
     /// A parameter of the request is missing or unknown.
@@ -49,8 +49,8 @@ pub(crate) enum PushError {
     /// The decoding thread panicked.
     #[error("decoding stopped: {0}")]
     Stopped(#[from] tokio::task::JoinError),
-    /// A shard reports missing definitions that it was sent. A retry would fail in the same way, so this error is
-    /// final.
+    /// A shard reports missing definitions, although the router sent all definitions. A retry would fail in the same
+    /// way, so this error is final.
     #[error(
         "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions \
          although all were sent): sending it again does not help; report it with the server's log of this moment"
@@ -58,13 +58,13 @@ pub(crate) enum PushError {
     Inconsistent,
 }
 
-/// Error while a body is received.
+/// An error while a body is received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// No byte arrived for a while.
+    /// No byte arrived for this time.
     #[error("nothing of the body arrived for {0:?}")]
     Stalled(Duration),
-    /// The whole body took too long.
+    /// The whole body took longer than this time.
     #[error("the body did not arrive within {0:?}: send smaller requests")]
     Slow(Duration),
     /// The body exceeds the limit for requests.
@@ -81,7 +81,7 @@ pub(crate) enum BodyError {
     Overloaded(#[from] Overloaded),
 }
 
-/// Error of one profile, which is refused by itself.
+/// The error of one profile. The other profiles of the push are not refused.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ProfileError {
     #[error(transparent)]
@@ -111,14 +111,14 @@ pub(crate) enum ProfileError {
     Invalid(&'static str),
 }
 
-/// A duration for people: `30 days`, or seconds if it is not a whole number of days.
+/// Formats a duration for people: `30 days`, or seconds if the duration is not a whole number of days.
 pub(crate) fn days(time: Duration) -> String {
     let seconds = time.as_secs();
     let days = seconds / 86_400;
     if days > 0 && seconds.is_multiple_of(86_400) { format!("{days} days") } else { format!("{seconds} seconds") }
 }
 
-/// Error of a request that cannot be normalized.
+/// The error of a request that cannot be decoded, or cannot be normalized.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
     /// The bytes do not have the format that the request declares.
@@ -126,46 +126,46 @@ pub(crate) enum IngestError {
     Malformed {
         /// Name of the format.
         format: &'static str,
-        /// The fault and its position.
+        /// Description of the fault, and its position.
         detail: String,
     },
-    /// The body has a known format that cannot be pushed, or not to this endpoint.
+    /// The body has a known format that cannot be pushed, or cannot be pushed to this endpoint.
     #[error(
         "the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported",
         found.name, found.advice
     )]
     Foreign {
-        /// The format that the request declares.
+        /// Name of the format that the request declares.
         expected: &'static str,
-        /// The format that was recognized.
+        /// Format of the body.
         found: foreign::Foreign,
     },
     /// Every profile of the push was refused.
     #[error("all {rejected} profiles are refused: {reasons}")]
     NothingAccepted {
-        /// Number of profiles.
+        /// Number of refused profiles.
         rejected: u64,
-        /// The first reasons.
+        /// Reasons of the first refusals.
         reasons: String,
     },
-    /// The body exceeds the limit after decompression.
+    /// The body exceeds the size limit after decompression.
     #[error("more than {bytes_max} bytes after decompression: send smaller requests")]
     TooLarge {
-        /// The limit.
+        /// Limit on the size, in bytes.
         bytes_max: usize,
     },
-    /// The push exceeds a limit on the number of something.
+    /// The push exceeds a limit on a number of items.
     #[error("more than {count_max} {what} in one request: send smaller requests")]
     TooMany {
-        /// Plural noun.
+        /// Name of the items, in the plural.
         what: &'static str,
-        /// The limit.
+        /// Limit on the number of items.
         count_max: usize,
     },
     /// The body could not be decompressed.
     #[error("the body is not {format}, as the request declares: {source}")]
     Compression {
-        /// gzip or zstd.
+        /// Name of the compression: gzip or zstd.
         format: &'static str,
         /// Error of the decompressor.
         source: io::Error,
@@ -173,21 +173,21 @@ pub(crate) enum IngestError {
     /// The compressed body ends too early.
     #[error("the {format} body is truncated: it ends in the middle; send all of it")]
     Truncated {
-        /// gzip or zstd.
+        /// Name of the compression: gzip or zstd.
         format: &'static str,
     },
     /// The content encoding is not supported.
     #[error("content encoding {name:?} is not supported: use gzip, zstd or none")]
     Encoding {
-        /// The value that was sent.
+        /// Content encoding that the request declares.
         name: String,
     },
     /// The content type is not supported.
     #[error("content type {name:?} is not supported: use {supported}")]
     ContentType {
-        /// The value that was sent.
+        /// Content type that the request declares.
         name: String,
-        /// The types that are supported.
+        /// Content types that are supported.
         supported: &'static str,
     },
 }

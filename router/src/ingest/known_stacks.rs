@@ -1,8 +1,8 @@
-//! Cache of the stacks that shards hold. A push does not define a stack that its shard holds.
+//! Cache of the stacks that shards hold. A push skips the definitions of stacks that its shard already holds.
 //!
-//! The cache holds hashes, has a fixed size, and may be wrong. A shard refuses a batch that refers to a missing stack,
-//! and then receives the batch with all definitions, so a wrong entry only costs time. A stack is held by a partition
-//! of a tenant in a shard, so its key has all three.
+//! The cache contains hashes, has a fixed size, and may be wrong. A wrong entry only costs time: a shard refuses a
+//! batch that refers to a missing stack, and then receives the batch with all definitions. The key of a cache entry
+//! consists of a stack, and the partition, tenant and shard that hold the stack.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,20 +12,20 @@ use proto::tier::interval_of;
 use proto::{StackHash, TenantId, Tier};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Keys in one set, which share a cache line of the processor.
+/// Number of keys in one set. The keys of a set share a cache line of the processor.
 const WAYS: usize = 4;
 
-/// Sets of four keys: 2^20 keys in all, 8 MiB.
+/// Number of sets, with four keys each: 2^20 keys in all, 8 MiB.
 const SETS: usize = 1 << 18;
 
-/// Keys of one push that are remembered. A push with more would evict too many keys of others, so none of its keys
-/// are kept.
+/// Most keys of one push that are added to the cache. If a push has more, none of its keys are added, because they
+/// would evict too many keys of other pushes.
 const PUSH_KEYS_MAX: usize = SETS * WAYS / 16;
 
 /// Set-associative cache of the stacks that shards hold.
 #[derive(Debug)]
 pub(crate) struct KnownStacks {
-    /// Keys; 0 is a free slot. Every slot is independent, so relaxed ordering is enough.
+    /// Keys of the cache; 0 is a free slot. Every slot is independent, so relaxed ordering is enough.
     sets: Box<[[AtomicU64; WAYS]]>,
 }
 
@@ -35,7 +35,7 @@ impl Default for KnownStacks {
     }
 }
 
-/// Hash of a stack and the partition that holds it; never 0.
+/// Hash of a stack and of the partition that holds it; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackKey(u64);
 
@@ -48,7 +48,7 @@ impl KnownStacks {
         self.set(key).iter().any(|slot| slot.load(Ordering::Relaxed) == key.0)
     }
 
-    /// Remembers stacks that shards have acknowledged; evicts others from full sets.
+    /// Adds stacks that shards have acknowledged. Evicts other stacks from full sets.
     pub(crate) fn add(&self, keys: &[StackKey]) {
         if keys.len() > PUSH_KEYS_MAX {
             return;
@@ -61,22 +61,22 @@ impl KnownStacks {
     }
 }
 
-/// Hash of the partition that holds samples of one service and time.
+/// Hash of a tenant, a shard, and the time range of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionKey(u64);
 
-/// The partitions of one service's samples, by time.
+/// Finds the partitions of one service's samples by their time.
 #[derive(Debug)]
 pub(crate) struct ServicePartitions {
     shard: u32,
-    /// Hash of tenant and shard.
+    /// Hash of the tenant and the shard.
     seed: u64,
-    /// Start of the last partition, in nanoseconds, and its key: nearly always that of the next sample too.
+    /// Start of the last returned partition in nanoseconds, and its key. Nearly always, the next sample is in it too.
     last: Option<(i64, PartitionKey)>,
 }
 
 impl ServicePartitions {
-    /// The partition of a time.
+    /// Returns the key of the partition that contains a time. Adds the partition to `plan`.
     pub(crate) fn at(&mut self, time_ns: i64, plan: &mut DefinitionPlan<'_>) -> PartitionKey {
         let length = Tier::Raw.partition_ns();
         if let Some((start_ns, partition)) = self.last
@@ -92,33 +92,33 @@ impl ServicePartitions {
     }
 }
 
-/// The stacks that one push defines, and the partitions that it reaches.
+/// The stacks that one push defines, and the partitions that the push writes to.
 #[derive(Debug)]
 pub(crate) struct DefinitionPlan<'k> {
-    /// Stacks that need no definition; `None` if every stack is defined.
+    /// Stacks that need no definition; `None` if the push defines every stack.
     known: Option<&'k KnownStacks>,
     tenant: &'k TenantId,
     placement: &'k Placement,
     /// Stacks that the push defines.
     defined: Vec<StackKey>,
-    /// The first partition that the push reaches, by shard.
+    /// First partition that the push writes to, by shard.
     partitions: BTreeMap<u32, PartitionKey>,
-    /// True if the push reaches several partitions of one shard.
+    /// True if the push writes to several partitions of one shard.
     is_spread: bool,
 }
 
 impl<'k> DefinitionPlan<'k> {
-    /// `known`: `None` to define every stack.
+    /// Makes a plan. If `known` is `None`, the push defines every stack.
     pub(crate) fn new(known: Option<&'k KnownStacks>, tenant: &'k TenantId, placement: &'k Placement) -> Self {
         Self { known, tenant, placement, defined: Vec::new(), partitions: BTreeMap::new(), is_spread: false }
     }
 
-    /// Returns whether every stack is defined.
+    /// Returns whether the push defines every stack.
     pub(crate) fn defines_all(&self) -> bool {
         self.known.is_none()
     }
 
-    /// The partitions of a service.
+    /// Returns the partitions of a service.
     pub(crate) fn partitions(&self, service_name: &str) -> ServicePartitions {
         let shard = self.placement.shard(Slot::of(self.tenant, service_name));
         ServicePartitions { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
@@ -128,13 +128,13 @@ impl<'k> DefinitionPlan<'k> {
         self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Returns whether the push reaches several partitions of a shard. Each of them must hold every stack that the push
-    /// does not define, whichever partition refers to it, so such a push defines all its stacks.
+    /// Returns whether the push writes to several partitions of a shard. Such a push defines all its stacks, because
+    /// every partition must hold each stack that the push does not define, even if another partition uses the stack.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }
 
-    /// The key of a stack, unless the partition is known to hold it.
+    /// Returns the key of a stack; `None` if the partition is known to hold the stack.
     pub(crate) fn key_of_unknown(&self, partition: PartitionKey, stack: StackHash) -> Option<StackKey> {
         let halves = (stack.0 as u64) ^ (stack.0 >> 64) as u64;
         let key = StackKey((halves ^ partition.0) | 1);
@@ -146,23 +146,23 @@ impl<'k> DefinitionPlan<'k> {
         self.defined.push(key);
     }
 
-    /// Number of stacks recorded so far, for [`DefinitionPlan::truncate`].
+    /// Returns the number of stacks recorded so far, for [`DefinitionPlan::truncate`].
     pub(crate) fn defined_count(&self) -> usize {
         self.defined.len()
     }
 
-    /// Keeps the first `count` stacks: the profile that defines the others is refused, so no shard receives them.
+    /// Keeps the first `count` stacks. The profile that defines the others is refused, so no shard receives them.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.defined.truncate(count);
     }
 
-    /// The stacks that the push defines, to be remembered when shards have acknowledged it.
+    /// Returns the stacks that the push defines. They are added to the cache when shards have acknowledged the push.
     pub(crate) fn into_defined(self) -> Vec<StackKey> {
         self.defined
     }
 }
 
-/// Decodes with a plan of a single shard; also returns the stacks that are defined.
+/// Decodes with a plan for a single shard. Also returns the stacks that the push defines.
 #[cfg(test)]
 pub(crate) fn planned<T, E>(
     known: Option<&KnownStacks>,

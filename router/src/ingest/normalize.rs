@@ -1,6 +1,6 @@
 //! Normalize: the fourth step of a push.
 //!
-//! It builds [`proto::Push`] from a message of any format, within limits.
+//! This step builds a [`proto::Push`] from a message of any format, within limits.
 
 mod advice;
 mod builder;
@@ -19,15 +19,15 @@ use crate::ingest::decode::Decoded;
 use crate::ingest::error::{IngestError, PPROF_FORMAT, ProfileError};
 use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
 
-/// Largest message whose stacks may be omitted, in bytes. A larger message defines all of them.
+/// Largest message for which definitions of stacks may be omitted, in bytes. A larger message defines all its stacks.
 ///
 /// A batch that does not fit into one log entry is split, at positions that depend on its content. A retry must be
-/// split at the same positions, so a batch that might be split omits nothing. A definition takes less than ten times
-/// the bytes in which it was sent; a stack of one frame takes the most. The remaining six sixteenths of the entry are
-/// for all other data.
+/// split at the same positions, so a batch that might be split omits no definition. A definition takes less than ten
+/// times the bytes in which it was sent, and most for a stack of one frame. The remaining six sixteenths of the entry
+/// are for all other data.
 pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
 
-/// A push in normal form.
+/// A push in normal form, and the stacks that it defines.
 #[derive(Debug)]
 pub(crate) struct Normalized {
     pub(crate) push: Push,
@@ -35,7 +35,7 @@ pub(crate) struct Normalized {
     pub(crate) defined: Vec<StackKey>,
 }
 
-/// The tenant of a push, and the placement of its samples.
+/// The tenant of a push, and the placement of services on shards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'d> {
     pub(crate) tenant: &'d TenantId,
@@ -44,11 +44,11 @@ pub(crate) struct Destination<'d> {
 
 /// Builds the normal form of a message of `message_bytes` bytes.
 ///
-/// `known`: stacks that the push need not define; `None` to define all.
+/// `known` contains the stacks that the push need not define. `None` means that the push defines all stacks.
 ///
 /// # Errors
-/// [`IngestError::NothingAccepted`] if every profile was refused, and [`IngestError::Malformed`] for a broken pprof
-/// file.
+/// Returns [`IngestError::NothingAccepted`] if every profile was refused, and [`IngestError::Malformed`] for a broken
+/// pprof file.
 pub(crate) fn normalize(
     decoded: &Decoded<'_>,
     message_bytes: usize,
@@ -82,7 +82,7 @@ fn push_of(decoded: &Decoded<'_>, now_ns: i64, plan: &mut DefinitionPlan<'_>) ->
     builder.finish()
 }
 
-/// The receiver's clock, in nanoseconds since 1970.
+/// Returns the time of the router's clock, in nanoseconds since 1970.
 pub(super) fn now_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)

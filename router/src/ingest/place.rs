@@ -1,4 +1,4 @@
-//! Place: the fifth step of a push. Divides its samples among the shards by the slots of their services.
+//! Place: the fifth step of a push. Divides the samples among the shards by the slots of the services.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::ingest::normalize::Destination;
 use crate::ingest::request::{Format, Head};
 
-/// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples
-/// refer to.
+/// Makes one batch for each shard, with this ID. A batch holds each series once, and exactly the definitions that its
+/// samples refer to.
 ///
-/// [`normalize`](super::normalize) adds a stack to the dictionary before it is decided whether its samples are kept:
-/// samples of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses
-/// a batch with an undefined stack.
+/// [`normalize`](super::normalize) adds a stack to the dictionary before it knows whether the stack's samples are kept:
+/// samples of value 0 are dropped, and profiles are refused. The stack of a dropped sample may have no definition. A
+/// shard would refuse a batch that contains such a stack.
 pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
     let Destination { tenant, placement } = destination;
     let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
@@ -39,10 +39,10 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
 }
 
-/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all
-/// times come with it. `None` if the push has neither.
+/// Returns the ID of a push, by which a shard recognizes a retry. It is a hash of the idempotency key, or of the
+/// content if the push contains all times. Returns `None` if neither is the case.
 ///
-/// The content is the message, however it was compressed, and the parameters of the request.
+/// The content is the uncompressed message and the parameters of the request.
 pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {
     match &head.key {
         Some(key) => Some(hash(tenant, &[b"client", key])),
@@ -66,7 +66,7 @@ fn hash(tenant: &TenantId, parts: &[&[u8]]) -> BatchId {
     BatchId(hash.digest128())
 }
 
-/// Returns whether there is a stack, a pair of stacks or an attribute set that no sample refers to.
+/// Returns whether the dictionary has a stack, a pair or an attribute set that no sample refers to.
 fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
     let samples = || profiles.iter().map(|profile| &profile.samples);
     is_any_unused(dictionary.pairs.len(), samples().flat_map(|samples| &samples.pairs).copied())
@@ -77,7 +77,7 @@ fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
         || is_any_unused(dictionary.stacks.len(), dictionary.pairs.iter().flat_map(|pair| [pair.user, pair.kernel]))
 }
 
-/// Returns whether an id below `length` is not among these. Entry 0 of a table is the empty one, which needs no
+/// Returns whether an ID below `length` is missing in `used`. Entry 0 of a table is the empty entry, which needs no
 /// reference.
 fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
     let mut is_used = vec![false; length];
@@ -85,7 +85,8 @@ fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
     is_used.iter().skip(1).any(|is_used| !is_used)
 }
 
-/// The part of a dictionary that these profiles need. Their ids are renumbered to those of the part.
+/// Returns the part of a dictionary that these profiles need. Changes the IDs in the profiles to those of the new
+/// dictionary.
 fn part_of(dictionary: &Dictionary, profiles: &mut [Profile]) -> Dictionary {
     let mut part = Dictionary::default();
     let mut importer = Importer::new(dictionary);
@@ -118,7 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// Pairs and attribute sets 1 to 3, each pair of a stack that is defined unless its number is odd.
+    /// Returns a dictionary with pairs and attribute sets 1 to 3. The stack of a pair is undefined if the pair's ID is
+    /// odd.
     fn dictionary() -> Dictionary {
         let mut dictionary = Dictionary::default();
         let key = dictionary.strings.intern("key");
@@ -132,7 +134,7 @@ mod tests {
         dictionary
     }
 
-    /// The batch of samples (pair, attribute set).
+    /// Returns the batch of samples that are given as (pair, attribute set).
     fn batch(samples: &[(u32, u32)]) -> Batch {
         let mut columns = Samples::default();
         samples.iter().for_each(|&(pair, set)| columns.push(1, pair, 1, set));

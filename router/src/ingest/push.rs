@@ -1,4 +1,4 @@
-//! A push, from the body of its request to its acknowledgement: [`Pusher`] runs the steps, one after the other.
+//! A push, from the body of the request to the acknowledgement. [`Pusher`] runs the steps one after the other.
 
 mod refusal_log;
 
@@ -29,9 +29,9 @@ use crate::nodes::{Nodes, NodesError};
 /// Result of a push that is stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accepted {
-    /// Samples that were stored.
+    /// Number of samples that were stored.
     pub(crate) samples: u64,
-    /// Profiles that were refused by themselves.
+    /// Number of profiles that were refused, while other profiles of the push were stored.
     pub(crate) rejected_profiles: u64,
     pub(crate) warnings: Vec<String>,
 }
@@ -50,7 +50,7 @@ struct Metrics {
     inconsistent: Family<FormatLabel, Counter<u64, AtomicU64>>,
 }
 
-/// Runs the steps of every push. Cheap to clone; all clones share their limits and metrics.
+/// Runs the steps of every push. Cheap to clone; all clones share the limits and metrics.
 #[derive(Clone, Debug)]
 pub struct Pusher {
     nodes: Nodes,
@@ -60,10 +60,10 @@ pub struct Pusher {
     refusal_log: Arc<RefusalLog>,
 }
 
-/// Stacks that a push defines.
+/// The stacks whose definitions are part of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Definitions {
-    /// Stacks that the shard may not hold.
+    /// Only stacks that the shard may not hold.
     OfUnknownStacks,
     OfAllStacks,
 }
@@ -77,7 +77,7 @@ struct Placed {
 }
 
 impl Pusher {
-    /// A pusher to these nodes. Its metrics are in `registry`, with the prefix `varve_router`.
+    /// Makes a pusher to these nodes. Adds its metrics to `registry`, with the prefix `varve_router`.
     #[must_use]
     pub fn new(nodes: Nodes, registry: &mut Registry) -> Self {
         let metrics = Metrics::default();
@@ -104,7 +104,7 @@ impl Pusher {
         }
     }
 
-    /// Receives and stores a push. When this returns, its samples are durable and every query sees them.
+    /// Receives and stores a push. When this returns, the samples are durable and every query sees them.
     pub(crate) async fn push(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Ok(head) = &arriving.head else { return self.steps(tenant, arriving).await };
         let format = head.format.name();
@@ -131,8 +131,9 @@ impl Pusher {
         pushed
     }
 
-    /// The steps of a push. All but the first run again, with all definitions, if a shard does not hold a stack that
-    /// it was believed to hold: it dropped the stack, or is another machine's shard.
+    /// Runs the steps of a push. If a shard does not hold a stack that the cache lists, runs all steps but the first
+    /// again, with all definitions. Possible reasons: the shard dropped the stack, or another machine now has the
+    /// shard.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
@@ -164,7 +165,7 @@ impl Pusher {
         }
     }
 
-    /// The steps between the first and the last: unpack, decode, normalize, place.
+    /// Runs the steps between the first and the last: unpack, decode, normalize, place.
     fn prepare(
         &self,
         tenant: &TenantId,
@@ -190,7 +191,7 @@ impl Pusher {
         Ok(Placed { batches, accepted, defined: normalized.defined })
     }
 
-    /// Remembers the stacks that shards hold now, and logs skipped samples.
+    /// Adds the stacks that shards hold now to the cache, and logs skipped samples.
     fn finish(
         &self,
         mut accepted: Accepted,
@@ -216,8 +217,8 @@ impl Pusher {
         Ok(accepted)
     }
 
-    /// Counts, and logs at the rate of refused pushes, a shard that is missing definitions although it was sent all of
-    /// them.
+    /// Records that a shard is missing definitions although it received all of them. Logs it at the limited rate of
+    /// refused pushes.
     fn inconsistent(
         &self,
         tenant: &TenantId,

@@ -1,6 +1,6 @@
-//! Receive: the first step of a push. Reads the body piece by piece as it arrives, over HTTP and gRPC.
+//! Receive: the first step of a push. Reads the body piece by piece as the body arrives, over HTTP and gRPC.
 //!
-//! Invariant: every byte that is held here is counted as in flight, and none for longer than [`BODY_TIME_MAX`].
+//! Invariant: every byte in memory here is counted as in flight, and stays for at most [`BODY_TIME_MAX`].
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::error::{BodyError, PushError};
 use crate::ingest::request::{Encoding, Head};
 
-/// Longest time without a byte of the body: agents send their bodies at once.
+/// Longest time to wait for the next byte of a body. Agents send their bodies without pauses.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longest time for a whole body: that of the largest one at 1 Mbit/s.
+/// Longest time for a whole body. The largest body takes this time at 1 Mbit/s.
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Bytes reserved for the rest of an announced body. More is allocated only as it arrives.
+/// Most bytes that are reserved for the rest of an announced body. More memory is allocated only as the body arrives.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
-/// Prefix of each message of a gRPC call: a flag for compression, and the length, u32 big-endian.
+/// Length of the prefix of each message of a gRPC call: a flag for compression, and the length as big-endian u32.
 const GRPC_PREFIX_BYTES: usize = 5;
 
 /// A request whose body is still arriving.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    /// The head of the request, or its fault, which is returned once the whole body is here: a client that gets a
-    /// response while it is sending sees a broken connection instead of the error.
+    /// Head of the request, or the head's fault. The fault is returned after the whole body has arrived: a client that
+    /// gets a response while it is sending sees a broken connection instead of the error.
     pub(crate) head: Result<Head, PushError>,
     pub(crate) body: Body,
-    /// Length of the body in bytes, if the request announces it, or 0.
+    /// Length of the body that the request announces, in bytes; 0 if it announces none.
     pub(crate) announced_bytes: usize,
     pub(crate) framing: Framing,
 }
 
-/// Framing of the content in a body.
+/// Framing of the content in the body of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framing {
     /// The body is the content.
@@ -47,7 +47,7 @@ pub(crate) enum Framing {
     Grpc,
 }
 
-/// A request that was received.
+/// A request whose body has arrived.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) head: Head,
@@ -55,7 +55,7 @@ pub(crate) struct Received {
     pub(crate) in_flight: InFlight,
 }
 
-/// Reads the whole body; each piece counts as in flight from its arrival.
+/// Reads the whole body. Each piece counts as in flight from its arrival.
 pub(crate) async fn receive(arriving: Arriving, admission: &Admission) -> Result<Received, PushError> {
     let Arriving { head, body, announced_bytes, framing } = arriving;
     let bytes_max = limits::PUSH_BYTES_MAX;
@@ -110,7 +110,7 @@ async fn read(mut body: Body, in_flight: &mut InFlight, bytes_max: usize) -> Res
     }
 }
 
-/// The message of a unary gRPC call.
+/// The message of a unary gRPC call, while it arrives.
 struct GrpcMessage {
     is_compressed: bool,
     bytes: Bytes,

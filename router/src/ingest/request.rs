@@ -1,4 +1,4 @@
-//! The head of a request: format and compression of its body, and idempotency key.
+//! The head of a push request: format and compression of the body, and the idempotency key.
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
@@ -6,22 +6,22 @@ use proto::{Label, limits};
 
 use crate::ingest::error::{IngestError, PushError};
 
-/// The head of a request.
+/// The head of a push request.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) format: Format,
     pub(crate) encoding: Encoding,
-    /// The client's idempotency key.
+    /// Idempotency key that the client sent.
     pub(crate) key: Option<Bytes>,
 }
 
-/// Format of a body.
+/// Format of the body of a push.
 #[derive(Debug)]
 pub(crate) enum Format {
     OtlpProtobuf,
     OtlpJson,
-    /// `name`: the name of the profile types, if the request has one; `labels`: of the series, `service_name` among
-    /// them.
+    /// A pprof file. `name` is the name of the profile types, if the request has one. `labels` are the labels of the
+    /// series, including `service_name`.
     Pprof {
         name: Option<String>,
         labels: Vec<Label>,
@@ -29,7 +29,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The name in metrics and in the log.
+    /// Name of the format in metrics and in the log.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::OtlpProtobuf => "otlp",
@@ -54,7 +54,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    /// From a `Content-Encoding` header.
+    /// Parses the value of a `Content-Encoding` header.
     pub(crate) fn parse(name: &str) -> Result<Self, IngestError> {
         match name.trim().to_ascii_lowercase().as_str() {
             "" | "identity" => Ok(Self::Identity),
@@ -65,10 +65,11 @@ impl Encoding {
     }
 }
 
-/// The idempotency key of a request: an HTTP header, or gRPC metadata.
+/// Returns the idempotency key of a request, from an HTTP header or gRPC metadata.
 ///
 /// # Errors
-/// [`PushError::Key`] if it is too long, or empty: all pushes with an empty key would be the same push.
+/// Returns [`PushError::Key`] if the key is too long or empty. Otherwise all pushes with an empty key would count as
+/// retries of one push.
 pub(crate) fn client_key(headers: &HeaderMap) -> Result<Option<Bytes>, PushError> {
     let key = headers.get("idempotency-key").map(|key| Bytes::copy_from_slice(key.as_bytes()));
     match &key {

@@ -1,8 +1,8 @@
 //! Unpack: the second step of a push.
 //!
-//! It undoes compression and converts JSON to protobuf.
+//! This step undoes compression and converts JSON to protobuf.
 //!
-//! Decompression is bounded while it streams, so a decompression bomb costs no more than the limit.
+//! The output size is limited during decompression, so a decompression bomb costs no more than the limit.
 
 pub(crate) mod otlp_json;
 
@@ -15,10 +15,11 @@ use crate::ingest::admission::InFlight;
 use crate::ingest::error::{IngestError, PushError};
 use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 
-/// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which `zstd` itself accepts by default.
+/// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which is the default limit of `zstd`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// The protobuf message of a body. Every byte made from the body is counted as in flight before anything is made of it.
+/// Returns the protobuf message in a body. The bytes of each conversion's result count as in flight before the next
+/// conversion.
 pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) -> Result<Cow<'b, [u8]>, PushError> {
     let bytes_max = limits::PUSH_UNPACKED_BYTES_MAX;
     let content = decompress(body, head.encoding, bytes_max)?;
@@ -37,7 +38,7 @@ pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) 
     Ok(Cow::Owned(message))
 }
 
-/// The compression of a file, by its first bytes.
+/// Returns the compression of a file, judged by the first bytes.
 fn encoding_of(file: &[u8]) -> Encoding {
     if file.starts_with(&GZIP_MAGIC[..]) {
         Encoding::Gzip
@@ -48,7 +49,7 @@ fn encoding_of(file: &[u8]) -> Encoding {
     }
 }
 
-/// Undoes compression, up to `bytes_max` bytes of result.
+/// Decompresses a body. Refuses a result of more than `bytes_max` bytes.
 fn decompress(body: &[u8], encoding: Encoding, bytes_max: usize) -> Result<Cow<'_, [u8]>, IngestError> {
     let too_large = || IngestError::TooLarge { bytes_max };
     match encoding {
@@ -76,7 +77,7 @@ fn read_bounded(decoder: impl Read, format: &'static str, bytes_max: usize) -> R
     if out.len() > bytes_max { Err(IngestError::TooLarge { bytes_max }) } else { Ok(out) }
 }
 
-/// [`IngestError::Truncated`] if the body begins like its format and ends too early; otherwise the error itself.
+/// Returns [`IngestError::Truncated`] if the body begins like its format but ends too early. Otherwise returns `error`.
 fn named_truncated(error: IngestError, body: &[u8], magic: &[u8]) -> IngestError {
     match error {
         IngestError::Compression { format, source }

@@ -17,12 +17,12 @@ use crate::ingest::push::{Accepted, Pusher};
 use crate::ingest::receive::{Arriving, Framing};
 use crate::ingest::request::{Encoding, Format, Head, client_key};
 
-/// `POST /v1development/profiles`, for the OTLP port.
+/// Returns the route `POST /v1development/profiles` for the OTLP port.
 pub(crate) fn otlp_routes(pusher: Pusher) -> Router {
     Router::new().route("/v1development/profiles", post(push_otlp)).with_state(pusher)
 }
 
-/// `POST /api/v1/push`.
+/// Returns the route `POST /api/v1/push`.
 pub(crate) fn routes(pusher: Pusher) -> Router {
     Router::new().route("/api/v1/push", post(push_pprof)).with_state(pusher)
 }
@@ -72,7 +72,7 @@ fn otlp_format(headers: &HeaderMap) -> Result<Format, PushError> {
     }
 }
 
-/// The parameters `service_name=S[&name=PROFILE_NAME][&label=K=V]...`.
+/// Parses the parameters of a pprof push: `service_name=S[&name=PROFILE_NAME][&label=K=V]...`.
 fn pprof_format(query: &str) -> Result<Format, PushError> {
     let mut name = None;
     let mut labels = Vec::new();

@@ -1,8 +1,9 @@
 //! OTLP over gRPC: `ProfilesService/Export`.
 //!
-//! The generated server is not used. It knows one layout only, and it returns INTERNAL for a message that prost
-//! cannot decode. tonic would also hold and decompress a message before its sender is authenticated, without counting
-//! its bytes. So a call is read here like a push over HTTP, and a malformed message is INVALID_ARGUMENT.
+//! The server code that tonic generates is not used. It knows one layout only, and it returns INTERNAL for a message
+//! that prost cannot decode. tonic would also store and decompress a message before its sender is authenticated, and
+//! without counting the message's bytes. So this module reads a call like a push over HTTP, and returns
+//! INVALID_ARGUMENT for a malformed message.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -26,12 +27,12 @@ use crate::ingest::push::{Accepted, Pusher};
 use crate::ingest::receive::{Arriving, Framing};
 use crate::ingest::request::{Encoding, Format, Head, client_key};
 
-/// Prefix of the message of a response: a flag for compression, and the length, u32 big-endian.
+/// Length of the prefix of a response message: a flag for compression, and the message's length as big-endian u32.
 const PREFIX_BYTES: usize = 5;
 
 const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// The gRPC service.
+/// The gRPC service `ProfilesService`.
 #[derive(Clone, Debug)]
 pub struct OtlpGrpc {
     pusher: Pusher,
@@ -39,13 +40,13 @@ pub struct OtlpGrpc {
 }
 
 impl OtlpGrpc {
-    /// A service that pushes authenticated requests to this pusher.
+    /// Makes a service that passes authenticated pushes to `pusher`.
     #[must_use]
     pub fn new(pusher: Pusher, auth: Auth) -> Self {
         Self { pusher, auth }
     }
 
-    /// Authenticates the call before any of its message is read.
+    /// Authenticates the call before reading any part of its message. Then stores the push.
     async fn export(self, request: http::Request<tonic::body::Body>) -> Result<Bytes, Status> {
         let (head, body) = request.into_parts();
         if head.uri.path() != EXPORT {
@@ -71,7 +72,7 @@ impl OtlpGrpc {
     }
 }
 
-/// The response with this message and `grpc-status: 0`.
+/// Returns the response with this message and `grpc-status: 0`.
 fn answer(message: &Bytes) -> http::Response<tonic::body::Body> {
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     framed.put_u8(0);
@@ -84,7 +85,7 @@ fn answer(message: &Bytes) -> http::Response<tonic::body::Body> {
     response
 }
 
-/// The response with this status. It lists the supported encodings for clients that used another one.
+/// Returns the response with this status. Lists the supported encodings, for clients that used another encoding.
 fn refusal(status: Status) -> http::Response<tonic::body::Body> {
     let mut response = status.into_http();
     response.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip,zstd"));
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
     use crate::nodes::Nodes;
 
-    /// `grpc-status` of a call.
+    /// Sends a call with these headers and this body. Returns the `grpc-status` of the response.
     async fn code(headers: &[(&'static str, &'static str)], body: Body) -> Code {
         let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"), None);
         let auth = Auth::Tokens(proto::Tokens::parse("0123456789abcdef").unwrap());

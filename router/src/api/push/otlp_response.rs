@@ -1,10 +1,10 @@
-//! The response to an OTLP export that was accepted.
+//! The response to an OTLP export that was stored.
 
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceResponse};
 
 use crate::ingest::push::Accepted;
 
-/// The response over gRPC and HTTP, with refused profiles and warnings as a partial success.
+/// Returns the response over gRPC and HTTP. Refused profiles and warnings are reported as a partial success.
 pub(crate) fn response(accepted: &Accepted) -> ExportProfilesServiceResponse {
     let says_something = accepted.rejected_profiles > 0 || !accepted.warnings.is_empty();
     let partial_success = says_something.then(|| ExportProfilesPartialSuccess {

@@ -1,7 +1,7 @@
 //! Conversion of the error of a push to the response for its sender, over gRPC and HTTP.
 //!
-//! A sender drops a push after a final response, so only a fault of the request itself is final. For faults of the
-//! server, and faults that pass by themselves, the response has a code that OTLP senders retry.
+//! A sender drops a push after a final response. So only faults of the request itself have a final response. For faults
+//! of the server, and for temporary faults, the response has a code that makes OTLP senders retry.
 
 use axum::http::StatusCode;
 use proto::rpc_status::rpc_status;
@@ -11,27 +11,28 @@ use crate::api::error::{ApiError, RETRY_DELAY};
 use crate::ingest::error::{BodyError, IngestError, PushError};
 use crate::nodes::NodesError;
 
-/// Kind of a failed push. The first four are final, and senders retry the others.
+/// Kind of a failed push. The first four kinds are final. Senders retry the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The request is malformed, or nothing in it can be stored.
+    /// The request is malformed, or none of its profiles can be stored.
     Invalid,
     /// The content type or the compression is not supported.
     Unsupported,
-    /// The request exceeds a limit for single requests.
+    /// The request exceeds a limit on a single request.
     TooLarge,
     /// A fault of varve that would recur in every retry.
     Inconsistent,
     /// The body stopped arriving.
     Interrupted,
-    /// The server has reached a limit that passes: bytes in flight, disk space.
+    /// The server has temporarily reached a limit, such as bytes in flight or disk space.
     Overloaded,
-    /// The server side failed.
+    /// A node, or the router itself, failed.
     Unavailable,
 }
 
 impl Rejection {
-    /// Returns the kind of an error. Every variant is listed, so that a new one must be added here.
+    /// Returns the kind of an error. The match lists every variant, so that the compiler demands a kind for a new
+    /// variant.
     pub(crate) fn of(error: &PushError) -> Self {
         match error {
             PushError::Ingest(error) => Self::of_ingest(error),
@@ -66,8 +67,9 @@ impl Rejection {
         }
     }
 
-    /// The kind of a node's status. The router made the call, so all codes but two describe a fault between router and
-    /// node: a wrong token, another placement epoch, another version, a panic, a node that is starting or gone.
+    /// Returns the kind of an error of a node. The router made the call, so all codes but two describe a fault between
+    /// router and node: a wrong token, another placement epoch, another version, a panic, or a node that is starting or
+    /// gone.
     fn of_node(code: Code) -> Self {
         match code {
             // The node checked the batch: it can never be stored.
@@ -92,7 +94,7 @@ impl Rejection {
         }
     }
 
-    /// The gRPC status. RESOURCE_EXHAUSTED is retried only with `RetryInfo`.
+    /// Returns the gRPC status. Senders retry RESOURCE_EXHAUSTED only if the status has a `RetryInfo`.
     pub(crate) fn grpc(self, text: &str) -> Status {
         match self {
             Self::Invalid => Status::invalid_argument(text),
@@ -104,7 +106,7 @@ impl Rejection {
         }
     }
 
-    /// The HTTP error.
+    /// Returns the HTTP error.
     pub(crate) fn http(self, text: String) -> ApiError {
         match self {
             Self::Invalid => ApiError::bad_data(text),

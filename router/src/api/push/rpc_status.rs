@@ -1,6 +1,6 @@
-//! Error bodies of the OTLP port: OTLP/HTTP prescribes `google.rpc.Status` instead of the JSON of the other APIs.
+//! Error bodies of the OTLP port. OTLP/HTTP prescribes `google.rpc.Status` instead of the JSON of the other APIs.
 //!
-//! The body is protobuf in response to protobuf, and JSON in response to anything else.
+//! The body is protobuf if the request is protobuf, and JSON otherwise.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::api::error::{ErrorText, RETRY_DELAY};
 
-/// Middleware: rewrites the body of every error.
+/// Middleware that rewrites the body of every error to a `google.rpc.Status`.
 pub(crate) async fn rewrite_errors(request: Request, next: Next) -> Response {
     let is_protobuf = is_protobuf(request.headers());
     let response = next.run(request).await;
@@ -53,7 +53,7 @@ fn rewrite(response: Response, text: &str, is_protobuf: bool) -> Response {
     Response::from_parts(head, Body::from(body))
 }
 
-/// The gRPC code that corresponds to an HTTP status. OTLP senders use the HTTP status only.
+/// Returns the gRPC code that corresponds to an HTTP status. OTLP senders use only the HTTP status.
 fn code(status: StatusCode) -> Code {
     match status {
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,

@@ -1,36 +1,36 @@
-//! Formats that cannot be pushed, recognized by their first bytes, so that the error names the format and says what
-//! to do.
+//! Recognition of formats that cannot be pushed, by their first bytes. The error then names the format and tells the
+//! sender what to do.
 
 use crate::ingest::request::{GZIP_MAGIC, ZSTD_MAGIC};
 
-/// Bytes at the beginning in which text formats are recognized.
+/// Length of the beginning in which text formats are recognized, in bytes.
 const LOOKED_AT_BYTES: usize = 4096;
 
-/// Bytes at the beginning that are checked for control characters, which text does not have.
+/// Length of the beginning that is checked for control characters, in bytes. Text has no control characters.
 const TEXT_BYTES: usize = 64;
 
-/// A format that was recognized.
+/// A known format that cannot be pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
-    /// A noun phrase, for example `a perf.data file`.
+    /// Name of the format with an article, for example `a perf.data file`.
     pub(crate) name: &'static str,
-    /// Advice for its sender.
+    /// Advice for the sender.
     pub(crate) advice: &'static str,
 }
 
 const CONVERT: &str = "convert it to pprof first";
 
-/// A pprof where OTLP is expected.
+/// The format pprof, for errors of endpoints that expect OTLP.
 pub(crate) const PPROF: Foreign =
     Foreign { name: "a pprof profile", advice: "send it to POST /api/v1/push?service_name=NAME on the HTTP port" };
 
-/// An OTLP request where a pprof is expected.
+/// The format OTLP, for errors of endpoints that expect pprof.
 pub(crate) const OTLP: Foreign = Foreign {
     name: "an OTLP request",
     advice: "send it to POST /v1development/profiles on the OTLP port, with Content-Type: application/x-protobuf",
 };
 
-/// Formats that begin with fixed bytes.
+/// Formats that begin with fixed bytes, with these bytes.
 const MAGICS: [(&[u8], Foreign); 11] = [
     (b"FLR\0", Foreign { name: "a Java Flight Recorder (JFR) recording", advice: CONVERT }),
     (b"PERFILE2", Foreign { name: "a perf.data file", advice: CONVERT }),
@@ -59,7 +59,7 @@ const MAGICS: [(&[u8], Foreign); 11] = [
 
 const CONVERT_WITH_PPROF: &str = "convert it first: pprof -proto PROGRAM FILE";
 
-/// JSON formats, by a key near the beginning of each. The last entry is any other JSON.
+/// JSON formats, each with a key that occurs near its beginning. The last entry is any other JSON.
 const JSONS: [(&[u8], Foreign); 5] = [
     (
         b"\"resourceProfiles\"",
@@ -74,7 +74,7 @@ const JSONS: [(&[u8], Foreign); 5] = [
     (b"", Foreign { name: "JSON", advice: CONVERT }),
 ];
 
-/// Beginnings of profiles in text form, from Go's endpoints with `debug=1` or `debug=2` and from gperftools.
+/// First bytes of profiles in text form, from Go's endpoints with `debug=1` or `debug=2` and from gperftools.
 const TEXT_PROFILES: [&[u8]; 7] = [
     b"goroutine profile:",
     b"goroutine ",
@@ -85,7 +85,7 @@ const TEXT_PROFILES: [&[u8]; 7] = [
     b"--- heap",
 ];
 
-/// The format of a body after decompression, if it is a known one that cannot be pushed.
+/// Returns the format of a body after decompression, if it is a known format that cannot be pushed.
 pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     if body.is_empty() {
         return Some(Foreign { name: "empty", advice: "check that the profile was read before it was sent" });
@@ -106,12 +106,12 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     text(start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start())
 }
 
-/// Returns whether these bytes contain `part`, in any case.
+/// Returns whether `bytes` contain `part`, in upper or lower case.
 fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Text formats, by their first bytes after white space.
+/// Returns the text format with these first bytes after white space.
 fn text(start: &[u8]) -> Option<Foreign> {
     let begins = |part: &[u8]| start.get(..part.len()).is_some_and(|start| start.eq_ignore_ascii_case(part));
     if start.first().is_some_and(|first| b"{[".contains(first)) {
@@ -130,7 +130,7 @@ fn text(start: &[u8]) -> Option<Foreign> {
     is_folded(start).then_some(Foreign { name: "folded stacks", advice: CONVERT })
 }
 
-/// Returns whether the first line is `frame;frame;frame value`.
+/// Returns whether the first line has the form `frame;frame;frame value`.
 fn is_folded(start: &[u8]) -> bool {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let Ok(line) = str::from_utf8(line.trim_ascii_end()) else { return false };

@@ -1,4 +1,4 @@
-//! OTLP export requests, in any layout from 1.8 to 1.11, as protobuf or JSON.
+//! Decoding of OTLP export requests, in any layout from 1.8 to 1.11, as protobuf or JSON.
 
 pub(crate) mod dictionary;
 pub(crate) mod layout;
@@ -10,11 +10,11 @@ use self::layout::Layout;
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
-/// An export request: its outer messages, whose fields are not read yet.
+/// An export request, split into its outer messages. The fields of these messages are not read yet.
 pub(crate) struct RawRequest<'a> {
     pub(crate) resource_profiles: Vec<ResourceProfiles<'a>>,
     pub(crate) dictionary: RawDictionary<'a>,
-    /// Layout of all its samples and profiles.
+    /// Layout of all samples and profiles of the request.
     pub(crate) layout: Layout,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct ScopeProfiles<'a> {
     pub(crate) profiles: Vec<&'a [u8]>,
 }
 
-/// Number of resources, scopes and profiles.
+/// Number of resources, scopes and profiles read so far.
 #[derive(Default)]
 struct Count(usize);
 
@@ -50,10 +50,11 @@ fn malformed(error: WireError) -> IngestError {
 }
 
 impl<'a> RawRequest<'a> {
-    /// `layout`: `None` to detect it from the samples.
+    /// Reads the outer messages of a request. If `layout` is `None`, detects the layout from the samples.
     ///
     /// # Errors
-    /// [`IngestError::Malformed`], or [`IngestError::TooMany`] of anything that is counted here.
+    /// Returns [`IngestError::Malformed`], or [`IngestError::TooMany`] if there are too many resources, scopes,
+    /// profiles, samples or entries.
     pub(crate) fn read(message: &'a [u8], layout: Option<Layout>) -> Result<Self, IngestError> {
         let mut resource_profiles = Vec::new();
         let mut dictionaries = Vec::new();
@@ -75,8 +76,8 @@ impl<'a> RawRequest<'a> {
         Ok(Self { resource_profiles, dictionary, layout })
     }
 
-    /// Returns whether a message of unknown format is a request. The messages in fields 1 and 2 of a pprof have numbers
-    /// where those of a request have messages.
+    /// Returns whether a message of unknown format is an export request. Fields 1 and 2 of a request hold messages. In
+    /// a pprof file, the messages in these fields contain numbers at positions where a request has messages.
     pub(super) fn is_one(message: &'a [u8]) -> bool {
         let has_profile =
             |resource: &ResourceProfiles<'_>| resource.scopes.iter().any(|scope| !scope.profiles.is_empty());
@@ -84,8 +85,8 @@ impl<'a> RawRequest<'a> {
     }
 }
 
-/// All samples of a request, for the vote on the layout. A profile that cannot be read counts as empty here and is
-/// refused later.
+/// Returns all samples of a request, so that their layout can be detected. A profile that cannot be read counts as
+/// empty here, and a later step refuses the profile.
 fn samples<'a>(resource_profiles: &[ResourceProfiles<'a>]) -> Result<Vec<&'a [u8]>, IngestError> {
     let mut samples = Vec::new();
     let scopes = resource_profiles.iter().flat_map(|resource| &resource.scopes);

@@ -1,14 +1,14 @@
-//! pprof files: `profile.proto` without its compression.
+//! Decoding of pprof files: `profile.proto` after decompression.
 
 use proto::limits;
 
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::{IngestError, PPROF_FORMAT};
 
-/// Sample types of one profile. Go's heap profiles have 4.
+/// Most sample types of one profile. Go's heap profiles have 4.
 const SAMPLE_TYPES_MAX: usize = 64;
 
-/// A profile: its fields, the messages among them not read yet.
+/// The fields of a pprof file. The messages in these fields are not read yet.
 pub(crate) struct RawPprof<'a> {
     pub(crate) sample_types: Vec<&'a [u8]>,
     pub(crate) samples: Vec<&'a [u8]>,
@@ -29,8 +29,10 @@ pub(crate) struct RawTables<'a> {
 }
 
 impl<'a> RawPprof<'a> {
+    /// Finds the fields of a pprof file.
+    ///
     /// # Errors
-    /// [`IngestError::Malformed`], or [`IngestError::TooMany`] sample types or samples.
+    /// Returns [`IngestError::Malformed`], or [`IngestError::TooMany`] if there are too many sample types or samples.
     pub(crate) fn read(message: &'a [u8]) -> Result<Self, IngestError> {
         let mut raw = Self {
             sample_types: Vec::new(),
@@ -55,7 +57,7 @@ impl<'a> RawPprof<'a> {
         Ok(raw)
     }
 
-    /// Returns whether a message of unknown format is a profile. An OTLP request has no strings in field 6.
+    /// Returns whether a message of unknown format is a pprof file. An OTLP request has no strings in field 6.
     pub(super) fn is_one(message: &'a [u8]) -> bool {
         let first = |raw: &Self| raw.tables.strings.first().copied();
         Self::read(message).is_ok_and(|raw| first(&raw) == Some(&[]))

@@ -1,9 +1,9 @@
-//! The protobuf wire format, read in place: fields borrow from the message, nothing is allocated.
+//! Parser of the protobuf wire format. Fields borrow from the message, and nothing is allocated.
 //!
-//! Generated code is not used for pushes: it allocates many times the size of the input before anything can be
-//! checked, and the same field numbers have different meanings in different layouts of OTLP profiles.
+//! Generated code is not used for pushes. It allocates many times the size of the input before anything can be checked.
+//! And the same field numbers have different meanings in different layouts of OTLP profiles.
 
-/// One field's value.
+/// Value of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Varint(u64),
@@ -12,7 +12,7 @@ pub(crate) enum Value<'a> {
     Fixed32(u32),
 }
 
-/// Error in the wire format: the bytes are not a protobuf message, or a field has another type than its contract says.
+/// The error of bytes that are not a protobuf message, or of a field whose type differs from its definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("it ends in the middle of a field")]
@@ -25,7 +25,7 @@ pub(crate) enum WireError {
     Type(u32),
 }
 
-/// The fields of one message, in the order in which they were sent.
+/// Iterator over the fields of one message, in the order in which they were sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
@@ -81,7 +81,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// A nested message, string or bytes.
+    /// Returns the value of a nested message, a string or bytes.
     pub(crate) fn bytes(self, number: u32) -> Result<&'a [u8], WireError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -89,7 +89,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Any integer type that is encoded as a varint.
+    /// Returns the value of an integer that is encoded as a varint.
     pub(crate) fn varint(self, number: u32) -> Result<u64, WireError> {
         match self {
             Self::Varint(varint) => Ok(varint),
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An int64, which has the same 64 bits as its varint.
+    /// Returns the value of an int64, whose 64 bits are those of its varint.
     pub(crate) fn int64(self, number: u32) -> Result<i64, WireError> {
         Ok(self.varint(number)?.cast_signed())
     }
@@ -109,7 +109,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A repeated integer, packed or one at a time, into `out`.
+    /// Appends the values of a repeated integer, packed or not, to `out`.
     pub(crate) fn varints(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
         if let Self::Bytes(packed) = self {
             // A number takes a byte at least.
@@ -121,7 +121,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Calls back with each number of a repeated integer, packed or one at a time.
+    /// Calls back with each value of a repeated integer, packed or not.
     #[inline]
     pub(crate) fn each_varint<E: From<WireError>>(
         self,
@@ -140,7 +140,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Number of values in a repeated fixed64, packed or one at a time.
+    /// Returns the number of values in a repeated fixed64, packed or not.
     pub(crate) fn fixed64_count(self, number: u32) -> Result<usize, WireError> {
         match self {
             Self::Fixed64(_) => Ok(1),
@@ -150,7 +150,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A repeated fixed64, packed or one at a time, into `out`.
+    /// Appends the values of a repeated fixed64, packed or not, to `out`.
     pub(crate) fn fixed64s(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
         match self {
             Self::Fixed64(fixed) => out.push(fixed),
@@ -167,7 +167,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads a varint. Most tags, lengths and indices have one byte or two.
+/// Reads a varint from the start of `bytes`. Most tags, lengths and indices have one byte or two.
 #[inline(always)]
 fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     match **bytes {

@@ -1,20 +1,20 @@
-//! Warnings about profiles that are valid but may not mean what their sender expects. Nothing is refused.
+//! Warnings about profiles that are valid, but may not mean what their sender expects. Such profiles are stored.
 
 use super::builder::Builder;
 
-/// Profiles that one warning may be about: those of a pprof, or one of an OTLP request.
+/// The profiles that one warning is about: all profiles of a pprof file, or one profile of an OTLP request.
 #[derive(Debug)]
 pub(super) struct Subject<'k> {
     /// Sample types that have values other than 0.
     pub(super) kinds: Vec<&'k str>,
-    /// In nanoseconds.
+    /// Duration of the profiles, in nanoseconds.
     pub(super) duration: u64,
     /// Advice on how to name mutex and block profiles; `None` if the sender has named them.
     pub(super) naming: Option<&'static str>,
 }
 
 impl Subject<'_> {
-    /// Warns of profiles without a name, and of totals that would be added again with each push.
+    /// Warns of mutex and block profiles without a name, and of running totals that each push would add again.
     pub(super) fn warn(&self, builder: &mut Builder) {
         let kinds =
             |are: fn(&str) -> bool| -> Vec<&str> { self.kinds.iter().copied().filter(|kind| are(kind)).collect() };

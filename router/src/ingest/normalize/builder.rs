@@ -1,4 +1,4 @@
-//! Builds a push from any format: interns definitions, checks labels and times, and counts refused profiles.
+//! Builds a push from any format: adds definitions, checks labels and times, and counts refused profiles.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,26 +11,26 @@ use crate::ingest::error::{IngestError, ProfileError};
 use crate::ingest::known_stacks::{DefinitionPlan, PartitionKey};
 use crate::ingest::normalize::frames::StackSource;
 
-/// Frame type of kernel code. Such frames on the leaf side of a stack are its kernel part.
+/// Frame type of kernel code. Kernel frames on the leaf side of a stack become the kernel stack.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
 
-/// Bytes of a label without its text.
+/// Size of a label without its text, in bytes.
 const LABEL_BYTES: usize = size_of::<Label>();
 
-/// Warnings kept as text; further ones are counted.
+/// Most warnings that are kept as text. Further warnings are only counted.
 const WARNINGS_MAX: usize = 8;
 
-/// The push that is being built.
+/// A push under construction.
 pub(crate) struct Builder {
     pub(super) push: Push,
     now_ns: i64,
-    /// Origin of each stack.
+    /// Origin of each stack in the message, by stack ID.
     pub(super) sources: Vec<StackSource>,
-    /// Partition for which the stacks of each pair were checked last: nearly all pairs are checked once.
+    /// Partition for which the stacks of each pair were checked last. Nearly all pairs need only one check.
     pub(super) checked: Vec<Option<PartitionKey>>,
-    /// Stacks that cannot be defined, with the error.
+    /// Stacks that cannot be defined, each with its error.
     pub(super) undefinable: HashMap<u32, ProfileError>,
-    /// Buffers for hashing and for defining.
+    /// Buffers for hashing texts and for defining stacks.
     pub(super) hashed: Vec<u8>,
     pub(super) locations: Vec<u32>,
     pub(super) truncated: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct Builder {
     label_bytes: usize,
     attributes: usize,
     lines: usize,
-    /// Profiles that are valid, those without any value included.
+    /// Number of valid profiles, including profiles without any value.
     accepted: usize,
     warnings_suppressed: u64,
 }
@@ -68,7 +68,7 @@ impl Builder {
         &mut self.push.dictionary
     }
 
-    /// Reserves memory, so that nothing grows step by step.
+    /// Reserves memory, so that the tables need not grow step by step.
     pub(crate) fn reserve(&mut self, capacity: &Capacity) {
         self.push.dictionary.reserve(capacity);
         self.sources.reserve(capacity.stacks);
@@ -78,12 +78,12 @@ impl Builder {
         self.now_ns
     }
 
-    /// Records that samples have the time of receipt.
+    /// Records that the times of the samples are the time of receipt, and not in the push.
     pub(crate) fn times_are_of_receipt(&mut self) {
         self.push.has_own_times = false;
     }
 
-    /// Interns a text: bytes that are not UTF-8 are replaced, and a text that is too long is truncated.
+    /// Adds a text and returns its ID. Replaces bytes that are not UTF-8, and truncates a text that is too long.
     pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
         if bytes.len() > limits::STRING_BYTES_MAX {
             self.warn_truncated();
@@ -91,14 +91,14 @@ impl Builder {
         self.push.dictionary.strings.intern(&text_of(bytes))
     }
 
-    /// Interns a text whose hash is known.
+    /// Adds a text, given its hash, and returns its ID.
     pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
         let strings = &mut self.push.dictionary.strings;
         // The lookup comes first: converting the text reads all of it, and there may be any number of references.
         strings.find_hash(hash).unwrap_or_else(|| strings.intern_hashed(hash, &text_of(bytes)))
     }
 
-    /// The hash that a text has when it is defined.
+    /// Returns the hash that a text would have in the dictionary.
     pub(crate) fn text_hash(&mut self, bytes: &[u8]) -> u128 {
         if bytes.len() > limits::STRING_BYTES_MAX {
             self.warn_truncated();
@@ -114,7 +114,7 @@ impl Builder {
         self.warn(format!("a string was truncated to {} bytes", limits::STRING_BYTES_MAX));
     }
 
-    /// An attribute as a label.
+    /// Makes a label from an attribute. `prefix` is put before the key.
     pub(crate) fn label(&mut self, prefix: &str, attribute: Attribute) -> Result<Label, ProfileError> {
         let strings = &self.push.dictionary.strings;
         let key = strings.get(attribute.key);
@@ -127,7 +127,7 @@ impl Builder {
         Ok(label)
     }
 
-    /// Counts labels of which there will be one more copy.
+    /// Counts the bytes of one more copy of these labels.
     fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), ProfileError> {
         let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
         self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
@@ -138,7 +138,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The set of these attributes; of equal keys the first stays.
+    /// Adds an attribute set and returns its ID. Among attributes with equal keys, keeps the first.
     pub(crate) fn attribute_set(&mut self, attributes: Vec<Attribute>) -> Result<u32, ProfileError> {
         if attributes.len() > limits::SAMPLE_ATTRIBUTES_MAX {
             let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
@@ -163,7 +163,7 @@ impl Builder {
         Ok(self.push.dictionary.intern_location(location))
     }
 
-    /// Checks a time of the push, in nanoseconds since 1970.
+    /// Checks that a time, in nanoseconds since 1970, is within the limits.
     pub(crate) fn time(&self, time_ns: u64) -> Result<i64, ProfileError> {
         let time = i64::try_from(time_ns).map_err(|_beyond_2262| ProfileError::Ahead { time_ns })?;
         if time < limits::TIME_MIN_NS {
@@ -175,8 +175,8 @@ impl Builder {
         Ok(time)
     }
 
-    /// Adds a profile and defines its stacks (see [`Builder::define`]). Samples of value 0 are dropped, but a gauge
-    /// whose newest samples are all 0 keeps one of them: an older sample would be its last value.
+    /// Adds a profile and defines its stacks (see [`Builder::define`]). Drops samples of value 0. If the newest samples
+    /// of a gauge are all 0, keeps one of them: otherwise an older sample would be the gauge's last value.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
@@ -208,7 +208,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Refuses negative values, except in gauges: the difference of two heap profiles is the growth of a heap.
+    /// Refuses negative values. Gauges may have them: the difference of two heap profiles is the growth of a heap.
     fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), ProfileError> {
         let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
         let sample_type = &profile_type.sample().kind;
@@ -239,10 +239,10 @@ impl Builder {
         }
     }
 
-    /// The push.
+    /// Returns the finished push.
     ///
     /// # Errors
-    /// [`IngestError::NothingAccepted`] if there were profiles and all of them were refused.
+    /// Returns [`IngestError::NothingAccepted`] if there were profiles, and all of them were refused.
     pub(crate) fn finish(mut self) -> Result<Push, IngestError> {
         if self.warnings_suppressed > 0 {
             self.push.warnings.push(format!("and {} more", self.warnings_suppressed));
@@ -294,13 +294,13 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
     kept
 }
 
-/// Checks the length of a build ID before it is read: any number of mappings may refer to one long string.
+/// Checks the length of a build ID before parsing it. Any number of mappings may refer to one long string.
 pub(crate) fn check_build_id(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::BUILD_ID_BYTES_MAX;
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
 }
 
-/// Converts bytes to text: bytes that are not UTF-8 are replaced, and a text that is too long is truncated.
+/// Converts bytes to text. Replaces bytes that are not UTF-8, and truncates a text that is too long.
 pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     let bytes = bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes);
     // Nearly all bytes are UTF-8, and this check is faster than the search for bytes to replace.

@@ -1,20 +1,20 @@
-//! Frames of stacks while a message is read.
+//! Frames of a stack while the stack is read.
 
 use proto::limits;
 
-/// A frame, before its location is defined.
+/// A frame whose location is not defined yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
-    /// Hash of its location: see [`proto::identity`].
+    /// Hash of the frame's location, as in [`proto::identity`].
     pub(crate) hash: u128,
     pub(crate) is_kernel: bool,
 }
 
-/// The frames of one stack, leaf first. Of a stack that is too deep, only the frames that are kept are held.
+/// The frames of one stack, leaf first. If the stack is too deep, only the frames that will be kept.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub(super) kept: Vec<Frame>,
-    /// Number of frames that were sent.
+    /// Number of frames in the message.
     pub(super) depth: usize,
 }
 
@@ -33,14 +33,14 @@ impl Frames {
     }
 }
 
-/// Origin of a stack: frames `[start, end)`, leaf first, of a source, which is a sample (pprof) or a stack (OTLP) of
-/// the message.
+/// Origin of a stack: frames `[start, end)` of a source, leaf first. A source is a sample of a pprof file, or a stack
+/// of an OTLP dictionary.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StackSource {
     pub(super) source: u32,
     pub(super) start: u32,
     pub(super) end: u32,
-    /// True if the stack had more frames; it then has a marker frame.
+    /// True if the stack had more frames. The truncated stack then has a marker frame.
     pub(super) is_cut: bool,
 }
 

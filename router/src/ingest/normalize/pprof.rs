@@ -1,4 +1,4 @@
-//! pprof files in normal form: every column of values becomes a profile of its own type.
+//! Conversion of pprof files to the normal form. Each column of values becomes a profile of its own type.
 
 mod tables;
 
@@ -18,11 +18,11 @@ use crate::ingest::normalize::advice::Subject;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frame, Frames};
 
-/// Adds all profiles of a file to a push. `name`: the name of the profile types, if the push has one; `labels`: of
-/// the series, `service_name` among them.
+/// Adds all profiles of a file to a push. `name` is the name of the profile types, if the push has one. `labels` are
+/// the labels of the series, including `service_name`.
 ///
 /// # Errors
-/// A fault anywhere in a file refuses all of it, except for columns that overflow.
+/// Any fault in a file refuses the whole file, except a column whose values overflow.
 pub(super) fn add(
     raw: &RawPprof<'_>,
     name: Option<&str>,
@@ -58,7 +58,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The samples of one type.
+/// The samples of one sample type.
 struct Column {
     profile_type: ProfileType,
     scale: i64,
@@ -132,7 +132,7 @@ fn fill<'a>(
     Ok(columns)
 }
 
-/// Calls back with each location of a sample, leaf first.
+/// Calls `visit` with each location of a sample, leaf first.
 fn locations<'a>(
     raw: &RawPprof<'a>,
     sample: u32,
@@ -151,7 +151,7 @@ fn locations<'a>(
     }
     Ok(())
 }
-/// A pprof label.
+/// Reads a pprof label as an attribute.
 fn attribute(
     message: Value<'_>,
     tables: &mut ProfileTables<'_>,

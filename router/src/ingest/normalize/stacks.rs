@@ -1,5 +1,5 @@
-//! Stacks of a push: splits them into a user and a kernel part, truncates them, and defines those that shards may not
-//! hold.
+//! Stacks of a push. Splits each stack into a user stack and a kernel stack, truncates them, and defines the ones that
+//! shards may not hold.
 
 use proto::dictionary::stack_hash_with;
 use proto::{Function, Line, Location, Samples, StackPair, limits};
@@ -10,8 +10,8 @@ use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frames, StackSource};
 
 impl Builder {
-    /// The pair of a source's stack: kernel frames on the leaf side are its kernel part. A stack that is too deep
-    /// keeps its leaf side, below a marker frame. The stacks are not defined yet.
+    /// Returns the ID of the pair for the stack of a source. Kernel frames on the leaf side become the kernel stack. A
+    /// stack that is too deep keeps its leaf side, below a marker frame. The stacks of the pair are not defined yet.
     pub(crate) fn pair(&mut self, frames: &Frames, source: u32) -> u32 {
         let is_cut = frames.depth > limits::STACK_DEPTH_MAX;
         let kept = if is_cut {
@@ -43,11 +43,11 @@ impl Builder {
 
     /// Defines the stacks of these samples that their shard may not hold.
     ///
-    /// `locations_of`: appends the first `count` locations of a source, leaf first.
+    /// `locations_of` appends the first `count` locations of a source, leaf first.
     ///
     /// # Errors
-    /// [`ProfileError`] of a stack that cannot be defined. The profile is then refused, and none of its stacks counts
-    /// as defined.
+    /// Returns the [`ProfileError`] of a stack that cannot be defined. The profile is then refused, and none of its
+    /// stacks counts as defined.
     pub(super) fn define(
         &mut self,
         service_name: &str,
@@ -92,8 +92,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Defines a stack. A failure is remembered: otherwise a request costs the product of its profiles and their
-    /// stacks.
+    /// Defines a stack. Stores the error if it fails. Otherwise the cost of a request would be the product of its
+    /// profiles and their stacks.
     fn define_stack(
         &mut self,
         id: u32,

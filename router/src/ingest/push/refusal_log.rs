@@ -1,13 +1,13 @@
-//! Log lines about refused pushes, at a limited rate: a client that retries a bad push forever must not fill the log.
+//! Log lines about refused pushes, at a limited rate. A client that retries a bad push forever must not fill the log.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Shortest time between two lines: 86,400 lines a day at most.
+/// Minimum time between two log lines, which allows 86,400 lines a day.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Limits the rate of log lines.
+/// Limits the rate of log lines about refused pushes.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
     state: Mutex<State>,
@@ -20,7 +20,8 @@ struct State {
 }
 
 impl RefusalLog {
-    /// The number of lines suppressed before this one, if a line may be written now; `None` suppresses it.
+    /// Returns whether a line may be written now: the number of lines suppressed before it, or `None` to suppress this
+    /// one.
     pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {

@@ -1,4 +1,4 @@
-//! Pushes through all steps, to a fake node.
+//! Tests of pushes through all steps, to a fake node.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -16,10 +16,10 @@ use crate::ingest::normalize::{OMITTING_BYTES_MAX, now_ns};
 use crate::ingest::receive::Framing;
 use crate::ingest::request::{Encoding, Format, Head};
 
-/// Fields of a pprof: a stack of one location without a mapping, and a sample of it.
+/// Fields of a pprof file: a location without a mapping, and a sample whose stack is this location.
 const STACK_AND_SAMPLE: &[u8] = b"\x22\x04\x08\x01\x18\x07\x12\x06\x0a\x01\x01\x12\x01\x05";
 
-/// A pprof file of one sample without a stack.
+/// Returns a pprof file with one sample without a stack.
 fn pprof() -> Vec<u8> {
     let time = now_ns().cast_unsigned();
     let mut bytes = b"\x0a\x04\x08\x01\x10\x02\x12\x03\x12\x01\x05\x32\x00\x32\x03cpu\x32\x0bnanoseconds".to_vec();
@@ -33,7 +33,7 @@ fn gzip(bytes: &[u8], level: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A request with this body.
+/// Returns a request with this body.
 fn arriving(format: Format, encoding: Encoding, body: Vec<u8>) -> Arriving {
     let head = Ok(Head { format, encoding, key: None });
     Arriving { head, body: body.into(), announced_bytes: 0, framing: Framing::None }
@@ -47,13 +47,13 @@ fn compressed_push(body: Vec<u8>, encoding: Encoding) -> Arriving {
     arriving(Format::Pprof { name: None, labels: vec![Label::new("service_name", "s")] }, encoding, body)
 }
 
-/// An export request with samples of one stack at these times, in seconds from now.
+/// Returns an export request with samples of one stack at these times, in seconds from now.
 fn otlp_push(seconds: &[i64]) -> Arriving {
     otlp_push_of(&[&[1]], seconds)
 }
 
-/// An export request with a profile for each list of stacks. Each stack has one location; that of stack 3 does not
-/// exist.
+/// Returns an export request with one profile for each list of stacks. Each stack has one location. The location of
+/// stack 3 does not exist.
 fn otlp_push_of(stacks: &[&[i32]], seconds: &[i64]) -> Arriving {
     use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
     use proto::otlp::profiles::v1development::{
@@ -78,20 +78,20 @@ fn otlp_push_of(stacks: &[&[i32]], seconds: &[i64]) -> Arriving {
     arriving(Format::OtlpProtobuf, Encoding::Identity, prost::Message::encode_to_vec(&request))
 }
 
-/// A node with a retention of ten days.
+/// A node with a retention of ten days, which records the batches that it receives.
 #[derive(Default)]
 struct FakeNode {
-    /// Samples of each batch that are older than the retention.
+    /// Number of samples of each batch that the node reports as older than the retention.
     samples_too_old: u64,
-    /// Stacks that were defined.
+    /// Stacks that batches have defined.
     held: Mutex<HashSet<StackHash>>,
-    /// True if each batch defined all its stacks, in the order of arrival.
+    /// For each batch, in the order of arrival: true if the batch defined all its stacks.
     are_whole: Mutex<Vec<bool>>,
-    /// Ids of the batches, in the order of arrival.
+    /// IDs of the batches, in the order of arrival.
     ids: Mutex<Vec<Option<BatchId>>>,
-    /// True if every batch is refused for missing definitions.
+    /// True if the node refuses every batch for missing definitions.
     is_faulty: bool,
-    /// True if every batch is said to be a duplicate.
+    /// True if the node reports every batch as a duplicate.
     is_duplicate: bool,
 }
 
@@ -134,7 +134,7 @@ impl Shards for FakeNode {
     }
 }
 
-/// A pusher to a fake node.
+/// A pusher and the fake node behind it.
 struct Fixture {
     node: Arc<FakeNode>,
     registry: Registry,
@@ -202,7 +202,7 @@ async fn a_stack_is_defined_once_and_again_for_a_shard_that_lost_it() {
     assert_eq!(fixture.are_whole(push()).await, [false]);
 }
 
-/// The events of a thread, each with its fields.
+/// The log events of a thread, each with its fields.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 

@@ -1,6 +1,6 @@
-//! OTLP in JSON. It is converted to protobuf with OTLP's own descriptors and then decoded as protobuf.
+//! Conversion of OTLP in JSON to protobuf, with OTLP's own descriptors. The result is then decoded as protobuf.
 //!
-//! OTLP's JSON differs from protobuf's in one point: ids are hexadecimal instead of base64.
+//! The JSON of OTLP differs from the JSON of protobuf in one point: IDs are hexadecimal instead of base64.
 
 use base64::Engine as _;
 use prost::Message;
@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
-/// Largest body in JSON, in bytes: converting it takes about 30 times as much memory.
+/// Largest body in JSON, in bytes. The conversion takes about 30 times as much memory.
 const JSON_BYTES_MAX: usize = 8 << 20;
 
 const REQUEST: &str = "opentelemetry.proto.collector.profiles.v1development.ExportProfilesServiceRequest";
@@ -31,7 +31,7 @@ pub(crate) fn to_protobuf(body: &[u8]) -> Result<Vec<u8>, IngestError> {
     Ok(message.map_err(|error| malformed(error.to_string()))?.encode_to_vec())
 }
 
-/// Rewrites hexadecimal ids as base64. Ids that are not hexadecimal stay, and the conversion refuses them.
+/// Rewrites hexadecimal IDs as base64. Other IDs stay as they are, and the conversion refuses them.
 fn ids_to_base64(json: &mut Json) {
     match json {
         Json::Array(elements) => elements.iter_mut().for_each(ids_to_base64),

@@ -1,4 +1,4 @@
-//! Responses to OTLP senders for every error of a node and of a request.
+//! Tests of the responses to OTLP senders, for every error of a node and of a request.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn router_of_failing_node(status: Status) -> Pusher {
     Pusher::new(Nodes::remote(endpoint, None), &mut Registry::default())
 }
 
-/// An export request with one sample.
+/// Returns an export request with one sample.
 fn export_request() -> Vec<u8> {
     let sample = Sample { values: vec![1], ..Sample::default() };
     let profiles = vec![Profile { samples: vec![sample], ..Profile::default() }];
@@ -89,7 +89,7 @@ async fn over_grpc(pusher: &Pusher) -> Status {
     Status::from_header_map(response.headers()).unwrap()
 }
 
-/// Returns status, `Retry-After` and body of an export over HTTP.
+/// Returns the status, `Retry-After` and body of the response to an export over HTTP.
 async fn over_http(pusher: &Pusher) -> (u16, Option<String>, Vec<u8>) {
     let request = HttpRequest::post("/v1development/profiles").header("content-type", "application/x-protobuf");
     let routes = api::otlp_routes(pusher.clone(), Auth::Open);
@@ -99,7 +99,7 @@ async fn over_http(pusher: &Pusher) -> (u16, Option<String>, Vec<u8>) {
     (status, retry_after, response.into_body().collect().await.unwrap().to_bytes().to_vec())
 }
 
-/// Returns whether OTLP senders retry after this status; after RESOURCE_EXHAUSTED only with `RetryInfo`.
+/// Returns whether OTLP senders retry after this status. They retry RESOURCE_EXHAUSTED only with `RetryInfo`.
 fn is_retried(status: &Status) -> bool {
     use Code::{Aborted, Cancelled, DataLoss, DeadlineExceeded, OutOfRange, ResourceExhausted, Unavailable};
     match status.code() {

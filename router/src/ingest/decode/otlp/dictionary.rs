@@ -1,15 +1,15 @@
-//! The dictionary of an export request: its tables of entries, which are not read yet.
+//! The dictionary of an export request. Splits its tables into entries, which are not read yet.
 
 use crate::ingest::decode::protobuf::{Fields, Value, WireError};
 use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
-/// Entries of all tables together: an empty entry has two bytes in the request and takes 16 here.
+/// Most entries of all tables together. An empty entry has two bytes in the request and takes 16 bytes here.
 const ENTRIES_MAX: usize = 4_000_000;
 
-/// Entries of a table for which memory is reserved at once.
+/// Most entries of a table for which memory is reserved at once.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Bytes of a dictionary for each entry of a long table. Real dictionaries have 25 to 60.
+/// Estimated bytes of a dictionary per entry of a long table. Real dictionaries have 25 to 60.
 const BYTES_PER_ENTRY: usize = 24;
 
 /// The tables of a dictionary.
@@ -25,7 +25,7 @@ pub(crate) struct RawDictionary<'a> {
 }
 
 impl<'a> RawDictionary<'a> {
-    /// `messages`: the dictionaries of a request, which protobuf merges if there are several.
+    /// Reads the tables. `messages` are the dictionaries of a request. Protobuf merges several dictionaries into one.
     pub(crate) fn read(messages: &[&'a [u8]]) -> Result<Self, IngestError> {
         let mut tables = Self::default();
         let malformed = |error| IngestError::wire(OTLP_FORMAT, error);
@@ -67,7 +67,7 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Checks that entry 0 of every table is its zero value. Otherwise indices would be off by one, and names wrong.
+    /// Checks that entry 0 of every table is the zero value. Otherwise indices would be off by one, and names wrong.
     fn check_zero_entries(&self) -> Result<(), IngestError> {
         for (name, table) in [
             ("mapping_table", &self.mappings),
@@ -87,7 +87,8 @@ impl<'a> RawDictionary<'a> {
     }
 }
 
-/// Returns whether every field of an entry is zero, however it was written: link ids may be bytes of zeros.
+/// Returns whether every field of an entry is zero, in any encoding. For example, the IDs of a link may be bytes of
+/// zeros.
 fn is_zero(entry: &[u8]) -> bool {
     let zero = |field: Result<(u32, Value<'_>), WireError>| match field {
         Ok((_, Value::Varint(number) | Value::Fixed64(number))) => number == 0,

@@ -1,4 +1,5 @@
-//! Detects the layout of a request. Senders do not declare it, and the same field numbers have different meanings.
+//! Detection of a request's layout. Senders do not declare the layout, and the same field numbers have several
+//! meanings.
 //!
 //! ```text
 //! Sample          1.8, 1.9              1.10, 1.11
@@ -7,24 +8,25 @@
 //! field 4         link_index, varint    values, packed
 //! ```
 //!
-//! A sample with field 3 packed or field 4 as a varint is old; one with field 3 as a varint or field 4 packed is new.
-//! A sample with neither is ambiguous, and the other samples of the request decide: by their majority, or by the
-//! first lead of 64.
+//! A sample is old (1.8, 1.9) if field 3 is packed or field 4 is a varint. A sample is new (1.10, 1.11) if field 3 is a
+//! varint or field 4 is packed. A sample with neither field is ambiguous. Then the other samples of the request decide:
+//! by majority, or as soon as one layout has 64 samples more than the other.
 //!
-//! If all samples are ambiguous, the layout is new if field 2 can be the attribute indices of a sample that has only
-//! timestamps. It is old if field 2 can be values: one, or as many as timestamps. Otherwise it is new.
+//! If all samples are ambiguous, there are three cases, in this order. The layout is new if field 2 can be the
+//! attribute indices of samples that have only timestamps. It is old if field 2 can be values: one, or as many as
+//! timestamps. Otherwise it is new.
 //!
-//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers after it are
-//! one lower.
+//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers of later fields
+//! are one lower.
 
 use crate::ingest::decode::protobuf::{Fields, Value};
 
-/// Field numbers inside `Sample`.
+/// Version of the field numbers in `Sample`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// 1.8 and 1.9.
+    /// The field numbers of 1.8 and 1.9.
     Old,
-    /// 1.10 and later.
+    /// The field numbers of 1.10 and later.
     New,
 }
 
@@ -51,10 +53,10 @@ impl Layout {
     }
 }
 
-/// Lead in samples that decides the vote, because all samples of one sender have one layout.
+/// Number of samples by which one layout must lead to win the vote early. All samples of one sender have one layout.
 const LEAD: usize = 64;
 
-/// The layout of these samples. `attributes`: number of entries in the attribute table.
+/// Returns the layout of these samples. `attributes` is the number of entries in the attribute table.
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     let mut old = 0_usize;
     let mut new = 0_usize;
@@ -93,7 +95,7 @@ pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     }
 }
 
-/// Layouts that the ambiguous samples can have.
+/// The layouts that are possible for the ambiguous samples.
 struct Ambiguous {
     old: bool,
     new: bool,
@@ -103,7 +105,7 @@ struct Ambiguous {
 mod tests {
     use super::*;
 
-    /// (number, packed?, values) of each field.
+    /// Encodes a sample. Each field is given by its number, whether it is packed, and its values.
     fn sample(fields: &[(u8, bool, &[u8])]) -> Vec<u8> {
         fields
             .iter()

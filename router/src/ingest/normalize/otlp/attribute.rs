@@ -1,4 +1,4 @@
-//! Attributes: those of the dictionary's table, and those of a resource or scope, which may refer to its strings.
+//! Attributes of the dictionary's attribute table, and of resources and scopes, whose text may be in the string table.
 
 use base64::Engine as _;
 use proto::dictionary::{Attribute, AttributeValue};
@@ -10,16 +10,16 @@ use crate::ingest::decode::protobuf::Fields;
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::{Builder, text_of};
 
-/// Arrays and maps inside each other; deeper ones are refused.
+/// Most levels of nested arrays and maps. Deeper values are refused.
 const NESTING_MAX: u32 = 16;
 
-/// Bytes of arrays and maps of one request as JSON: a string is sent once and may be referred to any number of times.
+/// Most bytes of arrays and maps of one request as JSON. A string is sent once, and many values may refer to it.
 const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };
 
 impl<'a> RequestDictionary<'a> {
-    /// An attribute of the table.
+    /// Reads an attribute of the attribute table.
     pub(crate) fn attribute(&mut self, builder: &mut Builder, index: i64) -> Result<Attribute, ProfileError> {
         if let Some(known) = self.attributes.read(index) {
             return Ok(known);
@@ -45,7 +45,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(attribute)
     }
 
-    /// A `common.KeyValue`, whose key and value may refer to the string table.
+    /// Reads a `common.KeyValue`, whose key and value may refer to the string table.
     pub(crate) fn key_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Attribute, ProfileError> {
         let mut attribute = EMPTY;
         for field in Fields::new(message) {
@@ -59,7 +59,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(attribute)
     }
 
-    /// A `common.AnyValue`.
+    /// Reads a `common.AnyValue`.
     fn any_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<AttributeValue, ProfileError> {
         let mut read = AttributeValue::Text(0);
         for field in Fields::new(message) {
@@ -88,8 +88,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(AttributeValue::Json(builder.text(json.as_bytes())))
     }
 
-    /// An AnyValue as OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left`: bytes that it may
-    /// still take; further elements are omitted.
+    /// Converts an AnyValue to OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left` is the number
+    /// of bytes that the JSON may still take; further elements are omitted.
     fn json(
         &mut self,
         builder: &mut Builder,
@@ -178,7 +178,7 @@ impl<'a> RequestDictionary<'a> {
     }
 }
 
-/// Returns whether anything was left.
+/// Subtracts `bytes` from `left`. Returns whether there were bytes left.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(bytes);

@@ -1,7 +1,8 @@
-//! The dictionary of a request: each entry is read when a sample first refers to it.
+//! The dictionary of a request. An entry is read when a sample first refers to it.
 //!
-//! An entry is read for its hash, and once more if it must be defined. So an unused entry costs nothing, an entry that
-//! shards hold already costs one hash, and an invalid entry rejects only the profiles that use it.
+//! The first reading of an entry computes its hash. A second reading defines the entry if a shard may not hold it. So
+//! an unused entry costs nothing, an entry that shards hold costs one hash, and an invalid entry refuses only the
+//! profiles that use it.
 
 use proto::build_id::to_hex;
 use proto::dictionary::Capacity;
@@ -16,28 +17,28 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::Frame;
 
-/// Entries of a table for which memory is reserved before any is referred to.
+/// Most entries of a table for which memory is reserved in advance.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Bytes reserved for text, and for all stacks.
+/// Most bytes that are reserved for text, and for all stacks.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
-/// Tables of a dictionary, and the entries that were read.
+/// Tables of a request's dictionary, with the results of the entries that were read.
 #[derive(Debug)]
 pub(crate) struct RequestDictionary<'a> {
     pub(super) mappings: Table<'a, MappingIds>,
     pub(super) locations: Table<'a, Frame>,
-    /// Hashes.
+    /// Hashes of functions.
     pub(super) functions: Table<'a, u128>,
     links: Table<'a, Link>,
-    /// Hashes.
+    /// Hashes of strings.
     strings: Table<'a, u128>,
     pub(super) attributes: Table<'a, Attribute>,
-    /// Ids of stack pairs.
+    /// IDs of stack pairs.
     stacks: Table<'a, u32>,
-    /// Bytes of attributes that are arrays or maps, as JSON.
+    /// Number of JSON bytes of the attributes that are arrays or maps.
     pub(super) json_bytes: usize,
-    /// Index and value of the last attribute that was a frame type: neighbouring locations share it.
+    /// Index and value of the last attribute that was a frame type. Neighbouring locations share the attribute.
     pub(super) last_frame_type: Option<(u64, FrameType)>,
     pub(super) scratch: Scratch,
 }
@@ -58,8 +59,8 @@ impl<'a> RequestDictionary<'a> {
         }
     }
 
-    /// Reserves memory for the stacks, nearly all of which are used, and for their definitions if all are defined. It
-    /// may be far too much.
+    /// Reserves memory for the stacks, nearly all of which are used. If all stacks are defined, also reserves memory
+    /// for their definitions. The estimate may be far too high.
     pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
         let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
         let mut capacity = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
@@ -75,7 +76,7 @@ impl<'a> RequestDictionary<'a> {
         builder.reserve(&capacity);
     }
 
-    /// The hash of a string of the table.
+    /// Returns the hash of a string of the string table.
     #[inline]
     pub(super) fn string_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, ProfileError> {
         if let Some(known) = self.strings.read(index) {
@@ -85,14 +86,14 @@ impl<'a> RequestDictionary<'a> {
         self.strings.remember(at, Ok(builder.text_hash(entry)))
     }
 
-    /// Defines a string of the table and returns its id.
+    /// Defines a string of the string table and returns its ID.
     pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let hash = self.string_hash(builder, index)?;
         let (_, entry) = self.strings.get(index)?;
         Ok(builder.hashed_text(hash, entry))
     }
 
-    /// A link of the table, as attributes.
+    /// Returns a link of the link table, as attributes.
     pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, ProfileError> {
         if let Some(known) = self.links.read(index) {
             return Ok(known);
@@ -105,7 +106,7 @@ impl<'a> RequestDictionary<'a> {
         self.links.remember(at, read)
     }
 
-    /// The pair of a stack of the table, by hashes.
+    /// Returns the ID of the pair for a stack of the stack table. Identifies the stack by the hashes of its locations.
     pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         if let Some(known) = self.stacks.read(index) {
             return Ok(known);
@@ -134,7 +135,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(pair)
     }
 
-    /// Defines the first `count` locations of a stack of the table, and appends their ids.
+    /// Defines the first `count` locations of a stack of the stack table, and appends the IDs of the locations.
     pub(crate) fn stack_locations(
         &mut self,
         builder: &mut Builder,
@@ -152,7 +153,7 @@ impl<'a> RequestDictionary<'a> {
     }
 }
 
-/// Calls back with each location of a stack, leaf first.
+/// Calls `visit` with the index of each location of a stack, leaf first.
 #[inline]
 fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), ProfileError>) -> Result<(), ProfileError> {
     for field in Fields::new(entry) {
@@ -163,7 +164,7 @@ fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), ProfileE
     Ok(())
 }
 
-/// Trace and span id of a link, in lower-case hexadecimal.
+/// Reads the trace ID and span ID of a link, and converts them to lower-case hexadecimal digits.
 fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, ProfileError> {
     let mut link = [None, None];
     for field in Fields::new(entry) {

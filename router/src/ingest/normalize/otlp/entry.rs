@@ -1,11 +1,11 @@
-//! Entries of a request's dictionary, in the sent form and in the kept form.
+//! Entries of a request's dictionary, in the form of the message and in the form of the results.
 
 use proto::dictionary::Attribute;
 
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::normalize::frames::Frames;
 
-/// A location as it was sent; its lines and attributes are in the scratch memory.
+/// A location as it was sent. Its lines and attributes are in [`Scratch`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawLocation {
     pub(super) mapping: i64,
@@ -23,37 +23,37 @@ pub(super) struct RawLine {
 /// A function as it was sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawFunction {
-    /// Name, system name, file.
+    /// Indices of the name, the system name and the file in the string table.
     pub(super) texts: [i64; 3],
     pub(super) start_line: i64,
 }
 
-/// Its id, and whether it is the kernel's.
+/// A frame type: the ID of its text, and whether it is the frame type of kernel code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameType {
     pub(super) id: u32,
     pub(super) is_kernel: bool,
 }
 
-/// Ids of a mapping and of the name of its file.
+/// IDs of a mapping and of the text of its file name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MappingIds {
     pub(super) id: u32,
     pub(super) file: u32,
 }
 
-/// Buffers that are reused from entry to entry.
+/// Buffers that are reused for all entries.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Frames of a stack.
+    /// Frames of the current stack.
     pub(super) frames: Frames,
-    /// Lines of a location.
+    /// Lines of the current location.
     pub(super) lines: Vec<RawLine>,
     pub(super) attributes: Vec<u64>,
     pub(super) hashed: Vec<u8>,
 }
 
-/// Trace and span id as attributes; `None` for ids of zeros.
+/// Trace ID and span ID of a link as attributes; `None` for an ID of zeros.
 pub(super) type Link = [Option<Attribute>; 2];
 
 impl RawLine {

@@ -1,5 +1,5 @@
-//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location,
-//! and the location itself if it must be defined.
+//! Locations of a request's dictionary, with their functions and mappings. Computes the hash that identifies each
+//! location, and defines the location if necessary.
 
 use proto::build_id::from_hex;
 use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};
@@ -13,7 +13,7 @@ use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_
 use crate::ingest::normalize::frames::Frame;
 
 impl<'a> RequestDictionary<'a> {
-    /// Reads a location that was not read yet.
+    /// Reads a location that was not read before.
     #[inline(never)]
     pub(super) fn frame(&mut self, builder: &mut Builder, index: i64) -> Result<Frame, ProfileError> {
         let (at, entry) = self.locations.get(index)?;
@@ -51,7 +51,7 @@ impl<'a> RequestDictionary<'a> {
         refused.map_or(Ok(Frame { hash, is_kernel: frame_type.is_kernel }), Err)
     }
 
-    /// Defines a location of the table and returns its id.
+    /// Defines a location of the location table and returns its ID.
     pub(super) fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.locations.read(index);
         if let Some(id) = known.and_then(|frame| builder.dictionary().locations.find(frame.hash)) {
@@ -97,7 +97,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(location)
     }
 
-    /// Frame type of the location that was read last; `native` if it has neither a type nor lines.
+    /// Returns the frame type of the location that was read last; `native` if the location has neither a type nor
+    /// lines.
     fn frame_type(&mut self, builder: &mut Builder) -> Result<FrameType, ProfileError> {
         if let (&[index], Some((last, frame_type))) = (self.scratch.attributes.as_slice(), self.last_frame_type)
             && index == last
@@ -140,7 +141,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(function_hash(texts, start_line))
     }
 
-    /// Defines a function of the table and returns its id.
+    /// Defines a function of the function table and returns its ID.
     fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.functions.read(index);
         if let Some(id) = known.and_then(|hash| builder.dictionary().functions.find(hash)) {
@@ -184,7 +185,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
-    /// Returns the build ID among attributes: the GNU one, which identifies debug files, else Go's, else the hash.
+    /// Returns the build ID in these attributes. Prefers the GNU build ID, which identifies debug files; then Go's;
+    /// then the hash.
     fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, ProfileError> {
         // Ids of the texts first: a mapping may refer to one attribute any number of times.
         let mut found: [Option<u32>; 3] = [None, None, None];

@@ -1,7 +1,7 @@
-//! One profile of an export request: its samples, in either layout, in each of the three shapes.
+//! One profile of an export request. Converts its samples, in either layout and in each of three shapes.
 //!
-//! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as
-//! timestamps.
+//! A sample has one of these shapes: only timestamps (each counts 1), only one value (at the profile's time), or as
+//! many values as timestamps.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::advice::Subject;
 use crate::ingest::normalize::builder::{Builder, check_label_value};
 
-/// The fields of a profile that are used; its samples are not read yet.
+/// The used fields of a profile. The samples are not read yet.
 #[derive(Debug)]
 pub(crate) struct RawProfile<'a> {
     sample_type: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> RawProfile<'a> {
         Ok(profile)
     }
 
-    /// Kind and unit of its samples.
+    /// Returns the kind and unit of the profile's samples.
     pub(crate) fn sample_type(
         &self,
         builder: &mut Builder,
@@ -117,7 +117,7 @@ impl<'a> RawProfile<'a> {
     }
 }
 
-/// Kind and unit of a `ValueType`.
+/// Reads the kind and unit of a `ValueType`.
 fn value_type<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,
@@ -132,7 +132,8 @@ fn value_type<'a>(
     Ok(read)
 }
 
-/// In 1.8 `profile_id` is field 8 and `dropped_attributes_count` field 9; later they are fields 7 and 8.
+/// Returns whether a profile has layout 1.8. In 1.8, `profile_id` is field 8 and `dropped_attributes_count` is field 9.
+/// Later, they are fields 7 and 8.
 fn is_layout_1_8(profile: &[u8]) -> bool {
     Fields::new(profile)
         .map_while(Result::ok)
@@ -143,7 +144,7 @@ fn is_layout_1_8(profile: &[u8]) -> bool {
 struct Common {
     /// Attributes of the resource and of the profile, sorted by key.
     attributes: Vec<Attribute>,
-    /// Ids of attribute sets, by the sample's own attribute indices and then its link.
+    /// IDs of attribute sets, by the sample's attribute indices followed by its link index.
     sets: HashMap<Box<[u64]>, u32, RandomState>,
     time_unix_nano: u64,
     scale: i64,
@@ -169,7 +170,7 @@ fn common_attributes<'a>(
     Ok(attributes)
 }
 
-/// One sample's fields; reused from sample to sample.
+/// Fields of one sample, reused for all samples.
 #[derive(Debug, Default)]
 struct RawSample {
     stack_index: i64,

@@ -1,4 +1,4 @@
-//! Resource and scope: the labels of a series, and the service's name.
+//! Resources and scopes: the labels of a series, and the name of the service.
 
 use proto::dictionary::{Attribute, AttributeValue};
 use proto::label::SERVICE_NAME_LABEL;
@@ -9,7 +9,7 @@ use crate::ingest::decode::protobuf::Fields;
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::Builder;
 
-/// Attributes of a resource that differ between processes: as labels, they would make new series with every restart.
+/// Attributes of a resource that differ between processes. As labels, they would make new series with every restart.
 const PER_PROCESS: [&str; 7] = [
     "process.pid",
     "process.parent_pid",
@@ -20,7 +20,7 @@ const PER_PROCESS: [&str; 7] = [
     "process.creation.time",
 ];
 
-/// Attributes that name a service: the first one that is set is used.
+/// Attributes that may name a service, in order of preference. The first one that is set is used.
 const SERVICE_NAMES: [&str; 9] = [
     "service.name",
     "k8s.deployment.name",
@@ -33,17 +33,17 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// Name of a service without a name.
+/// Service name of a resource that has none.
 pub(crate) const UNKNOWN_SERVICE: &str = "unknown_service";
 
-/// Label with the name of a scope.
+/// Name of the label that holds the name of a scope.
 const SCOPE_NAME: &str = "otel.scope.name";
 
 /// Labels and sample attributes of a resource.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) labels: Vec<Label>,
-    /// Attributes that differ between processes.
+    /// Attributes that differ between processes. Each sample receives them.
     pub(crate) sample_attributes: Vec<Attribute>,
 }
 
@@ -79,7 +79,7 @@ impl Resource {
         Ok(read)
     }
 
-    /// The context of one scope of this resource.
+    /// Returns the context of one scope of this resource.
     pub(crate) fn with_scope<'a>(
         &self,
         builder: &mut Builder,
@@ -91,7 +91,7 @@ impl Resource {
 }
 
 impl ScopeContext<'_> {
-    /// Returns whether the scope's name distinguishes mutex from block profiles.
+    /// Returns whether the scope's name tells mutex profiles from block profiles.
     pub(crate) fn is_named_contention(&self) -> bool {
         let is_name = |label: &Label| {
             label.original_name.as_deref() == Some(SCOPE_NAME) && matches!(label.value.as_str(), "mutex" | "block")
@@ -108,7 +108,7 @@ fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
     }
 }
 
-/// The label `service_name`, which every series has, under the name that was sent.
+/// Returns the label `service_name`, which every series has. Its value is the service name that was sent.
 fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, ProfileError> {
     let strings = &builder.dictionary().strings;
     let named = |name: &str| attributes.iter().find(|attribute| strings.get(attribute.key) == name).copied();
@@ -121,7 +121,7 @@ fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Labe
     }
 }
 
-/// Name, version and attributes of the instrumentation, named as Prometheus names them.
+/// Returns the scope's name, version and attributes as labels, with the label names that Prometheus uses for a scope.
 fn scope_labels<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,
@@ -141,7 +141,7 @@ fn scope_labels<'a>(
     Ok(labels)
 }
 
-/// A text without a key.
+/// Makes an attribute that has a text and no key.
 fn text(builder: &mut Builder, bytes: &[u8]) -> Attribute {
     Attribute { key: 0, unit: 0, value: AttributeValue::Text(builder.text(bytes)) }
 }

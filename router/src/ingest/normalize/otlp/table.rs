@@ -1,14 +1,14 @@
-//! One table of a request's dictionary: its entries in the sent form, and the result of reading each used entry.
+//! One table of a request's dictionary: the entries as they were sent, and the result of reading each used entry.
 //!
-//! Invariant: an entry is read once, for any number of references, and even if reading it fails. Otherwise a request
-//! costs the product of its references and its entries. (An entry that must be defined is read once more: see
-//! `dictionary`.)
+//! Invariant: an entry is read once, for any number of references, even if reading it fails. Otherwise the cost of a
+//! request would be the product of its references and its entries. (An entry that must be defined is read a second
+//! time, see `dictionary`.)
 
 use std::collections::HashMap;
 
 use crate::ingest::error::ProfileError;
 
-/// A table whose entries become `T`.
+/// A table, and the results of type `T` that its entries become.
 #[derive(Debug)]
 pub(crate) struct Table<'a, T> {
     name: &'static str,
@@ -26,12 +26,12 @@ impl<'a, T: Copy> Table<'a, T> {
         self.entries.len()
     }
 
-    /// Bytes of all entries as they were sent.
+    /// Total size of the entries as they were sent, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.len()).sum()
     }
 
-    /// Index and bytes of an entry.
+    /// Returns the index and the bytes of an entry.
     pub(crate) fn get(&self, index: i64) -> Result<(usize, &'a [u8]), ProfileError> {
         let out_of_range = || ProfileError::OutOfRange { table: self.name, index, length: self.entries.len() };
         let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
@@ -43,19 +43,19 @@ impl<'a, T: Copy> Table<'a, T> {
         }
     }
 
-    /// The result of an entry that was read without error: the fast path of nearly all references.
+    /// Returns the result of an entry that was read without error. This is the fast path of nearly all references.
     #[inline]
     pub(crate) fn read(&self, index: i64) -> Option<T> {
         self.read.get(usize::try_from(index).ok()?).copied().flatten()
     }
 
-    /// The result of an entry, if it was read.
+    /// Returns the result or the error of an entry; `None` if the entry was not read yet.
     pub(crate) fn known(&self, at: usize) -> Option<Result<T, ProfileError>> {
         let read = self.read.get(at).copied().flatten();
         read.map(Ok).or_else(|| self.broken.get(&at).cloned().map(Err))
     }
 
-    /// Keeps the result of an entry.
+    /// Stores the result or the error of an entry.
     #[inline]
     pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, ProfileError>) -> Result<T, ProfileError> {
         match &outcome {

@@ -1,4 +1,4 @@
-//! Export requests against the normal form that they must become.
+//! Tests that compare export requests with their expected normal form.
 
 mod stacks;
 mod values;
@@ -24,12 +24,12 @@ use crate::ingest::unpack::otlp_json::to_protobuf;
 const NOW: i64 = 1_790_000_000_000_000_000;
 const TIME: u64 = 1_790_000_000_000_000_000;
 
-/// Normalizes a request in protobuf by a plan.
+/// Normalizes a protobuf request with a plan of definitions.
 fn normalize(body: &[u8], now_ns: i64, plan: &mut DefinitionPlan<'_>) -> Result<Push, IngestError> {
     push_of(&decode::decode(body, &Format::OtlpProtobuf)?, now_ns, plan)
 }
 
-/// Normalizes a request in protobuf, with all definitions.
+/// Normalizes a protobuf request, with definitions of all stacks.
 fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
     planned(None, |plan| normalize(body, now_ns, plan)).map(|(push, _defined)| push)
 }
@@ -39,7 +39,7 @@ fn decode_json(message: &[u8], now_ns: i64) -> Result<Push, IngestError> {
     planned(None, normalize).map(|(push, _defined)| push)
 }
 
-/// Strings 1.. of the dictionary.
+/// Strings of the dictionary from index 1 on.
 const STRINGS: [&str; 16] = [
     "",
     "samples",
@@ -67,8 +67,8 @@ fn attribute(key: i32, value: &str) -> KeyValueAndUnit {
     KeyValueAndUnit { key_strindex: key, value: text(value), unit_strindex: 0 }
 }
 
-/// Locations: 1 `leaf`, 2 `main`, 3 kernel `sys_read`, 4 an address in libc. Stacks: 1 leaf-main, 2 kernel-leaf-main,
-/// 3 address. Attributes: 1 frame type kernel, 2 thread worker, 3 build id.
+/// Returns a dictionary. Locations: 1 `leaf`, 2 `main`, 3 kernel `sys_read`, 4 an address in libc. Stacks: 1 leaf-main,
+/// 2 kernel-leaf-main, 3 address. Attributes: 1 frame type kernel, 2 thread worker, 3 build id.
 fn dictionary() -> ProfilesDictionary {
     let lines = |function| vec![Line { function_index: function, line: 7, column: 0 }];
     let function = |name| Function { name_strindex: name, ..Function::default() };
@@ -135,7 +135,7 @@ fn push(request: &ExportProfilesServiceRequest) -> Push {
     decode(&request.encode_to_vec(), NOW).unwrap()
 }
 
-/// (time, value, user frames, kernel frames) of each sample of the only profile; frames leaf first.
+/// Returns time, value, user frames and kernel frames of each sample of the only profile. Frames are leaf first.
 fn rows(push: &Push) -> Vec<(i64, i64, Vec<String>, Vec<String>)> {
     let d = &push.dictionary;
     let names = |stack: u32| {
@@ -267,7 +267,7 @@ fn a_stack_that_is_too_deep_keeps_its_leaf_side_and_a_marker() {
     assert_eq!(push.warnings.len(), 1);
 }
 
-/// The request as layout 1.8 writes it: in `Sample`, values are field 2, attribute indices 3, link index 4.
+/// Encodes the request in layout 1.8. In its `Sample`, values are field 2, attribute indices 3, and the link index 4.
 fn in_layout_1_8(request: &ExportProfilesServiceRequest) -> Vec<u8> {
     #[derive(Clone, PartialEq, Message)]
     struct OldSample {

@@ -1,4 +1,4 @@
-//! Mappings, locations, functions and strings of a pprof, found by the ids that they carry.
+//! Mappings, locations, functions and strings of a pprof file. All but strings are found by the ID in the message.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id, text_of};
 
-/// Messages by id. Each is read once, on its first use, and becomes a `T`.
+/// Messages by ID. Each message is read once, on its first use, and becomes a `T`.
 struct Table<'a, T = u32> {
     name: &'static str,
     by_id: HashMap<u64, &'a [u8]>,
@@ -18,7 +18,7 @@ struct Table<'a, T = u32> {
 }
 
 impl<'a, T> Table<'a, T> {
-    /// All four kinds of messages have their id in field 1.
+    /// Makes a table. All kinds of messages have their ID in field 1.
     fn new(name: &'static str, messages: &[&'a [u8]]) -> Result<Self, WireError> {
         let mut by_id = HashMap::with_capacity(messages.len());
         for message in messages {
@@ -43,7 +43,7 @@ impl<'a, T> Table<'a, T> {
     }
 }
 
-/// The tables of a profile.
+/// The tables of a pprof file.
 pub(crate) struct ProfileTables<'a> {
     mappings: Table<'a, ProcessMapping>,
     locations: Table<'a, Located>,
@@ -52,14 +52,14 @@ pub(crate) struct ProfileTables<'a> {
     string_ids: Vec<Option<u32>>,
 }
 
-/// A location's id, and whether it is the kernel's.
+/// ID of a location, and whether the location is in the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Located {
     pub(crate) id: u32,
     pub(crate) is_kernel: bool,
 }
 
-/// Ids of a mapping and of its file's path, and its addresses in the process.
+/// IDs of a mapping and of the text of its file's path, and the addresses of the mapping in the process.
 #[derive(Clone, Copy, Default)]
 struct ProcessMapping {
     id: u32,
@@ -191,7 +191,7 @@ impl<'a> ProfileTables<'a> {
         Ok(interned)
     }
 
-    /// Returns the mapping of a location. It has none if the ID is 0 or, as in Go's reader, if no entry has the ID.
+    /// Returns the mapping of a location. There is none if the ID is 0, or if no entry has the ID, as in Go's reader.
     fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<ProcessMapping, ProfileError> {
         if let Some(&known) = self.mappings.read.get(&id) {
             return Ok(known);

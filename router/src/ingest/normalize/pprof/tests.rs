@@ -1,4 +1,4 @@
-//! pprofs against the normal form that they must become.
+//! Tests that compare pprof files with their expected normal form.
 
 use prost::Message;
 use proto::{Label, Push};
@@ -11,7 +11,7 @@ use crate::ingest::request::Format;
 
 const NOW: i64 = 1_790_000_000_000_000_000;
 
-/// Normalizes a file, with all definitions.
+/// Normalizes a file, with definitions of all stacks.
 fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
     let format = Format::Pprof { name: name.map(str::to_owned), labels: labels.to_vec() };
     let normalize = |plan: &mut DefinitionPlan<'_>| push_of(&decode::decode(message, &format)?, now_ns, plan);
@@ -19,7 +19,7 @@ fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> 
     push.map_err(|error| decode::recognized(error, message, &format))
 }
 
-/// The part of profile.proto that these tests write.
+/// The part of `profile.proto` that these tests write.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -100,7 +100,7 @@ struct Function {
     name: i64,
 }
 
-/// One stack, `leaf` called by an address in `/bin/x`, with these columns of values.
+/// Returns a profile with one stack (`leaf`, called by an address in `/bin/x`) and these columns of values.
 fn profile(types: &[(i64, i64)], values: &[i64]) -> Profile {
     let strings = ["", "samples", "count", "cpu", "nanoseconds", "inuse_space", "bytes", "leaf", "/bin/x"];
     Profile {

@@ -1,4 +1,4 @@
-//! Stacks of export requests: defined unless their shard holds them, and with the same hashes in both cases.
+//! Tests of stacks in export requests. Stacks are defined unless their shard holds them. The hashes never differ.
 
 use prost::Message;
 use proto::otlp::profiles::v1development::{Line, Location, Stack};

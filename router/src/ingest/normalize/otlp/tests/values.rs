@@ -1,8 +1,8 @@
-//! Values of requests: zeros of gauges, and values that may not mean what their sender expects.
+//! Tests of values in export requests: zeros of gauges, and values that may not mean what their sender expects.
 
 use super::*;
 
-/// A dictionary whose string 1 is this sample type.
+/// Returns a dictionary in which string 1 is this kind of sample.
 fn dictionary_of(kind: &str) -> ProfilesDictionary {
     let mut dictionary = dictionary();
     dictionary.string_table[1] = kind.to_owned();
