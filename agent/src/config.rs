@@ -7,20 +7,21 @@ use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
-/// Highest sampling frequency, in samples per second and CPU. Beyond it, sampling takes more than 1 % of a CPU.
+/// Highest sampling frequency, in samples per second and CPU. At higher frequencies, sampling takes more than 1 % of a
+/// CPU.
 pub const FREQUENCY_HZ_MAX: u32 = 1000;
 
-/// Environment variables that may become labels: each is a label of every series.
+/// Largest number of environment variables that become labels. Each of them becomes a label of every series.
 const ENVIRONMENT_VARIABLES_MAX: usize = 8;
-/// Bytes of the name of an environment variable.
+/// Longest name of an environment variable, in bytes.
 const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
 
 /// Compression of export requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Supported by every OTLP receiver.
+    /// gzip, which every OTLP receiver supports.
     Gzip,
-    /// Cheaper for both sides, if the receiver supports it. varve does.
+    /// zstd, which takes less CPU time on both sides. varve supports it, but not every OTLP receiver does.
     Zstd,
 }
 
@@ -46,26 +47,26 @@ impl fmt::Debug for Token {
 pub struct SpoolConfig {
     /// The folder, which no other agent may use. It is created if it is missing.
     pub dir: PathBuf,
-    /// Limit of the folder, in bytes. Beyond it, the oldest requests are dropped and counted.
+    /// Largest size of the folder, in bytes. When it is reached, the oldest requests are dropped and counted.
     pub bytes_max: u64,
 }
 
 /// Configuration of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Any OTLP gRPC endpoint, as `http://host:port`.
+    /// Address of the OTLP gRPC receiver, as `http://host:port`.
     pub endpoint: String,
     /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
-    /// True if waits of threads are recorded, too.
+    /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
     /// Environment variables of processes that are sent as `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
-    /// Token that is sent as `authorization: Bearer ...`.
+    /// Token that is sent as `authorization: Bearer ...`; `None` if the endpoint needs none.
     pub token: Option<Token>,
     /// Compression of requests.
     pub compression: Compression,
-    /// The spool. Without it, requests that cannot be sent at once wait in a small queue in memory.
+    /// The spool; `None` if requests that cannot be sent at once wait in a small queue in memory.
     pub spool: Option<SpoolConfig>,
 }
 
@@ -74,7 +75,7 @@ pub struct Config {
 pub struct RecordConfig {
     /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
-    /// True if waits of threads are recorded, too.
+    /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
     /// Environment variables of processes that are recorded as `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
@@ -94,7 +95,7 @@ pub enum ConfigError {
     Endpoint {
         /// The configured endpoint.
         endpoint: String,
-        /// Error of the parser, if there is one.
+        /// Error of the parser; `None` if the endpoint has no `http` scheme, host or port.
         #[source]
         source: Option<tonic::transport::Error>,
     },
@@ -104,7 +105,7 @@ pub enum ConfigError {
         /// The configured endpoint.
         endpoint: String,
     },
-    /// A name is not that of an environment variable, or there are too many.
+    /// A name is not a valid name of an environment variable, or there are too many names.
     #[error(
         "environment variable {name:?} cannot be used: names have letters, digits and _, \
          {ENVIRONMENT_NAME_BYTES_MAX} bytes at most, and at most {ENVIRONMENT_VARIABLES_MAX} may be named"
@@ -133,7 +134,7 @@ pub(crate) struct CheckedConfig {
 pub(crate) struct Sampling {
     /// Time between two samples of a CPU, in nanoseconds.
     pub(crate) period_ns: u64,
-    /// True if waits are recorded, too.
+    /// True if waits of threads are recorded in addition to CPU samples.
     pub(crate) off_cpu: bool,
 }
 
@@ -182,12 +183,13 @@ impl RecordConfig {
     }
 }
 
-/// Returns the time between two samples: one thousandth less than the nominal period. The result is also exported.
+/// Returns the time between two samples: one thousandth less than the nominal period. Profiles are exported with this
+/// period.
 ///
 /// The scheduler switches threads on its own ticks, 100 to 1,000 per second. A period that is a multiple of a tick,
 /// such as 50 ms, always ends at the same moment of a tick. Threads that run at that moment get too many samples: of
-/// six busy programs on two CPUs, some got 0.6 and some 1.2 of their expected samples. One thousandth less makes the
-/// moment move through a whole tick in seconds.
+/// six busy programs on two CPUs, some got 0.6 and some 1.2 of their expected samples. With a period that is one
+/// thousandth shorter, the moment moves through a whole tick within seconds.
 fn period_ns(frequency_hz: u32) -> u64 {
     let nominal_ns = 1_000_000_000 / u64::from(frequency_hz);
     nominal_ns - nominal_ns / 1021

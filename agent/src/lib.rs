@@ -5,8 +5,9 @@
 //!   queue or a bounded spool on disk.
 //! - The weight of a sample is never hidden. Where frames cannot be unwound or mapped, there is a marker frame such as
 //!   `[unwinding failed]` or `[process exited]`.
-//! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with both. Only
-//!   recordings in pprof or folded stacks get names here, from a [`symbol_store::SymbolStore`].
+//! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with names, too.
+//!   Only recordings in pprof or folded stacks get names of native frames on this host, from a
+//!   [`symbol_store::SymbolStore`].
 //!
 //! # Limits
 //! The agent does not raise limits, mount anything, or need kprobes or tracefs. It never follows a path out of a
@@ -52,7 +53,7 @@ use sampling::thread::{SamplerThread, check_machine, wait_for_end};
 use status::causes;
 
 /// Loads and attaches the BPF programs as [`run`] does, and detaches them. This finds faults that no list of
-/// requirements shows. The programs that record waits are loaded only with `off_cpu`.
+/// requirements shows. The programs that record waits are loaded only if `off_cpu` is true.
 ///
 /// # Errors
 /// The reason why sampling cannot start.
@@ -67,7 +68,7 @@ pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
 /// `status` shows the state, also after the end. An unreachable endpoint is not an error: the agent retries for ever.
 ///
 /// # Errors
-/// Any [`AgentError`]: the agent has ended, as `status` shows. A restart helps only after a change.
+/// Any [`AgentError`]. The agent has ended then, as `status` shows. A restart helps only after the cause was removed.
 pub async fn run(config: Config, shutdown: CancellationToken, status: Status) -> Result<(), AgentError> {
     let result = run_checked(&config, &shutdown, &status).await;
     match &result {
@@ -96,7 +97,7 @@ async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Sta
     result
 }
 
-/// Opens the spool, if one is configured. The agent samples all the same if the spool cannot be used.
+/// Opens the spool, if one is configured. If the spool cannot be used, the agent samples without it.
 async fn open_spool(config: Option<SpoolConfig>, status: &Status) -> io::Result<Option<Spool>> {
     let Some(config) = config else { return Ok(None) };
     let counters = status.clone();

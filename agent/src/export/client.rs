@@ -18,10 +18,10 @@ use crate::export::request::EncodedRequest;
 
 const PATH: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// Time after which a try has failed.
+/// Time without a response after which a try counts as failed.
 const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request on its way, with the key that it keeps through all tries.
+/// A request that is being sent, with its idempotency key, which is the same in all tries.
 #[derive(Clone, Debug)]
 pub(crate) struct Export {
     pub(crate) key: IdempotencyKey,
@@ -31,9 +31,9 @@ pub(crate) struct Export {
 /// The `idempotency-key` of an export: unique among the exports of all agents, and the same in all tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey {
-    /// Random number of the agent's run that made the export.
+    /// Random number that identifies the run of the agent in which the export was made.
     pub(crate) run: u128,
-    /// Number of the export in that run.
+    /// Number of the export within its run of the agent.
     pub(crate) number: u64,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
-/// A connection to the endpoint. Clones share it.
+/// A connection to the endpoint. Clones share one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     grpc: tonic::client::Grpc<Channel>,
@@ -51,7 +51,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Creates a client. It connects on the first request, and again when the connection breaks.
+    /// Creates a client. The client connects on the first request, and again when the connection breaks.
     pub(crate) fn new(config: &CheckedConfig) -> Self {
         let endpoint = config.endpoint.clone().connect_timeout(TRY_TIMEOUT).timeout(TRY_TIMEOUT);
         let encoding = match config.compression {
@@ -85,9 +85,9 @@ impl Client {
     }
 }
 
-/// True if the same request may be accepted later: for the codes of the OTLP specification, and for errors of this side
-/// of the connection, which have a source. RESOURCE_EXHAUSTED is retryable only with a retry delay. Without one, it
-/// refers to the request itself.
+/// True if the same request may be accepted later. This holds for the codes that the OTLP specification calls
+/// retryable, and for errors on this side of the connection, which have a source. RESOURCE_EXHAUSTED is retryable only
+/// with a retry delay. Without a delay, the code refers to the request itself.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error.details()).is_some();

@@ -21,7 +21,7 @@ use crate::process::file::table::FileTable;
 use crate::process::file::{FileId, LoadedPart};
 use crate::sampling::aggregate::{Aggregate, StackId};
 
-/// Value of an attribute. The agent's attributes of profiles have one of these two types.
+/// Value of an attribute. All attributes that the agent sends have one of these two types.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AttributeValue {
     Text(String),
@@ -38,7 +38,8 @@ pub(crate) struct DictionaryBuilder<'a> {
     mappings: Vec<Mapping>,
     mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
     functions: Vec<Function>,
-    /// Indices by name, file name and first line. The last two are 0 if only the name is known.
+    /// Indices of functions, by name, file name and first line. File name and first line are 0 if only the name is
+    /// known.
     function_indices: HashMap<(i32, i32, u32), i32, RandomState>,
     locations: Vec<Location>,
     location_indices: HashMap<LocationId, i32, RandomState>,
@@ -75,7 +76,7 @@ impl<'a> DictionaryBuilder<'a> {
         }
     }
 
-    /// Upper bound of the encoded length, in bytes.
+    /// Returns an upper bound of the encoded length of the dictionary, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -187,7 +188,7 @@ impl<'a> DictionaryBuilder<'a> {
         push(&mut self.functions, function, &mut self.function_indices, key)
     }
 
-    /// Returns the index of the mapping of a file. It describes the segment that holds `address`.
+    /// Returns the index of the mapping of a file. The mapping describes the segment that holds `address`.
     fn mapping(&mut self, id: FileId, address: Option<u64>) -> i32 {
         let Some(file) = self.files.get(id) else { return 0 };
         let part = address.and_then(|address| file.part(address));
@@ -237,7 +238,7 @@ fn push<T, K: Eq + Hash>(table: &mut Vec<T>, element: T, indices: &mut HashMap<K
     index
 }
 
-/// Converts an index. Tables are bounded by the size of a request, far below the limit of i32.
+/// Converts an index to i32. The size of a request bounds the tables, so an index is far below the limit of i32.
 fn to_index(index: usize) -> i32 {
     i32::try_from(index).unwrap_or(i32::MAX)
 }

@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 use crate::export::request::EncodedRequest;
 use crate::status::{DropReason, Status};
 
-/// Bytes of all requests that wait to be sent. A busy small host fills them in 13 minutes, at 50 kB per interval.
+/// Largest total size of the requests that wait to be sent, in bytes. A busy small host reaches it in 13 minutes, at 50
+/// kB per interval.
 pub(crate) const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// The queue between the sampler's thread, which pushes, and the sender, which pops.
@@ -26,9 +27,9 @@ struct State {
     requests: VecDeque<EncodedRequest>,
     bytes: usize,
     is_closed: bool,
-    /// Set when nothing is sent any more: later requests are counted as dropped.
+    /// Reason with which later requests are counted as dropped; `None` while requests are still sent.
     abandoned: Option<DropReason>,
-    /// Requests dropped for newer ones.
+    /// Number of requests that were dropped because the queue was full.
     overflows: u64,
 }
 
@@ -57,13 +58,14 @@ impl ExportQueue {
         self.changed.notify_one();
     }
 
-    /// Marks the end: no more requests will be pushed.
+    /// Closes the queue: no more requests will be pushed.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits for the oldest request; `None` once the queue is closed and empty. A cancelled call removes nothing.
+    /// Waits for the oldest request and removes it from the queue. Returns `None` once the queue is closed and empty. A
+    /// cancelled call removes nothing.
     pub(crate) async fn pop(&self) -> Option<EncodedRequest> {
         loop {
             if let Some(request) = self.try_pop() {
@@ -89,7 +91,7 @@ impl ExportQueue {
         state.is_closed && state.requests.is_empty()
     }
 
-    /// Returns the number of requests dropped for newer ones.
+    /// Returns the number of requests that were dropped because the queue was full.
     pub(crate) fn overflows(&self) -> u64 {
         self.state.lock().overflows
     }

@@ -1,12 +1,13 @@
 //! Conversion of the samples of one interval to OTLP export requests.
 //!
-//! Each process has a profile of CPU samples, which have only times, and a profile of waits, which also have durations.
+//! Each process has a profile of CPU samples and a profile of waits. CPU samples have only times, waits also have
+//! durations.
 //!
 //! Invariants:
 //! - A request is smaller than [`REQUEST_BYTES_MAX`].
 //! - Within a profile, each sample identity occurs once.
 //! - Every time lies in `[time_unix_nano, time_unix_nano + duration_nano)`.
-//! - All requests together have every sample of the interval once.
+//! - Every sample of the interval is in exactly one request.
 
 use ebpf::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
 use prost::Message as _;
@@ -34,7 +35,8 @@ const REQUEST_BYTES_FULL: usize = 3 << 19;
 /// request.
 const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
-/// Bytes of a process with all attributes from its environment, and the times of five seconds.
+/// Most bytes that a new profile adds besides the stack and labels of its first sample: all attributes from the
+/// environment of a process, and the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () =
     assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
@@ -44,9 +46,9 @@ const PROFILE_BYTES: usize = 128;
 const LABELS_BYTES_MAX: usize = 2 << 10;
 /// Bytes of a sample without its times and labels: three attributes, a stack, tags and lengths.
 const SAMPLE_BYTES: usize = 40;
-/// Bytes of a value of up to 2^63.
+/// Bytes of an encoded value of up to 2^63.
 const VALUE_BYTES: usize = 9;
-/// Waits of one identity in a profile.
+/// Largest number of waits of one identity in one profile.
 const WAITS_MAX: usize = 2048;
 
 /// A request, ready to be sent.
@@ -63,7 +65,7 @@ impl EncodedRequest {
         self.profile_samples.iter().sum()
     }
 
-    /// Returns the smallest number of samples that this many profiles of the request can have.
+    /// Returns the smallest number of samples that `profiles` profiles of the request can have.
     pub(crate) fn samples_of(&self, profiles: u64) -> u64 {
         let profiles = usize::try_from(profiles).unwrap_or(usize::MAX);
         self.profile_samples.iter().take(profiles).sum()
@@ -112,12 +114,12 @@ enum ProfileKind {
     OffCpu,
 }
 
-/// All samples of one kind of one identity.
+/// All samples of one identity that are of one kind.
 struct Sampled {
     identity: Identity,
     kind: ProfileKind,
     times: Vec<u64>,
-    /// One value per time; empty if each value is 1.
+    /// Values of the samples, one per time; empty if each value is 1.
     values: Vec<i64>,
 }
 
@@ -130,7 +132,7 @@ struct RequestBuilder<'a> {
     aggregate: &'a Aggregate,
     interval: &'a Interval,
     profiles: Vec<ResourceProfiles>,
-    /// Resource of the last profile.
+    /// Index of the resource of the last profile.
     resource: u32,
     /// Kind of the last profile.
     kind: Option<ProfileKind>,
@@ -161,13 +163,13 @@ impl<'a> RequestBuilder<'a> {
         }
     }
 
-    /// Upper bound of the encoded length, in bytes.
+    /// Returns an upper bound of the encoded length of the request, in bytes.
     fn bytes(&self) -> usize {
         self.bytes + self.dictionary.bytes()
     }
 
-    /// Adds samples, which must be sorted by kind and identity, and so by resource. If the same identity of one kind
-    /// occurs twice in a row, the second one begins another profile.
+    /// Adds samples. Successive calls must be sorted by kind and identity, and so by resource. Two successive calls
+    /// with the same identity and kind add to two profiles.
     fn add(&mut self, sampled: Sampled) {
         let Sampled { identity, kind, times, values } = sampled;
         if (self.kind, self.resource) != (Some(kind), identity.resource) || self.identity == Some(identity) {
@@ -254,7 +256,8 @@ impl<'a> RequestBuilder<'a> {
     }
 }
 
-/// Extends the interval of the profile to samples outside of it: a sample is taken shortly before it can be read.
+/// Extends the time range of the profile so that it covers `times`. A sample is taken shortly before it can be read, so
+/// its time may be before the interval.
 fn cover(profile: &mut Profile, times: &[u64]) {
     for &time in times {
         let start = profile.time_unix_nano.min(time);

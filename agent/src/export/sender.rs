@@ -1,15 +1,15 @@
 //! The sender of requests: it sends one after another, each until it is acknowledged, refused, or dropped.
 //!
-//! An export keeps one `idempotency-key` through all tries, so that a try whose response was lost counts once. Errors
-//! that the OTLP specification calls retryable are tried again with growing pauses. After any other error the request
-//! is dropped and counted. Pauses become short again only after a success, because the next request goes to the same
-//! endpoint.
+//! An export keeps one `idempotency-key` through all tries, so that the receiver counts the request once even if the
+//! response to a try was lost. Errors that the OTLP specification calls retryable are tried again with growing pauses.
+//! After any other error the request is dropped and counted. Pauses become short again only after a success, because
+//! the next request goes to the same endpoint.
 //!
 //! With a spool, a request that did not arrive at once waits on disk. While the endpoint is unreachable, new requests
-//! are spooled at once. So `kill -9` can lose only the request of the first try, within [`SLOW`]. When the endpoint is
-//! reachable again, the oldest request is sent first, alternating with new ones.
+//! are spooled at once. So `kill -9` can lose only a request in its first try, for at most the time [`SLOW`]. When the
+//! endpoint is reachable again, the oldest request is sent first, alternating with new ones.
 //!
-//! Without a spool, or if it cannot be written, one request is tried until the queue overflows.
+//! Without a spool, or if the spool cannot be written, one request is tried until the queue overflows.
 //!
 //! Invariant: a request is in exactly one place: in the queue, in `held`, or on disk.
 
@@ -49,7 +49,7 @@ pub(crate) struct Sender {
     held: Option<Held>,
     /// True if the last try failed, or the current one takes long.
     is_unreachable: bool,
-    /// True if a new request was sent last, so that one of the spool is next.
+    /// True if a new request was sent last, so that the next request comes from the spool.
     is_spool_next: bool,
     /// Random number of this run of the agent.
     run_id: u128,
@@ -62,7 +62,8 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 struct Held {
     export: Export,
-    /// [`ExportQueue::overflows`] when the request was popped. If there are more, newer requests need the memory.
+    /// Value of [`ExportQueue::overflows`] when the request was popped. A larger value later means that newer requests
+    /// need the memory.
     overflows: u64,
 }
 
@@ -133,7 +134,7 @@ impl Sender {
         }
     }
 
-    /// Tries once. Returns the pause before the next try.
+    /// Tries once to send `export`. Returns the pause before the next try.
     async fn send(&mut self, export: Export, queue: &ExportQueue) -> Duration {
         let sending = self.client.clone().send(export.request.bytes.clone(), export.key);
         let mut sending = pin!(sending);
@@ -223,7 +224,8 @@ impl Sender {
         self.held = Some(Held { export: Export { key, request }, overflows: queue.overflows() });
     }
 
-    /// Moves the held request to the spool, if it can be written. `is_sending` is true if the request is being sent.
+    /// Moves the held request to the spool, if the spool can be written. `is_sending` is true if the request is being
+    /// sent.
     fn spool_held(&mut self, is_sending: bool) {
         let (Some(spool), Some(held)) = (&mut self.spool, &self.held) else { return };
         match spool.push(&held.export) {
@@ -240,7 +242,7 @@ impl Sender {
         }
     }
 
-    /// Removes the request that was being sent.
+    /// Removes the request that was being sent from the spool, or else from `held`.
     fn finish(&mut self) {
         // If the request was from the spool, the held one is another, which could not be written.
         if !self.spool.as_mut().is_some_and(Spool::finish) {

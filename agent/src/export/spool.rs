@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All integers are little-endian. `checksum` is XXH3-64 of all bytes after it. `run` and `number` are the idempotency
-//! key, so that a request that arrived although its response was lost counts once.
+//! key, so that the receiver counts a request once even if its response was lost.
 //!
 //! Invariants:
 //! - A request is read as it was written. If that fails, its samples, whose number is in the file name, are counted as
@@ -39,12 +39,13 @@ use crate::status::{DropReason, Status};
 const MAGIC: &[u8; 8] = b"varvesp1";
 const LOCK: &str = "lock";
 const NEW: &str = "new";
-/// Longest file, in bytes: a request and its numbers of samples, which take far fewer bytes than their profiles. Bounds
-/// the memory that a foreign file can make the agent allocate.
+/// Longest file, in bytes: a request, and the numbers of samples, which take far fewer bytes than the request. This
+/// limit bounds the memory that a foreign file can make the agent allocate.
 const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
-/// The size of a file is counted in blocks, as on file systems. So the limit also bounds the number of files.
+/// Length of a block, in bytes. Sizes of files are rounded up to blocks, as on file systems, so the limit of bytes also
+/// bounds the number of files.
 const BLOCK_BYTES: u64 = 4096;
-/// First number that is not the agent's: the agent counts from one.
+/// Smallest number of a file that the agent cannot have written, because it counts requests from one.
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Reason why a folder cannot be used as a spool.
@@ -81,7 +82,7 @@ impl From<TryGetError> for ReadError {
     }
 }
 
-/// An end of the spool.
+/// The end of the spool from which a request is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Oldest,
@@ -99,7 +100,7 @@ impl End {
 
 #[derive(Clone, Copy, Debug)]
 struct SpoolFile {
-    /// Size in whole blocks, in bytes.
+    /// Size of the file, in bytes, rounded up to whole blocks.
     bytes: u64,
     samples: u32,
 }
@@ -109,19 +110,19 @@ struct SpoolFile {
 pub(crate) struct Spool {
     dir: PathBuf,
     bytes_max: u64,
-    /// Files by number.
+    /// Files of requests, by the number of the request.
     files: BTreeMap<u64, SpoolFile>,
     /// Bytes of all files, including those that could not be removed or read.
     bytes: u64,
     next_number: u64,
-    /// Number of the request that is being sent, which is not dropped for others.
+    /// Number of the request that is being sent, if there is one. This request is not dropped when the spool is full.
     sending: Option<u64>,
     status: Status,
     _lock: File,
 }
 
 impl Spool {
-    /// Opens the folder, with the requests of earlier runs. Creates it if it is missing.
+    /// Opens the folder with the requests of earlier runs of the agent. Creates the folder if it is missing.
     pub(crate) fn open(config: &SpoolConfig, status: Status) -> Result<Self, SpoolError> {
         let SpoolConfig { dir, bytes_max } = config.clone();
         let unusable = |source| SpoolError::Folder { dir: dir.clone(), source };
@@ -173,7 +174,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Number of requests.
+    /// Returns the number of requests in the spool.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
@@ -247,12 +248,12 @@ impl Spool {
         true
     }
 
-    /// Keeps the request that was being sent. Returns false if there is none.
+    /// Keeps the request that was being sent, for another try. Returns false if there is none.
     pub(crate) fn put_back(&mut self) -> bool {
         self.sending.take().is_some()
     }
 
-    /// Drops the oldest request. Returns false if there is none but the one being sent.
+    /// Drops the oldest request that is not being sent. Returns false if there is none.
     fn drop_oldest(&mut self) -> bool {
         let oldest = self.files.iter().find(|(number, _)| Some(**number) != self.sending);
         let Some((&number, &SpoolFile { samples, .. })) = oldest else { return false };
@@ -297,7 +298,8 @@ fn file_name(number: u64, samples: u32) -> String {
     format!("{number:016x}-{samples}.export")
 }
 
-/// Returns number and samples of a file name, if it has exactly the format of [`file_name`].
+/// Returns the number of the request and the number of samples in a file name; `None` if the name does not have exactly
+/// the format of [`file_name`].
 fn parse_name(name: &str) -> Option<(u64, u32)> {
     let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
     let number = u64::from_str_radix(number, 16).ok()?;
@@ -309,7 +311,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// Options that neither follow links nor block on a pipe.
+/// Returns options to open a file without following links or blocking on a pipe.
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -330,7 +332,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Encodes a file without the request itself.
+/// Encodes the part of a file before the request itself.
 fn encode_head(export: &Export) -> Vec<u8> {
     let EncodedRequest { bytes, profile_samples } = &export.request;
     let mut head = Vec::with_capacity(64 + 4 * profile_samples.len());

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! `stack`, `file`, `line` and the index in the inline tree are tables of values by address. Each value begins at -1.
-//! Every pair adds a change to it, and gives the number of bytes of code for which the sum holds. The start of the code
-//! and the address of the functions' data are not in the table. They are in the program's module data, which has to be
-//! found without symbols ([`module`]).
+//! Each pair adds a change to the value, and gives the number of bytes of code for which the sum holds. The start of
+//! the code and the address of the functions' data are not in the table. They are in the program's module data, which
+//! has to be found without symbols ([`module`]).
 //!
 //! The file is read by `pread` in small pieces, because the table of a large program has 30 MB.
 //!

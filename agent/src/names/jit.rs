@@ -1,4 +1,4 @@
-//! Code in memory without a file, as JIT compilers write it. It is named by the perf map of its process, if there is
+//! Code in memory without a file, as JIT compilers write it. The perf map of the process names such code, if there is
 //! one.
 
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ use crate::process::procfs;
 const REFRESH_INTERVAL_NS: u64 = 1_000_000_000;
 /// Time between two attempts to find a perf map.
 const SEARCH_INTERVAL_NS: u64 = 5_000_000_000;
-/// Addresses cached for one process.
+/// Largest number of addresses that are cached for one process.
 const ADDRESSES_MAX: usize = 32_768;
-/// Bytes read of /proc/<pid>/status, which has about 60 lines.
+/// Most bytes that are read of /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 
 /// The JIT-compiled code of one process.
@@ -30,7 +30,7 @@ pub(crate) struct Jit {
 }
 
 impl Jit {
-    /// Returns the location of `address`, which lies in memory without a file, and true if it has a name.
+    /// Returns the location of `address`, which lies in memory without a file, and true if the location has a name.
     pub(crate) fn locate(
         &mut self,
         pid: u32,

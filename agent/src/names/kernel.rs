@@ -1,4 +1,4 @@
-//! Names of the kernel part of a stack. They are found on this host, because only this host has the kernel's symbols.
+//! Names of the kernel part of a stack. Only this host has the kernel's symbols, so the names are found here.
 
 use std::collections::HashMap;
 
@@ -15,18 +15,18 @@ use crate::process::sys::{self, Clock};
 
 /// File name of the kernel itself.
 const KERNEL_FILE: &str = "[kernel.kallsyms]";
-/// Addresses cached.
+/// Largest number of cached addresses.
 const ADDRESSES_MAX: usize = 65_536;
-/// Time after which the symbols are read again if an address is in transient code. There is no list of such code, for
-/// example BPF programs and trampolines. A read takes 30 ms of CPU. A name is wrong for at most this time.
+/// Time after which the symbols are read again if an address is in transient code. Transient code, such as BPF programs
+/// and trampolines, is in no list. A read takes 30 ms of CPU. A name is wrong for at most this time.
 const STALE_NS: u64 = 30_000_000_000;
-/// Bytes read of the list of modules, which has a few kilobytes.
+/// Most bytes that are read of the list of modules, which has a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
 
 /// Locations of the running kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// Symbols; `None` if the kernel hides them.
+    /// Symbols of the kernel; `None` if the kernel hides them.
     symbols: Option<KernelSymbols>,
     modules: Vec<u8>,
     locations: HashMap<u64, LocationId, RandomState>,
@@ -96,7 +96,8 @@ impl Kernel {
         id
     }
 
-    /// Reads the symbols again. If that fails, the old ones are still right for the kernel itself.
+    /// Reads the symbols again. If that fails, the old symbols are kept, because they are still right for the kernel
+    /// itself.
     fn read_again(&mut self, ktime_ns: u64) {
         let started_ns = sys::clock_ns(Clock::Monotonic);
         if let Ok(symbols) = KernelSymbols::load() {
@@ -130,8 +131,8 @@ fn module_file(module: &str) -> MappedFile {
     MappedFile::pseudo(&format!("[{module}]"), build_id)
 }
 
-/// Returns name, size, state and address of every module, without the use counts, which change all the time. Empty for
-/// a kernel without modules.
+/// Returns name, size, state and address of every module, without the use counts, which change all the time. The result
+/// is empty for a kernel without modules.
 fn loaded_modules() -> Vec<u8> {
     let modules = procfs::read_at_most("/proc/modules", MODULES_BYTES_MAX).unwrap_or_default();
     let mut kept = Vec::new();

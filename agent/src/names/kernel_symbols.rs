@@ -13,11 +13,11 @@ use std::fs::File;
 use std::io::{self, BufRead, Read as _};
 use std::ops::Range;
 
-/// Symbols kept: ten times as many as a kernel with all its modules has.
+/// Largest number of symbols that are kept: ten times as many as a kernel with all its modules has.
 const SYMBOLS_MAX: usize = 1 << 20;
-/// Bytes read of the file.
+/// Most bytes that are read of /proc/kallsyms.
 const BYTES_MAX: u64 = 256 << 20;
-/// Bytes that hold the first function.
+/// Bytes at the start of /proc/kallsyms that contain the first function.
 const FIRST_BYTES: u64 = 64 << 10;
 /// Length of the longest function. An address further than this after a symbol belongs to code without a symbol.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
@@ -103,7 +103,8 @@ impl KernelSymbols {
         self.symbols.push(Symbol { address, name_start, name_bytes, module });
     }
 
-    /// Returns the number of a module. Symbols are sorted by module, so it is nearly always the last one.
+    /// Returns the number of a module. Symbols are sorted by module, so the module is nearly always the last one in
+    /// `modules`.
     fn module_number(&mut self, module: &str) -> u16 {
         if module.is_empty() {
             return 0;

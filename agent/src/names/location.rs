@@ -6,15 +6,15 @@ use indexmap::IndexSet;
 use crate::names::go::Call;
 use crate::process::file::FileId;
 
-/// Locations after which all are forgotten, at about 60 bytes each. Bounds the memory on a host that always runs new
-/// code.
+/// Number of locations at which all are forgotten. Each takes about 60 bytes. This limit bounds the memory on a host
+/// that always runs new code.
 pub(crate) const LOCATIONS_MAX: usize = 100_000;
 
-/// Bytes of names after which all are forgotten. A program has a few megabytes at most.
+/// Bytes of names at which all names are forgotten. A program has a few megabytes of names at most.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes that the lines of one location may take in a request, names included. If there are more inlined calls, some in
-/// the middle are omitted. Nearly all locations have fewer than ten.
+/// Most bytes that the lines of one location may take in a request, names included. If the inlined calls take more,
+/// some in the middle are omitted. Nearly all locations have fewer than ten calls.
 pub(crate) const LINES_BYTES_MAX: usize = 1800;
 /// Bytes of a line and its function in a request, without their names.
 pub(crate) const LINE_BYTES: usize = 80;
@@ -80,7 +80,7 @@ pub(crate) enum Location {
     Native { file: FileId, address: u64 },
     /// A function that was named on this host, without its address.
     Named { name: NameId, file: Option<FileId>, frame_type: FrameType },
-    /// An address in a file that was named on this host: a function and the calls inlined into it, innermost first.
+    /// An address in a file, named on this host by a function and the calls inlined into it, innermost first.
     Lines { file: FileId, address: u64, lines: LinesId, frame_type: FrameType },
     /// A text in place of missing frames.
     Marker(Marker),
@@ -105,7 +105,7 @@ pub(crate) enum Marker {
     UnwindingFailed,
     /// The stack is deeper than the limit: the frames from here to the root are missing.
     TruncatedStack,
-    /// The program is a 32-bit one, whose stack is not unwound.
+    /// The program is a 32-bit program, whose stack is not unwound.
     Stack32Bit,
     /// The kernel does not show its symbols.
     KernelSymbolsUnreadable,
@@ -161,8 +161,8 @@ impl LocationTable {
         self.insert(Location::Named { name, file, frame_type })
     }
 
-    /// Returns the id of an address of Go code with the calls there, innermost first. It is a plain address if there
-    /// are no calls, or if so many names are stored that all will be forgotten soon.
+    /// Returns the id of an address of Go code with the calls there, innermost first. The location is a plain address
+    /// if there are no calls, or if so many names are stored that all will be forgotten soon.
     pub(crate) fn insert_go(&mut self, file: FileId, address: u64, calls: &[Call]) -> LocationId {
         if calls.is_empty() || NAMES_BYTES_MAX <= self.names_bytes {
             return self.insert(Location::Native { file, address });

@@ -18,18 +18,21 @@ use crate::process::key::ProcessKey;
 use crate::process::resource::Resource;
 use crate::process::{procfs, sys};
 
-/// Programs kept.
+/// Largest number of programs that are kept.
 const PROCESSES_MAX: usize = 8192;
-/// Time without a sample after which an ended program is forgotten. Some samples may still be in the ring buffer.
+/// Time without a sample after which an ended program is forgotten. Until then, some of its samples may still be in the
+/// ring buffer.
 const ENDED_NS: u64 = 10_000_000_000;
 /// Time without a sample after which a running program is forgotten.
 const IDLE_NS: u64 = 600_000_000_000;
-/// Bytes of the mappings and descriptions of all processes. Beyond it, the least recently sampled half is forgotten at
-/// once.
+/// Largest size of the mappings and descriptions of all processes, in bytes. Beyond this size, the least recently
+/// sampled half of the processes is forgotten at once.
 const PROCESSES_BYTES_MAX: usize = 16 << 20;
-/// Bytes of all perf maps. Beyond it, the least recently sampled half of the processes is forgotten after the interval.
+/// Largest size of all perf maps, in bytes. Beyond this size, the least recently sampled half of the processes is
+/// forgotten after the interval.
 const PERF_MAPS_BYTES_MAX: usize = 32 << 20;
-/// Addresses cached for all processes together, at 20 bytes each. Beyond it, all are forgotten.
+/// Largest number of addresses that are cached for all processes together, at 20 bytes each. Beyond this number, all
+/// are forgotten.
 const ADDRESSES_MAX: usize = 400_000;
 
 /// The kernel function that takes the CPU from a thread.
@@ -40,7 +43,7 @@ const SCHEDULER: &str = "__schedule";
 pub(crate) struct Locator {
     kernel: Kernel,
     processes: HashMap<ProcessKey, Process, RandomState>,
-    /// Bytes that all processes take.
+    /// Bytes that the mappings and descriptions of all processes take.
     processes_bytes: usize,
     /// Largest number of kernel frames that the kernel returns.
     kernel_frames_max: usize,
@@ -64,8 +67,8 @@ impl Locator {
         self.with_process(sample, |process, tables| process.resource(sample, tables))
     }
 
-    /// Calls `look_up` with the process of `sample`, which is read if it is new. Both may change the memory that it
-    /// takes.
+    /// Calls `look_up` with the process of `sample`, whose description is read if the process is new. Updates
+    /// `processes_bytes`, because both may change the memory that the process takes.
     fn with_process<T>(
         &mut self,
         sample: &Sample<'_>,
@@ -88,8 +91,8 @@ impl Locator {
         result
     }
 
-    /// Appends the whole stack of `sample` to `stack`, leaf first. Returns true if the same addresses will have the
-    /// same stack next time. They may not if a mapping or a name was missing.
+    /// Appends the whole stack of `sample` to `stack`, leaf first. Returns false if the same addresses may have another
+    /// stack next time, because a mapping or a name was missing.
     pub(crate) fn locate(&mut self, sample: &Sample<'_>, stack: &mut Vec<LocationId>) -> bool {
         let start = stack.len();
         self.locate_kernel_part(sample, stack);

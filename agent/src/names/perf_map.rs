@@ -15,17 +15,17 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use crate::names::location::FrameType;
 use crate::process::procfs;
 
-/// Entries kept for one process.
+/// Largest number of entries that are kept for one process.
 const ENTRIES_MAX: usize = 131_072;
-/// Bytes of names kept for one process, including replaced ones until their bytes are needed.
+/// Most bytes of names that are kept for one process. They include replaced names, until the bytes of these are needed.
 const NAMES_BYTES_MAX: usize = 8 << 20;
-/// Bytes of replaced names at which they are removed.
+/// Bytes of replaced names at which all replaced names are removed.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
-/// Bytes to which a name is truncated. JVM signatures can be very long.
+/// Length to which a name is truncated, in bytes. JVM signatures can be very long.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Bytes read at once, and the length of the longest accepted line.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes read in one refresh.
+/// Most bytes that are read in one refresh.
 const REFRESH_BYTES_MAX: u64 = 32 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct PerfMap {
     /// Bytes of `names` that entries use.
     names_in_use: usize,
     inode: u64,
-    /// Bytes of the file that were read, up to the end of a line or into a line that is too long.
+    /// Number of bytes of the file that were read. They end at the end of a line, or within a line that is too long.
     consumed: u64,
     /// The last byte that was read.
     last_byte: u8,
@@ -112,7 +112,7 @@ impl PerfMap {
         Ok(!is_same || start < self.consumed)
     }
 
-    /// True if the last byte that was read is still there. Otherwise the file was rewritten.
+    /// True if the last byte that was read is still there. If not, the file was rewritten.
     fn is_continued(&self, file: &File) -> io::Result<bool> {
         let mut last = [0];
         let Some(at) = self.consumed.checked_sub(1) else { return Ok(true) };

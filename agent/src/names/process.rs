@@ -23,10 +23,11 @@ use crate::process::resource::Resource;
 pub(crate) struct Process {
     key: ProcessKey,
     resource: Arc<Resource>,
-    /// Time from which the resource is read once more, because the process was inside execve when it was read.
+    /// Time from which the resource is read once more; `None` if it is complete. It is incomplete if the process was
+    /// inside execve when it was read.
     resource_due_ns: Option<u64>,
     mappings: ProcessMappings,
-    /// [`ProcessMappings::changes`] when the locations of `jit` were found.
+    /// Value of [`ProcessMappings::changes`] when the locations of `jit` were found.
     mapping_changes: u64,
     jit: Jit,
     pub(crate) last_sample_ns: u64,
@@ -77,8 +78,8 @@ impl Process {
         Arc::clone(&self.resource)
     }
 
-    /// Returns the location of an address that BPF found in no file, and true if it will be the same next time.
-    /// `ktime_ns` is the time of the sample.
+    /// Returns the location of an address that BPF found in no file, and true if the location will be the same next
+    /// time. `ktime_ns` is the time of the sample.
     pub(crate) fn locate(&mut self, address: u64, ktime_ns: u64, tables: &mut SharedTables) -> (LocationId, bool) {
         let found = self.mappings.find(address, ktime_ns, &mut tables.reads);
         let marker = match found.map(|mapping| &mapping.backing) {

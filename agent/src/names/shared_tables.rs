@@ -12,7 +12,7 @@ use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
 use crate::process::rate_limit::RateLimit;
 
-/// Frames in files whose location is cached, at 30 bytes each.
+/// Largest number of frames in files whose location is cached, at 30 bytes each.
 const FRAMES_MAX: usize = 200_000;
 
 /// Tables that all processes share.
@@ -32,7 +32,7 @@ pub(crate) struct SharedTables {
 }
 
 impl SharedTables {
-    /// Empty tables. `environment` lists the environment variables that become labels.
+    /// Creates empty tables. `environment` lists the environment variables that become labels.
     pub(crate) fn new(environment: Arc<[String]>) -> Self {
         Self {
             files: FileTable::default(),
@@ -88,12 +88,12 @@ impl SharedTables {
         self.locations.insert_go(file, address, &self.go_programs.lookup(file, address))
     }
 
-    /// True if a table is full: the caller clears all of them, which makes every id void.
+    /// True if a table is full. The caller must then clear all tables, which makes every id void.
     pub(crate) fn is_full(&self) -> bool {
         self.locations.is_full() || self.files.is_full()
     }
 
-    /// Forgets every file and every location: all ids are void.
+    /// Forgets every file and every location, which makes every id void.
     pub(crate) fn clear(&mut self) {
         self.locations.clear();
         self.files.clear();

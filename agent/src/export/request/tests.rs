@@ -26,7 +26,7 @@ impl Fixture {
         self.aggregate.add(&Record::read(&bytes).unwrap(), &mut self.locator);
     }
 
-    /// Returns the requests, each checked against the rules of OTLP.
+    /// Encodes the samples as requests, and checks each request against the rules of OTLP.
     fn encode(&mut self) -> Vec<ExportProfilesServiceRequest> {
         let interval = Interval {
             start_ktime_ns: 1_000,
@@ -64,7 +64,7 @@ fn attribute(dictionary: &ProfilesDictionary, indices: &[i32], key: &str) -> Opt
     })
 }
 
-/// Returns a frame in the code of this test, in file number 1.
+/// Returns an encoded frame at an address in the code of this test, whose file has number 1.
 fn code() -> u64 {
     crate::process::file::table::FileTable::default().number_own(address())
 }

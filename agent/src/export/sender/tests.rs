@@ -17,7 +17,7 @@ use super::*;
 use crate::config::{Compression, Config, SpoolConfig, Token};
 use crate::export::queue::QUEUE_BYTES_MAX;
 
-/// Returns a request with `text` in its dictionary, by which it is recognized.
+/// Returns a request with `text` in its dictionary, by which a test recognizes the request.
 pub(super) fn request(text: &str, samples: u64) -> EncodedRequest {
     let dictionary = ProfilesDictionary { string_table: vec![text.to_owned()], ..ProfilesDictionary::default() };
     let request =

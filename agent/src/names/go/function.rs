@@ -2,11 +2,11 @@
 
 use super::version::Version;
 
-/// Bytes of a record that are the same in all versions.
+/// Length of the beginning of a record, which is the same in all versions, in bytes.
 const COMMON_BYTES: usize = 36;
-/// Tables of values that a function may have, and likewise data.
+/// Largest number of tables of values of a function. It is also the largest number of its data.
 const TABLES_MAX: usize = 64;
-/// Bytes of the longest record.
+/// Length of the longest record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize = 44 + 2 * 4 * TABLES_MAX;
 
 /// Index of the table of values that holds the index in the inline tree.
@@ -49,7 +49,7 @@ pub(crate) struct Function {
     pub(super) lines: u32,
     pub(super) unit: u32,
     pub(super) start_line: u32,
-    /// The table of indices, and the inline tree. `None` if nothing is inlined.
+    /// Offsets of the table of indices and of the inline tree; `None` if no call is inlined into the function.
     pub(super) inlined: Option<(u32, u32)>,
 }
 

@@ -16,22 +16,22 @@ use super::reader::{FileReader, READ_BYTES_MAX};
 use super::version::Version;
 
 const HEADER_BYTES: usize = 72;
-/// Functions that a table may have. The largest known programs have 300,000.
+/// Largest number of functions in a table. The largest known programs have 300,000.
 const FUNCTIONS_MAX: u64 = 1 << 22;
-/// Bytes of a file that are searched if no section has the offset of the table.
+/// Most bytes of a file that are searched for the table if no section header locates it.
 const SEARCH_BYTES_MAX: u64 = 64 << 20;
 const SEARCH_READ_BYTES: usize = 64 << 10;
 /// Alignment of the table, in bytes.
 const ALIGNMENT: u64 = 8;
 
-/// A header. The parts are file offsets within the section of the table. An offset relative to one of them may lie
-/// outside the file: such sums saturate, at an offset that no file has.
+/// A header. The parts of the table are given as file offsets within its section. The sum of such an offset and a
+/// relative one may lie outside the file. Sums saturate at an offset that no file has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
     pub(super) address: u64,
     pub(super) functions_count: u32,
-    /// Bytes of the shortest instruction: 1 or 4.
+    /// Length of the shortest instruction, in bytes: 1 or 4.
     pub(super) quantum: u8,
     /// Address of the code; 0 in a position-independent program, and since Go 1.26.
     pub(super) text: u64,
@@ -79,7 +79,7 @@ impl Header {
         Ok(None)
     }
 
-    /// Decodes the header at the start of `table`. Returns `None` if it is not a header.
+    /// Decodes the header at the start of `table`. Returns `None` if the bytes are not a header.
     fn parse(bytes: &[u8], table: FileRange) -> Option<Self> {
         let (start, words) = bytes.split_first_chunk::<8>()?;
         let [magic @ .., 0, 0, quantum, pointer_bytes] = *start else { return None };

@@ -17,15 +17,16 @@ use super::reader::READ_BYTES_MAX;
 const MAGIC: &[u8] = b"\xff Go buildinf:";
 /// Offset of the flags in `.go.buildinfo`.
 const FLAGS: usize = 15;
-/// Flag: the version is in the section itself. Set since Go 1.18.
+/// Flag that is set if the version is in the section itself, as it is since Go 1.18.
 const IS_INLINE: u8 = 2;
 /// Offset of the version in `.go.buildinfo`.
 const VERSION: usize = 32;
 const VERSION_BYTES_MAX: usize = 64;
-/// Size of the thread-local storage if it holds the goroutine alone.
+/// Size of the thread-local storage if it holds only the pointer to the goroutine, in bytes.
 const THREAD_LOCAL_BYTES: u64 = 8;
 
-/// Returns the offsets of the labels of a program; `None` if it is not Go, or its version is not known.
+/// Returns the offsets of the labels of a program; `None` if the program is not a Go program, or if its version of Go
+/// is not known.
 pub(crate) fn of(file: &File) -> Option<GoLabels> {
     let layout = GoLayout::read(file).ok()??;
     if !cfg!(target_arch = "x86_64") || ![0, THREAD_LOCAL_BYTES].contains(&layout.thread_local_bytes) {
@@ -60,7 +61,7 @@ fn minor(file: &File, layout: &GoLayout) -> Option<u32> {
     minor_of(text)
 }
 
-/// Returns the minor version of texts such as go1.26.8, go1.27rc1, devel go1.28-4f1ac9d and go1.26.8 X:nodwarf5.
+/// Returns the minor version of Go in a text such as go1.26.8, go1.27rc1, devel go1.28-4f1ac9d and go1.26.8 X:nodwarf5.
 fn minor_of(version: &str) -> Option<u32> {
     let (_, rest) = version.split_once("go1.")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();

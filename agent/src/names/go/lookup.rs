@@ -6,11 +6,11 @@ use super::reader::FileReader;
 use super::table::GoTable;
 use super::values::Budget;
 
-/// Depth of inlined calls. The compiler stops at about forty.
+/// Largest depth of inlined calls that is looked up. The compiler stops at about forty.
 const DEPTH_MAX: usize = 64;
-/// Steps through tables of values for one address. The tables of the longest known functions have 50,000.
+/// Most steps through tables of values for one address. The tables of the longest known functions have 50,000 steps.
 const STEPS_MAX: u32 = 1 << 18;
-/// File name offset of a file without a name.
+/// Offset that stands for a missing file name.
 const NO_FILE: u32 = u32::MAX;
 
 /// A call on the stack: a function, and the line at which it called the next one.
@@ -33,10 +33,10 @@ pub(super) struct InlinedCall {
 }
 
 impl GoTable {
-    /// Returns the calls at an address, innermost first; none if it is not Go code.
+    /// Returns the calls at an address, innermost first; empty if the address is not in Go code.
     ///
     /// # Errors
-    /// The table is malformed there, or cannot be read.
+    /// The table is malformed for this address, or cannot be read.
     pub(crate) fn lookup(&self, address: u64) -> Result<Vec<Call>, GoError> {
         let mut reader = self.reader(0);
         let mut records = self.reader(0);
@@ -114,7 +114,7 @@ impl GoTable {
         }
     }
 
-    /// Returns the value of a table at an address; `None` if the table ends before it.
+    /// Returns the value of a table at an address; `None` if the table ends before the address.
     fn value_at(
         &self,
         table: u32,

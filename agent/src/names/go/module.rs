@@ -5,8 +5,9 @@
 //!      | data of functions | ...
 //! ```
 //!
-//! Since Go 1.26 a section has its address. Otherwise it is found by the address of the table, followed by the expected
-//! addresses. In a position-independent program, the words are in the relocations, and most bytes in the file are 0.
+//! Since Go 1.26, the module data is a section of its own. In other programs, it is found by its content: the address
+//! of the table, followed by the expected addresses. In a position-independent program, the words are in the
+//! relocations, and most bytes in the file are 0.
 //!
 //! The index of the word with the address of the functions' data depends on the version. The first address with which
 //! the inline trees of some functions are plausible is used (`table`).
@@ -19,17 +20,17 @@ use host_files::elf::{FileRange, GoLayout};
 use super::GoError;
 use super::reader::FileReader;
 
-/// Words of the module data that are read.
+/// Number of words of the module data that are read.
 const WORDS: usize = 48;
 const FIRST_CODE: usize = 20;
 const END_OF_CODE: usize = 21;
 const TEXT: usize = 22;
-/// Words that may hold the address of the functions' data.
+/// Indices of the words that may hold the address of the functions' data.
 const FUNCTION_DATA: Range<usize> = 36..46;
 
-/// Possible addresses of the module data that are examined.
+/// Largest number of possible addresses of the module data that are examined.
 const CANDIDATES_MAX: usize = 16;
-/// Bytes of writable memory that are searched, and likewise of relocations.
+/// Most bytes of writable memory that are searched. As many bytes of relocations are searched.
 const SEARCH_BYTES_MAX: u64 = 128 << 20;
 const SEARCH_READ_BYTES: usize = 64 << 10;
 const RELOCATION_BYTES: u64 = 24;
@@ -44,8 +45,8 @@ pub(super) struct Module {
     pub(super) function_data: Vec<u64>,
 }
 
-/// Finds the module data of the table at address `table`. `code` is the range of its functions, relative to the start
-/// of the code.
+/// Finds the module data of the table at address `table`. `code` is the range of the table's functions, relative to the
+/// start of the code.
 pub(super) fn find(file: &File, layout: &GoLayout, table: u64, code: Range<u64>) -> Result<Module, GoError> {
     let mut reader = FileReader::new(file, SEARCH_READ_BYTES);
     let mut candidates = Vec::new();

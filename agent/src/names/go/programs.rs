@@ -7,9 +7,9 @@ use indexmap::IndexMap;
 use super::{Call, GoTable};
 use crate::process::file::FileId;
 
-/// Programs that are open at a time, each with a file descriptor. The least recently used one is closed for good,
-/// because a file can be opened only through a process that has it mapped. Its addresses are exported without names
-/// from then on.
+/// Largest number of programs that are open at a time, each with a file descriptor. The least recently used one is
+/// closed for good, because a file can be opened only through a process that has it mapped. From then on, addresses in
+/// that program are exported without names.
 const PROGRAMS_MAX: usize = 64;
 
 /// The open Go programs, the most recently used last.
@@ -43,7 +43,8 @@ impl GoPrograms {
         self.tables.clear();
     }
 
-    /// Returns the calls at an address of a file, innermost first; none if it is not Go code or cannot be named.
+    /// Returns the calls at an address of a file, innermost first; empty if the address is not in Go code or cannot be
+    /// named.
     pub(crate) fn lookup(&mut self, id: FileId, address: u64) -> Vec<Call> {
         let Some(index) = self.tables.get_index_of(&id) else { return Vec::new() };
         self.tables.move_index(index, self.tables.len() - 1);

@@ -12,11 +12,11 @@ use super::module;
 use super::reader::{FileReader, READ_BYTES_MAX};
 use super::values::Values;
 
-/// Bytes to which names are truncated.
+/// Length to which names are truncated, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// Bytes read of a name. The compiler writes whole types into names, so some are very long.
+/// Most bytes that are read of a name. The compiler writes whole types into names, so some are very long.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Inline trees that are checked to find the base address of the data of functions.
+/// Largest number of inline trees that are checked to find the base address of the data of functions.
 const TREES_MAX: usize = 8;
 /// Number of functions among which inline trees are searched.
 const SAMPLES: u32 = 1024;
@@ -31,7 +31,7 @@ pub(crate) struct GoTable {
     text: u64,
     /// Range of the code of all functions, relative to `text`.
     code: Range<u64>,
-    /// Base address of the data of functions. If it is not known, inlined calls are not found.
+    /// Base address of the data of functions; `None` if it is not known, so that inlined calls are not found.
     pub(super) function_data: Option<u64>,
 }
 
@@ -77,8 +77,8 @@ impl GoTable {
         FileReader::new(&self.file, size)
     }
 
-    /// Returns the function of a number below [`GoTable::functions_count`]. The readers `index` and `records` should be
-    /// used for nothing else, so that their buffers stay useful.
+    /// Returns the function with `number`, which is below [`GoTable::functions_count`]. The readers `index` and
+    /// `records` should be used for nothing else, so that their buffers stay useful.
     pub(crate) fn function(
         &self,
         number: u32,
@@ -104,7 +104,7 @@ impl GoTable {
         parsed.ok_or(GoError::Broken("the record of a function is malformed"))
     }
 
-    /// Returns the number of the function that holds `address`; `None` if it is not Go code.
+    /// Returns the number of the function that holds `address`; `None` if the address is not in Go code.
     pub(super) fn number_of(&self, address: u64, index: &mut FileReader<'_>) -> Result<Option<u32>, GoError> {
         let Some(offset) = address.checked_sub(self.text).filter(|offset| self.code.contains(offset)) else {
             return Ok(None);
@@ -144,8 +144,8 @@ impl GoTable {
         self.name_at(function.name, reader)
     }
 
-    /// Returns the name at an offset in the part of names, without its type arguments. Go omits them from profiles,
-    /// too: they are long descriptions of memory shapes.
+    /// Returns the name at an offset in the part of names, without its type arguments. Go omits type arguments from
+    /// profiles, too, because they are long descriptions of memory shapes.
     pub(super) fn name_at(&self, name: u32, reader: &mut FileReader<'_>) -> Result<String, GoError> {
         let mut name = self.text_at(self.header.names.saturating_add(name.into()), reader)?;
         if let (Some(first), Some(last)) = (name.find('['), name.rfind(']'))

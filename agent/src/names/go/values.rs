@@ -21,7 +21,7 @@ pub(crate) struct Values<'w, 'f> {
     at: u64,
     quantum: u64,
     value: i32,
-    /// Address up to which the value holds.
+    /// Address up to which the last value holds.
     address: u64,
     is_first: bool,
 }

@@ -10,9 +10,9 @@ pub(crate) struct Version {
 /// Layout of a function's record. Before `tail`, all versions are the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FunctionLayout {
-    /// First line of the function, if a record has it.
+    /// Offset of the first line of the function; `None` if records do not have it.
     pub(super) start_line: Option<usize>,
-    /// The runtime's id of the function, flags, padding, and the number of data: a byte each.
+    /// Offset of the last four bytes: the runtime's id of the function, flags, padding, and the number of data.
     pub(super) tail: usize,
 }
 
@@ -21,7 +21,8 @@ pub(super) struct FunctionLayout {
 pub(super) struct InlinedLayout {
     pub(super) bytes: usize,
     pub(super) name: usize,
-    /// Offset, from the start of the function's code, of an instruction of the caller with the line of the call.
+    /// Offset of the position of the call. The position is an offset from the start of the function's code, of an
+    /// instruction of the caller with the line of the call.
     pub(super) parent: usize,
     pub(super) start_line: Option<usize>,
 }
@@ -43,7 +44,7 @@ impl Version {
     }
 }
 
-/// Go 1.20 and later.
+/// First four bytes of the tables of Go 1.20 and later.
 pub(super) const GO_1_20: u32 = 0xffff_fff1;
-/// Go 1.18 and 1.19.
+/// First four bytes of the tables of Go 1.18 and 1.19.
 pub(super) const GO_1_18: u32 = 0xffff_fff0;

@@ -19,7 +19,7 @@ fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
     ids.iter().map(describe).collect()
 }
 
-/// Returns a frame in the code of this test, in file number 1.
+/// Returns an encoded frame at an address in the code of this test, whose file has number 1.
 fn code() -> u64 {
     crate::process::file::table::FileTable::default().number_own(stack as *const () as u64)
 }
