@@ -34,7 +34,7 @@ use crate::status::{DropReason, State, Status, causes};
 use merge::Merge;
 pub use names::{NamedRecording, Unnamed};
 
-/// Bytes of requests that wait to be merged: those of the largest possible interval.
+/// Largest total size of the requests that wait to be merged, in bytes: that of the largest possible interval.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Approximate memory at which a recording is full, in bytes: a million distinct samples, or thirty million of a few
 /// stacks.
@@ -55,7 +55,7 @@ pub struct Recording {
 /// samples.
 ///
 /// # Errors
-/// Any [`AgentError`]: nothing was recorded. An error that ends a recording with samples is its [`Recording::fault`].
+/// Any [`AgentError`] if nothing was recorded. An error that ends a recording with samples is its [`Recording::fault`].
 pub async fn record(
     config: &RecordConfig,
     duration: Duration,

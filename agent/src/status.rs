@@ -14,16 +14,16 @@ use prometheus_client::registry::Registry;
 /// State of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not started, or ended by its shutdown token.
+    /// The agent was not started, or was ended by its shutdown token.
     Off,
-    /// Sampling.
+    /// The agent samples.
     Running,
-    /// Ended by an error, or unable to start.
+    /// The agent was ended by an error, or could not start.
     Failed,
 }
 
 impl State {
-    /// `off`, `running` or `failed`.
+    /// Returns `off`, `running` or `failed`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl State {
 pub struct StatusSnapshot {
     /// State of the agent.
     pub state: State,
-    /// Reason why it does not run, or why its samples do not arrive; empty if all is well.
+    /// Reason why the agent does not run, or why its samples do not arrive; empty if all is well.
     pub reason: String,
     /// Missing requirements of this machine, each as `capability: what happened`.
     pub missing: Vec<String>,
@@ -58,7 +58,7 @@ pub(crate) enum DropReason {
     MalformedRecord,
     /// More threads waited at a time than are tracked.
     TooManyWaits,
-    /// The end or the stack of a wait was lost while it lasted.
+    /// The end or the stack of a wait was lost while the wait lasted.
     WaitsLost,
     /// The endpoint was unreachable for so long that the queue overflowed.
     QueueFull,
@@ -110,9 +110,9 @@ impl EncodeLabelValue for DropReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Ok,
-    /// Not accepted, and tried again later.
+    /// The request was not accepted, and is tried again later.
     Retried,
-    /// Not accepted, and given up.
+    /// The request was not accepted, and is not tried again.
     Failed,
 }
 
@@ -136,11 +136,12 @@ struct ExportLabels {
     outcome: Outcome,
 }
 
-/// A handle on the state and the counters of one agent. Clones share them.
+/// A handle on the state and the counters of one agent. Clones share state and counters.
 #[derive(Clone, Debug)]
 pub struct Status(Arc<Shared>);
 
-/// The sampler reads records four times a second. After this time without a read, a file or a process blocks it.
+/// Time without a read of records after which the agent reports that a file or a process blocks it. The sampler
+/// normally reads four times a second.
 const SILENT_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -171,7 +172,7 @@ struct Condition {
 }
 
 impl Status {
-    /// A status in [`State::Off`]. Its counters are registered in `registry` with the prefix `varve_agent`.
+    /// Creates a status in [`State::Off`]. Its counters are registered in `registry` with the prefix `varve_agent`.
     pub fn new(registry: &mut Registry) -> Self {
         let condition = Condition { state: State::Off, reason: "not started".to_owned(), missing: Vec::new() };
         let shared = Shared {
@@ -247,8 +248,8 @@ impl Status {
         }
     }
 
-    /// Returns the samples lost since the start, by reason, for each reason that occurred. Names are those of the
-    /// metrics.
+    /// Returns the samples lost since the start, by reason, for each reason that occurred. The reasons have the names
+    /// that they have in the metrics.
     #[must_use]
     pub fn dropped(&self) -> Vec<(&'static str, u64)> {
         let count = |reason: DropReason| (reason.name(), self.0.dropped.get_or_create(&DropLabels { reason }).get());

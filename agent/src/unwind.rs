@@ -6,7 +6,7 @@
 //! - `call_frames`: rules from `.eh_frame` and `.debug_frame`.
 //! - `go_frames`: rules from Go's own table.
 //! - `instructions`: rules for code without unwind information, from its instructions.
-//! - `file_table`: the table of one file, from all of these.
+//! - `file_table`: the table of one file, with the rules from all these sources.
 //! - `bpf_tables`: the tables that are loaded into BPF maps.
 
 pub(crate) mod bpf_tables;

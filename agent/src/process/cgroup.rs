@@ -9,7 +9,7 @@
 //! Kubernetes puts the UID of a pod into a part of its own, after `pod`. If systemd creates the part, each `-` is `_`,
 //! because `-` has another meaning there.
 
-/// Bytes read of one file: a dozen hierarchies with paths of up to 4 kB.
+/// Most bytes that are read of one file: enough for a dozen hierarchies with paths of up to 4 kB.
 pub(crate) const CGROUP_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the id of the container; `None` for a process outside of containers.
@@ -39,7 +39,8 @@ pub(crate) fn systemd_unit(cgroup: &[u8]) -> Option<&str> {
     })
 }
 
-/// Returns the first result of `find`, from the innermost part of each path outwards. Containers may be nested.
+/// Calls `find` with the parts of each path, innermost first because containers may be nested. Returns the first
+/// result.
 fn innermost<'a, T>(cgroup: &'a [u8], find: impl Fn(&'a str) -> Option<T>) -> Option<T> {
     paths(cgroup).find_map(|path| path.rsplit('/').find_map(&find))
 }
@@ -51,7 +52,7 @@ fn paths(cgroup: &[u8]) -> impl Iterator<Item = &str> {
     cgroup.split(|&byte| byte == b'\n').filter_map(path)
 }
 
-/// True for a UUID, and for a hash of 32 digits, as pods from files have it.
+/// True if the text is a UUID, or a hash of 32 digits, which is the UID of a pod that a file defines.
 fn is_uid(text: &str) -> bool {
     let groups: Vec<_> = text.split('-').collect();
     let has_lengths = |lengths: &[usize]| groups.iter().map(|group| group.len()).eq(lengths.iter().copied());

@@ -4,27 +4,28 @@
 //! /proc/<pid>/environ is a sequence of `NAME=value`, each with a terminating NUL. `OTEL_RESOURCE_ATTRIBUTES` is a list
 //! of `key=value`, separated by commas, with percent-encoded values, as the OpenTelemetry resource SDK specifies it.
 //!
-//! Invariant: keys are unique, and sizes are bounded. Attributes beyond the limits are omitted, those of the service
-//! last. So a process cannot set so many attributes that a receiver refuses its profiles.
+//! Invariant: keys are unique, and sizes are bounded. Attributes beyond the limits are omitted; the attributes of the
+//! service come first, so they are omitted last. So a process cannot set so many attributes that a receiver refuses its
+//! profiles.
 
 use proto::limits::SERIES_LABELS_MAX;
 
-/// Bytes read of one environment. Linux allows megabytes.
+/// Most bytes that are read of one environment. Linux allows megabytes.
 pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
-/// Labels of a series besides these: host, name and path of the program, container, pod, unit; service name, profile
-/// type, and the scope's name and version.
+/// Number of labels of a series besides these attributes: host, name and path of the program, container, pod, unit,
+/// service name, profile type, and the scope's name and version.
 const OTHER_LABELS: usize = 10;
-/// Attributes taken from one process.
+/// Largest number of attributes that are taken from the environment of one process.
 const ATTRIBUTES_MAX: usize = SERIES_LABELS_MAX - OTHER_LABELS;
-/// Bytes of one key.
+/// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
-/// Bytes of one value.
+/// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;
 
 const SERVICE_NAME: &str = "service.name";
 
-/// Returns the resource attributes of an environment: those of the service first, then the `allowed` variables, then
-/// the rest in its order. `OTEL_SERVICE_NAME` takes precedence for `service.name`.
+/// Returns the resource attributes of an environment: attributes of the service first, then the `allowed` variables,
+/// then all others in the order of the environment. `OTEL_SERVICE_NAME` takes precedence for `service.name`.
 pub(crate) fn resource_attributes(environ: &[u8], allowed: &[String]) -> Vec<(String, String)> {
     let variable = |name: &str| {
         environ.split(|&byte| byte == 0).find_map(|entry| {

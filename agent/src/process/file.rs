@@ -9,7 +9,7 @@ use ebpf::{FileSegment, NewFile};
 use host_files::elf::{self, ElfError, ElfImage, Segment};
 use proto::build_id::to_hex;
 
-/// Bytes to which a file name is shortened, from the front. Paths can have 4 kB.
+/// Length to which a file name is shortened by removing its front, in bytes. Paths can have 4 kB.
 pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;
 
 /// Name of the kernel's code in every process.
@@ -48,11 +48,11 @@ impl BuildIdKind {
 /// A segment of a file that is loaded into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LoadedPart {
-    /// Offset in the file.
+    /// Offset of the segment in the file.
     pub(crate) offset: u64,
-    /// ELF virtual address.
+    /// ELF virtual address of the segment.
     pub(crate) address: u64,
-    /// Length in memory.
+    /// Length of the segment in memory.
     pub(crate) size: u64,
 }
 
@@ -62,7 +62,8 @@ pub(crate) struct MappedFile {
     pub(crate) name: Box<str>,
     /// The file's GNU and Go build IDs, or its htlhash if it has neither; hexadecimal or text.
     pub(crate) build_ids: Vec<(BuildIdKind, Box<str>)>,
-    /// Empty for a file that is not ELF, whose addresses are file offsets, and for code that is in no file.
+    /// Loaded segments. Empty for code that is in no file, and for a file that is not ELF, whose addresses are file
+    /// offsets.
     pub(crate) parts: Vec<LoadedPart>,
 }
 
@@ -73,7 +74,7 @@ impl MappedFile {
         Self { name: name.into(), build_ids, parts: Vec::new() }
     }
 
-    /// Reads the headers of `file`, and the parts that the htlhash covers if it has no build ID.
+    /// Reads the headers of `file`, and the parts that the htlhash covers if the file has no build ID.
     fn identify(name: &str, file: &File) -> io::Result<Self> {
         let image = match ElfImage::read(file) {
             Ok(image) => image,
@@ -138,7 +139,7 @@ impl MappedFile {
     }
 }
 
-/// Returns the end of a name that is too long.
+/// Returns the name, or its end if the name is too long.
 fn short(name: &str) -> &str {
     &name[name.ceil_char_boundary(name.len().saturating_sub(FILE_NAME_BYTES_MAX))..]
 }

@@ -14,13 +14,13 @@ pub(crate) struct ProcessKey {
 }
 
 impl ProcessKey {
-    /// Returns the key of the process that `sample` is of.
+    /// Returns the key of the program that was sampled.
     pub(crate) fn of(sample: &Sample<'_>) -> Self {
         let header = &sample.header;
         Self { pid: header.pid, start_boottime_ns: header.start_boottime_ns, exec_id: header.exec_id }
     }
 
-    /// True while the process exists. False once its pid belongs to another process.
+    /// True while the process exists; false once its pid belongs to another process.
     pub(crate) fn is_running(self) -> bool {
         procfs::is_same_process(self.pid, self.start_boottime_ns)
     }

@@ -1,8 +1,9 @@
 //! The executable mappings of one process, read when they are needed and read again when they may have changed.
 //!
-//! They are read when BPF first finds an address of the process in no file. They are read again when an address is in
-//! no mapping, at growing intervals while that does not help, because a process can jump to such addresses all the
-//! time. They are also read again after [`STALE_NS`], because another mapping may have replaced one of them.
+//! The mappings are read when BPF first finds an address of the process in no file. They are read again when an address
+//! is in no mapping. While reading again does not help, the intervals grow, because a process can jump to such
+//! addresses all the time. Mappings are also read again after [`STALE_NS`], because another mapping may have replaced
+//! one of them.
 
 use std::io;
 
@@ -14,7 +15,7 @@ use super::rate_limit::RateLimit;
 pub(crate) const REREAD_NS_MIN: u64 = 100_000_000;
 /// Longest time between two reads of the mappings while addresses lie in none of them.
 const REREAD_NS_MAX: u64 = 25_600_000_000;
-/// After this time, the next sample reads the mappings again, or a later one if the rate limit forbids it.
+/// Age at which the mappings are read again: by the next sample, or by a later one if the rate limit forbids it.
 const STALE_NS: u64 = 10_000_000_000;
 
 /// Reason why the mapping of an address is unknown.
@@ -41,7 +42,7 @@ pub(crate) struct ProcessMappings {
 }
 
 impl ProcessMappings {
-    /// Mappings that were not read yet. Until then, every lookup fails with `reason`.
+    /// Creates mappings that were not read yet. Until they are read, every lookup fails with `reason`.
     pub(crate) fn unread(key: ProcessKey, reason: MapsError, ktime_ns: u64) -> Self {
         Self {
             key,
@@ -115,7 +116,7 @@ impl ProcessMappings {
         self.changes += 1;
     }
 
-    /// Mappings that were read last, if any were.
+    /// Mappings that were read last; `None` if none were read yet.
     pub(crate) fn maps(&self) -> Option<&Maps> {
         self.maps.as_ref().ok()
     }

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use host_files::maps::{self, MapsLine};
 
-/// Executable mappings kept for one process. A runtime that maps every compiled function by itself has a few thousand.
+/// Largest number of executable mappings that are kept for one process. A runtime that maps every compiled function by
+/// itself has a few thousand.
 pub(crate) const MAPPINGS_MAX: usize = 65_536;
-/// Bytes that the mappings of one process may take: [`MAPPINGS_MAX`] of them, of a few hundred files with long paths.
+/// Most bytes that the mappings of one process may take: enough for [`MAPPINGS_MAX`] mappings of a few hundred files
+/// with long paths.
 pub(crate) const PROCESS_BYTES_MAX: usize = 8 << 20;
-/// Bytes read of one maps file. A process can make it arbitrarily long.
+/// Most bytes that are read of one maps file. A process can make it arbitrarily long.
 const BYTES_MAX: u64 = 16 << 20;
 /// Bytes that a mapping takes besides its path.
 const MAPPING_BYTES: usize = size_of::<ProcessMapping>() + 16;
@@ -26,7 +28,7 @@ const PATH_BYTES: usize = 48;
 pub(crate) enum Backing {
     /// A file, with its path as the process sees it.
     File { device: (u32, u32), inode: u64, path: Arc<str> },
-    /// The code that the kernel maps into every process.
+    /// The vdso: code of the kernel that is mapped into every process.
     Vdso,
     /// Memory without a file, such as the code of a JIT compiler.
     Anonymous,
@@ -48,7 +50,7 @@ pub(crate) struct ProcessMapping {
 pub(crate) struct Maps {
     mappings: Vec<ProcessMapping>,
     bytes: usize,
-    /// Lines that were malformed or beyond the limits.
+    /// Number of lines that were skipped, because they were malformed or beyond the limits.
     pub(crate) lines_skipped: usize,
 }
 
@@ -87,8 +89,8 @@ impl Maps {
         self.mappings.push(ProcessMapping { start: line.start, end: line.end, offset: line.offset, backing });
     }
 
-    /// Sorts the mappings. The maps file is not read at once, so a mapping that moves meanwhile can occur twice: the
-    /// later line is kept.
+    /// Sorts the mappings. The maps file is read in parts, so a mapping that moves meanwhile can occur twice. The later
+    /// line is kept then.
     fn sort(&mut self) {
         let in_order = |pair: &[ProcessMapping]| pair[0].end <= pair[1].start;
         if self.mappings.windows(2).all(in_order) {

@@ -12,7 +12,7 @@ use host_files::open::{self, Root};
 
 /// Clock ticks per second in /proc: fixed in the ABI, independent of the kernel's own tick.
 const USER_HZ: u64 = 100;
-/// Bytes read of /proc/<pid>/stat, which is one line of 52 numbers and a name.
+/// Most bytes that are read of /proc/<pid>/stat, which is one line of 52 numbers and a name.
 const STAT_BYTES_MAX: u64 = 4096;
 
 /// Reads the first `bytes_max` bytes of a file.
@@ -36,8 +36,8 @@ pub(crate) fn is_thread(pid: u32, tid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
 }
 
-/// Returns field 22 of /proc/<pid>/stat. The second field, a name in parentheses, may contain any bytes, also
-/// parentheses.
+/// Returns the start of the process in clock ticks, which is field 22 of /proc/<pid>/stat. The second field, a name in
+/// parentheses, may contain any bytes, also parentheses.
 fn start_ticks(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;

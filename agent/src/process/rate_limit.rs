@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Work that may be done in advance. The agent starts with many processes at once, and so do builds.
+/// Most work that may be done in advance. Many processes appear at once when the agent starts, and when a build runs.
 const SAVED_MAX: Duration = Duration::from_secs(10);
 
 /// Limits work, of all processes together, to a share of the time.
@@ -14,7 +14,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// Limits work to one part in `parts` of the time.
+    /// Creates a limit that allows work in one part in `parts` of the time.
     pub(crate) fn new(parts: u32) -> Self {
         Self { parts, paid_at: Instant::now() }
     }

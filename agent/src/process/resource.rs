@@ -1,19 +1,20 @@
 //! The description of a process: the resource attributes of its profiles.
 //!
-//! It is read once, on the first sample, while the process still runs. Attributes that the agent observes take
-//! precedence over those in the environment of the process.
+//! The description is read once, on the first sample, while the process still runs. Attributes that the agent observes
+//! take precedence over those in the environment of the process.
 
 use crate::process::{cgroup, environment, procfs};
 
-/// Name of all threads of the kernel. They run no file, and each has its own pid.
+/// Name that all kernel threads get instead of that of an executable. Each kernel thread has its own pid and runs no
+/// file.
 const KERNEL: &str = "[kernel]";
-/// Bytes read of a thread's name, which has 15 bytes and a newline.
+/// Most bytes that are read of a thread's name, which has up to 15 bytes and a newline.
 const COMM_BYTES_MAX: u64 = 64;
 
 const EXECUTABLE_PATH: &str = "process.executable.path";
 
-/// Bytes to which a path is shortened, from the front. A path can have 4 kB, and a receiver refuses values that are too
-/// long.
+/// Length to which a path is shortened by removing its front, in bytes. A path can have 4 kB, and a receiver refuses
+/// values that are too long.
 const PATH_BYTES_MAX: usize = proto::limits::LABEL_VALUE_BYTES_MAX;
 
 /// The attributes of one process, in the order in which they are sent.
@@ -51,7 +52,7 @@ impl Resource {
     /// Reads the description of a running process, with the environment variables that are `allowed`. `executable`,
     /// which BPF reported, and `comm` are used if the path and the name cannot be read.
     ///
-    /// Also returns true if the process is set up. Inside execve, a process has no environment yet.
+    /// The second result is true if the process is set up. Inside execve, a process has no environment yet.
     pub(crate) fn of_process(pid: u32, comm: &[u8], executable: Option<&str>, allowed: &[String]) -> (Self, bool) {
         let path = executable_path(pid).or_else(|| executable.map(str::to_owned));
         let mut attributes = executable_attributes(path, || process_name(pid).unwrap_or_else(|| text(comm)));
@@ -71,12 +72,12 @@ impl Resource {
     }
 }
 
-/// True for attributes that only the agent sets.
+/// True if only the agent sets the attribute `key`.
 fn is_observed(key: &str) -> bool {
     matches!(key, "process.pid" | "host.name" | "container.id" | "k8s.pod.uid" | "systemd.unit")
 }
 
-/// Returns name and path of an executable. `name` is called if the path has no file name.
+/// Returns the attributes for the name and the path of an executable. `name` is called if the path has no file name.
 fn executable_attributes(path: Option<String>, name: impl FnOnce() -> String) -> Vec<(String, String)> {
     // The end of a path is more useful than its beginning.
     let path = path.map(|path| path[path.ceil_char_boundary(path.len().saturating_sub(PATH_BYTES_MAX))..].to_owned());

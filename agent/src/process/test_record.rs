@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use ebpf::SampleHeader;
 
-/// The fields of a sample that a test sets. By default, it is of this process.
+/// The fields of a sample that a test sets. By default, the sample is of this process.
 pub(crate) struct TestRecord<'a> {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
@@ -14,7 +14,7 @@ pub(crate) struct TestRecord<'a> {
     pub(crate) kernel: &'a [u64],
     pub(crate) user: &'a [u64],
     pub(crate) labels: &'a [(&'a [u8], &'a [u8])],
-    /// 0: none, 1: root, 2: broken, 3: truncated, 4: compat.
+    /// Number of the end of the user part: 0 none, 1 root, 2 broken, 3 truncated, 4 compat.
     pub(crate) user_end: u8,
 }
 
@@ -61,7 +61,8 @@ impl TestRecord<'_> {
     }
 }
 
-/// Returns the start of a process with the resolution of /proc, which it is compared with; 0 if there is no process.
+/// Returns the start of a process, rounded as in /proc, because the agent compares it with /proc; 0 if there is no
+/// process.
 fn start_boottime_ns(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());

@@ -10,13 +10,13 @@ use proto::folded::written;
 use super::names::unnamed_name;
 use super::{NamedRecording, Recording, text};
 
-/// Limit of all distinct lines, in bytes. No tool shows more.
+/// Largest size of all distinct lines together, in bytes. No tool shows more.
 const BYTES_MAX: usize = 1 << 30;
 
 impl NamedRecording<'_> {
-    /// Writes folded stacks: of waits if these were recorded, else of CPU time.
+    /// Writes folded stacks of waiting time if waits were recorded, else of CPU time.
     ///
-    /// Returns `None` if they would take more than 1 GiB.
+    /// Returns `None` if the folded stacks would take more than 1 GiB.
     #[must_use]
     pub fn folded(&self) -> Option<Vec<u8>> {
         let mut sums: BTreeMap<String, u128> = BTreeMap::new();

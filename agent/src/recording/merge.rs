@@ -40,7 +40,7 @@ pub(super) struct Merge {
     bytes_max: usize,
 }
 
-/// Profiles with equal keys are merged.
+/// Key of a profile. Profiles with equal keys are merged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProfileKey {
     /// The encoded resource.
@@ -58,7 +58,7 @@ struct Merged {
 }
 
 impl Merge {
-    /// Creates an empty request. It is full at about `bytes_max` bytes of memory.
+    /// Creates an empty request, which is full at about `bytes_max` bytes of memory.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             strings: Table::new(),
@@ -104,7 +104,7 @@ impl Merge {
         }
     }
 
-    /// Adds all entries, each table after those that it refers to.
+    /// Adds all entries of a dictionary, each table after the tables that it refers to.
     fn add_dictionary(&mut self, dictionary: ProfilesDictionary) -> NewIndices {
         let strings = self.strings.add(dictionary.string_table);
         let attribute = |attribute: KeyValueAndUnit| KeyValueAndUnit {
@@ -223,13 +223,13 @@ impl Merged {
     }
 }
 
-/// A table of distinct entries. The first is the zero value.
+/// A table of distinct entries. The first entry is the zero value.
 #[derive(Debug)]
 struct Table<T> {
     entries: Vec<T>,
-    /// Indices by encoded form.
+    /// Indices of the entries, by their encoded form.
     indices: HashMap<Vec<u8>, i32, RandomState>,
-    /// Approximate memory, in bytes.
+    /// Approximate memory that the table takes, in bytes.
     bytes: usize,
 }
 
@@ -240,7 +240,7 @@ impl<T: Message + Default> Table<T> {
         table
     }
 
-    /// Returns the index of each entry, and adds those that are new.
+    /// Returns the index of each entry, and adds the entries that are new.
     fn add(&mut self, entries: impl IntoIterator<Item = T>) -> Vec<i32> {
         entries.into_iter().map(|entry| self.intern(entry)).collect()
     }
@@ -259,7 +259,7 @@ impl<T: Message + Default> Table<T> {
     }
 }
 
-/// New indices of the entries of a request, by their old ones, for the tables that samples and profiles refer to.
+/// New indices of the entries of a request, by their old indices, for the tables that samples and profiles refer to.
 struct NewIndices {
     strings: Vec<i32>,
     attributes: Vec<i32>,

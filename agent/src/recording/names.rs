@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 use super::{Recording, text};
 use crate::process::file::BuildIdKind;
 
-/// Files whose symbol tables are requested in advance, because several can be made at a time.
+/// Number of files whose symbol tables are requested in advance, because several can be made at a time.
 const AHEAD: usize = 4;
 /// Time to wait for a symbol table between two checks for cancellation.
 const WAIT: Duration = Duration::from_millis(200);
-/// Addresses per request: few enough that all inlined calls are returned.
+/// Largest number of addresses per request, which is small enough that all inlined calls are returned.
 const ADDRESSES_MAX: usize = symbol_store::limits::FRAMES_MIN / symbol_store::limits::INLINE_DEPTH_MAX;
 
 /// A mapped file without names, or, if there was no time, with names for some addresses only.
@@ -39,7 +39,7 @@ pub struct NamedRecording<'a> {
     pub(super) dictionary: &'a ProfilesDictionary,
     /// Frames by the location's index; `None` if the location has lines of its own, or no name.
     found: Vec<Option<Arc<[Frame]>>>,
-    /// Locations in a function without a name, which is named by its start address.
+    /// Indices of the locations in functions without a name. Such a function is named by its start address.
     nameless: HashSet<usize, RandomState>,
     unnamed: Vec<Unnamed>,
 }
@@ -50,9 +50,9 @@ pub(super) struct Line<'a> {
     pub(super) function: &'a str,
     pub(super) system_name: &'a str,
     pub(super) file: &'a str,
-    /// 0 if unknown.
+    /// Line in the source file; 0 if unknown.
     pub(super) line: i64,
-    /// 0 if unknown.
+    /// First line of the function; 0 if unknown.
     pub(super) start_line: i64,
 }
 
@@ -207,7 +207,7 @@ impl<'a> NamedRecording<'a> {
         self.nameless.contains(&index)
     }
 
-    /// Returns the functions at a location, innermost first; none if it has no name.
+    /// Returns the functions at a location, innermost first; empty if the location has no name.
     pub(super) fn lines(&self, index: usize) -> Vec<Line<'_>> {
         if let Some(Some(frames)) = self.found.get(index) {
             return frames.iter().map(Line::of).collect();
@@ -248,7 +248,7 @@ pub(super) fn unnamed_name(path: &str, address: u64) -> String {
     format!("{base}+{address:#x}")
 }
 
-/// A function of which only the start is known.
+/// Returns the frame of a function of which only the start is known.
 fn nameless_function(path: &str, start: u64) -> Frame {
     let function: Arc<str> = Arc::from(unnamed_name(path, start));
     let system_name = Arc::clone(&function);

@@ -1,5 +1,5 @@
 //! A recording as a gzipped pprof profile. Every stack has its samples, its CPU time and, if recorded, its waiting
-//! time, with process and thread as labels, which have the names of varve's queries.
+//! time. Process and thread are labels, named as in varve's queries.
 //!
 //! Locations without a name have an address and no lines: pprof tools name them from local files. A mapping is a whole
 //! file from address 0 without an end, so that tools take addresses as ELF virtual addresses.
@@ -22,7 +22,7 @@ use super::{NamedRecording, Recording, number, text};
 
 /// Number of values of a sample: samples, CPU time, waiting time.
 const VALUES: usize = 3;
-/// Attribute that is omitted: the CPU of a sample would split every stack.
+/// Attribute that is omitted, because the CPU of a sample would split every stack.
 const CPU: &str = "cpu.logical_number";
 
 impl NamedRecording<'_> {
@@ -146,8 +146,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Returns the id of the mapping of a location; 0 if it has none. The flags of a mapping are set only if they hold
-    /// for all its locations.
+    /// Returns the id of the mapping of a location; 0 if the location has none. The flags of a mapping are set only if
+    /// they hold for all its locations.
     fn mapping(&mut self, location: &otlp::Location, lines: &[names::Line<'_>], is_named: bool) -> u64 {
         let Some(file) = self.named.file(location) else { return 0 };
         let id = match self.mappings.get(&file) {

@@ -1,8 +1,8 @@
 //! The samples of one interval. Each distinct stack and each distinct sample identity is kept once.
 //!
-//! A sample identity is (process, stack, labels, thread, thread name, CPU). Each sample of it adds 12 bytes: an index
-//! and its time. A sample of a wait also has its duration. A stack is located once per interval: its raw addresses are
-//! hashed, and the hash is remembered unless the stack may be located better later.
+//! A sample identity is (process, stack, labels, thread, thread name, CPU). Each sample adds 12 bytes: the index of its
+//! identity and its time. A sample of a wait also has its duration. A stack is located once per interval: its raw
+//! addresses are hashed, and the hash is remembered unless the stack may be located better later.
 //!
 //! Invariant: two stacks with the same locations have the same [`StackId`], whatever their raw addresses were.
 
@@ -20,11 +20,11 @@ use crate::process::key::ProcessKey;
 use crate::process::resource::Resource;
 use crate::sampling::label::{self, Labels};
 
-/// Locations of all stacks together, 2 MB. Beyond it the interval ends early.
+/// Largest number of locations of all stacks together, which take 2 MB. When it is reached, the interval ends early.
 const LOCATIONS_MAX: usize = 1 << 19;
-/// Samples, 12 MB. Beyond it the interval ends early.
+/// Largest number of samples, which take 12 MB. When it is reached, the interval ends early.
 const SAMPLES_MAX: usize = 1 << 20;
-/// Bytes of all labels. Beyond it the interval ends early.
+/// Largest size of all labels, in bytes. When it is reached, the interval ends early.
 const LABELS_BYTES_MAX: usize = 16 << 20;
 
 /// Index of a stack in an [`Aggregate`].
@@ -52,7 +52,7 @@ pub(crate) struct Identity {
 pub(crate) struct LocatedSample {
     pub(crate) key: ProcessKey,
     pub(crate) resource: Arc<Resource>,
-    /// Leaf first.
+    /// Locations of the stack, leaf first.
     pub(crate) stack: Box<[LocationId]>,
     pub(crate) labels: Labels,
     pub(crate) tid: u32,
@@ -63,7 +63,7 @@ pub(crate) struct LocatedSample {
 /// The samples of one interval.
 #[derive(Debug, Default)]
 pub(crate) struct Aggregate {
-    /// Index into `resources`. Two programs of one process may have the same description.
+    /// Index into `resources` of each program. Two programs of one process may have the same description.
     processes: HashMap<ProcessKey, u32, RandomState>,
     resources: IndexSet<Arc<Resource>, RandomState>,
     stacks_by_address: HashMap<(u32, u128), StackId, RandomState>,
@@ -74,9 +74,9 @@ pub(crate) struct Aggregate {
     labels: IndexSet<Labels, RandomState>,
     labels_bytes: usize,
     identities: IndexSet<Identity, RandomState>,
-    /// Index into `identities`, and the time of the sample.
+    /// Samples, each as an index into `identities` and a time.
     samples: Vec<(u32, u64)>,
-    /// Index into `identities`, the time at which the wait ended, and its duration in nanoseconds.
+    /// Waits, each as an index into `identities`, the time at which the wait ended, and its duration in nanoseconds.
     waits: Vec<(u32, u64, u64)>,
 }
 
@@ -142,7 +142,8 @@ impl Aggregate {
         LabelsId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
-    /// Returns the id of the stack whose locations begin at `start`. Removes these if the stack is known.
+    /// Returns the id of the stack whose locations begin at `start`. Removes these locations if the stack is known
+    /// already.
     fn intern_stack(&mut self, start: usize) -> StackId {
         let mut bytes = Vec::with_capacity((self.locations.len() - start) * size_of::<u32>());
         bytes.extend(self.locations[start..].iter().flat_map(|id| id.0.to_ne_bytes()));
@@ -189,8 +190,8 @@ impl Aggregate {
         self.processes.keys().copied()
     }
 
-    /// Removes and returns all samples: identity and time, sorted by process and in an order that does not depend on
-    /// hashing.
+    /// Removes all samples, and returns their identities and times. They are sorted by process, and their order does
+    /// not depend on hashing.
     pub(crate) fn take_sorted(&mut self) -> Vec<(Identity, u64)> {
         let samples = std::mem::take(&mut self.samples);
         let mut sorted: Vec<_> =
@@ -199,7 +200,7 @@ impl Aggregate {
         sorted
     }
 
-    /// Removes and returns all waits: identity, end and duration in nanoseconds, sorted in the same way.
+    /// Removes all waits, and returns identity, end and duration of each, in nanoseconds, sorted as samples are.
     pub(crate) fn take_sorted_waits(&mut self) -> Vec<(Identity, u64, u64)> {
         let waits = std::mem::take(&mut self.waits);
         let identified = |(index, ktime_ns, waited_ns)| Some((self.identity_at(index)?, ktime_ns, waited_ns));

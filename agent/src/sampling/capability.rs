@@ -2,7 +2,7 @@
 //! settings.
 //!
 //! Invariant: a capability that this thread holds is never reported as missing. If an operation is refused although its
-//! capability is held, something else refused it, which is named instead.
+//! capability is held, something else refused the operation, and its name is reported instead.
 //!
 //! RLIMIT_MEMLOCK is not checked: kernels that meet the other requirements account BPF memory to the cgroup.
 
@@ -21,15 +21,15 @@ use crate::process::maps::{Backing, Maps};
 use crate::process::procfs;
 use crate::process::sys;
 
-/// Processes whose access is tried.
+/// Largest number of processes that are read to check the access to them.
 const PROCESSES_TRIED: usize = 256;
-/// Bytes read of /proc/<pid>/status, which has about 60 lines.
+/// Most bytes that are read of /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 /// Target of /proc/self/ns/pid in the initial pid namespace: a constant of the kernel.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// First bytes of the kernel's BTF, in the machine's byte order.
 const BTF_MAGIC: u16 = 0xeb9f;
-/// Bytes read of the kernel's BTF, which has 5 to 10 MB.
+/// Most bytes that are read of the kernel's BTF, which has 5 to 10 MB.
 const BTF_BYTES_MAX: u64 = 64 << 20;
 /// Name, in BTF, of the field of `struct mm_struct` that leads to its mappings.
 const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";
@@ -38,7 +38,7 @@ const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";
 #[derive(Clone, Copy, Debug)]
 struct Capability {
     name: &'static str,
-    /// Bit of the capability, and that of an older one that includes it.
+    /// Bits of the capability and of an older capability that includes it.
     bits: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Missing {
     pub capability: &'static str,
     /// Description of the refusal, and the remedy.
     pub reason: String,
-    /// True if nothing can be sampled without it. Otherwise some frames stay without names.
+    /// True if nothing can be sampled without this requirement; false if only some frames stay without names.
     pub is_required: bool,
 }
 
@@ -233,8 +233,8 @@ fn kallsyms() -> Option<Missing> {
     optional("kernel symbols", format!("{error}; kernel frames stay without names"))
 }
 
-/// Checks that other processes can be read. Their mappings need one capability, files that only their user may read
-/// need another.
+/// Checks that other processes can be read. One capability is needed to read their mappings, and another to read files
+/// that only their user may read.
 fn processes() -> Vec<Missing> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -270,7 +270,8 @@ fn processes() -> Vec<Missing> {
     missing
 }
 
-/// Checks that files can be opened by their mapping. Tried on this process, where nothing else can refuse it.
+/// Checks that files can be opened by their mapping. The check opens a file of this process, where nothing but a
+/// missing capability can refuse it.
 fn mapped_files() -> Option<Missing> {
     let pid = std::process::id();
     let maps = Maps::of_process(pid).ok()?;

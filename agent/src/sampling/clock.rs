@@ -11,7 +11,7 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Measures the offset now. It keeps the one of four tries with the least time between its readings, so the error
+    /// Measures the offset now. Keeps the one of four tries with the least time between its two readings, so the error
     /// is below a microsecond even if the thread is interrupted.
     pub(crate) fn measure() -> Self {
         let tries = (0..4).map(|_| {

@@ -23,11 +23,12 @@ use crate::unwind::bpf_tables::BpfTables;
 
 /// Length of an interval.
 const INTERVAL_NS: u64 = 5_000_000_000;
-/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier for a program that it has not seen.
+/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier for a program of which it has sent
+/// no record yet.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
-/// Intervals between two calls of [`trim_memory`]: a minute.
+/// Number of intervals between two calls of [`trim_memory`], which together last a minute.
 const TRIM_INTERVALS: u32 = 12;
-/// Records read between two looks at the clock.
+/// Largest number of records that are read before the time is checked again.
 const RECORDS_MAX: usize = 1024;
 
 /// Collects the samples of this host, and calls `export` with those of each interval.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use ebpf::Sample;
 
-/// Names and values, sorted by name.
+/// Labels, as names and values sorted by name.
 pub(crate) type Labels = Arc<[(Box<str>, Box<str>)]>;
 
-/// Attribute of a sample: the name of its thread.
+/// Key of the attribute of a sample that holds the name of its thread.
 pub(crate) const THREAD_NAME: &str = "thread.name";
-/// Attribute of a sample: the id of its thread.
+/// Key of the attribute of a sample that holds the id of its thread.
 pub(crate) const THREAD_ID: &str = "thread.id";
-/// Attribute of a sample: the CPU that it was taken on.
+/// Key of the attribute of a sample that holds the CPU on which it was taken.
 pub(crate) const CPU: &str = "cpu.logical_number";
 
 /// Returns the labels of `sample`.

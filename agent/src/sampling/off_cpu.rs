@@ -20,18 +20,18 @@ use crate::process::procfs;
 
 /// Time after which a wait is reported although it continues.
 const REPORT_NS: u64 = 60_000_000_000;
-/// Locations of all waits together, 4 MB. A wait beyond it is not recorded.
+/// Largest number of locations of all waits together, which take 4 MB. Waits beyond this limit are not recorded.
 const LOCATIONS_MAX: usize = 1 << 20;
-/// Bytes of the descriptions of all waiting processes. A wait beyond it is not recorded.
+/// Largest size of the descriptions of all waiting processes, in bytes. Waits beyond this limit are not recorded.
 const RESOURCES_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the labels of all waits. A wait beyond it is not recorded.
+/// Largest size of the labels of all waits, in bytes. Waits beyond this limit are not recorded.
 const LABELS_BYTES_MAX: usize = 4 << 20;
 
 /// A wait that has not ended.
 #[derive(Clone, Debug)]
 struct Wait {
     sample: LocatedSample,
-    /// Start of the wait, or the end of the last report.
+    /// Start of the unreported part of the wait: the start of the wait, or the end of its last report.
     since_ktime_ns: u64,
     /// Probability with which the wait was recorded, times 2^32.
     chance: u32,

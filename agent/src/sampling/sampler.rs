@@ -28,8 +28,8 @@ const RING_BYTES_MIN: u64 = 512 << 10;
 /// Largest ring buffer, in bytes, a power of two.
 const RING_BYTES_MAX: u64 = 16 << 20;
 
-/// Stacks of waiting threads walked per second, on all CPUs together. One takes about 10 us, so all take 1 % of one
-/// CPU.
+/// Number of stacks of waiting threads that are walked per second, on all CPUs together. One walk takes about 10 us, so
+/// all walks take 1 % of one CPU.
 const WAITS_PER_SECOND: u64 = 1000;
 
 /// Error that keeps sampling from starting or continuing.
@@ -58,7 +58,7 @@ pub enum SamplerError {
     Cpus {
         /// Path of the list.
         path: String,
-        /// The error.
+        /// Error of the read.
         #[source]
         source: io::Error,
     },
@@ -75,7 +75,7 @@ pub enum SamplerError {
 pub(crate) struct Dropped {
     /// Records that did not fit the ring buffer: samples, starts of waits and ends of waits.
     pub(crate) records: u64,
-    /// Waits that did not fit the table of waits.
+    /// Waits for which the table of waits had no free slot.
     pub(crate) waits: u64,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Loads the programs and starts sampling every online CPU. `status` shows the unwind tables.
+    /// Loads the programs and starts sampling every online CPU. `status` receives the counters of the unwind tables.
     pub(crate) fn start(sampling: Sampling, status: Status) -> Result<Self, SamplerError> {
         let cpus = read_online_cpus()?;
         Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling), status)
@@ -264,8 +264,8 @@ fn unread((path, source): (&str, io::Error)) -> SamplerError {
     SamplerError::Cpus { path: path.to_owned(), source }
 }
 
-/// Size of the ring buffer: one second of the deepest stacks of all CPUs, although it is read four times a second, and
-/// twice as many shallow stacks as may begin to wait.
+/// Returns the size of the ring buffer, in bytes. It holds the deepest stacks of all CPUs for one second, although it
+/// is read four times a second. It also holds shallow stacks of twice as many waits as may begin in that second.
 fn ring_bytes(cpus: u64, sampling: Sampling) -> u32 {
     let record_bytes = size_of::<SampleHeader>() + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * size_of::<u64>();
     let waits_bytes = if sampling.off_cpu { 2 * WAITS_PER_SECOND * 512 } else { 0 };

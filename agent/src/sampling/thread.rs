@@ -19,9 +19,9 @@ use crate::status::{State, Status};
 
 /// A running sampler's thread.
 pub(crate) struct SamplerThread {
-    /// Sent when every CPU is sampled. Closed if sampling could not start.
+    /// Receives a message when every CPU is sampled. Closed if sampling could not start.
     pub(crate) started: oneshot::Receiver<()>,
-    /// Result of the thread.
+    /// Receives the result of the thread.
     pub(crate) ended: oneshot::Receiver<Result<(), SamplerError>>,
 }
 

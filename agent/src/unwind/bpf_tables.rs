@@ -1,4 +1,4 @@
-//! The unwind tables that BPF has.
+//! The unwind tables that are stored in BPF maps.
 //!
 //! When BPF reports a file for the first time, a separate thread builds the file's table and stores it in a BPF map
 //! ([`slots`]).
@@ -26,10 +26,10 @@ use crate::process::file::{FileOrigin, LoadedPart};
 use crate::process::sys::{Clock, clock_ns};
 use crate::status::{Status, causes};
 
-/// Length of an epoch of the tables. A skipped file stays skipped for as long.
+/// Length of an epoch of the tables. A file stays skipped at least until the epoch ends.
 const EPOCH_NS: u64 = 30_000_000_000;
 
-/// A request to the thread.
+/// A request to the thread that makes tables.
 enum Task {
     Unwind(WaitingFile),
     Skip(FileKey),
@@ -37,11 +37,11 @@ enum Task {
     ForgetAll,
 }
 
-/// A handle on the thread, which ends when the handle is dropped.
+/// A handle on the thread that makes tables. The thread ends when the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct BpfTables {
     tasks: Sender<Task>,
-    /// Counter of the files that wait, by its references.
+    /// Counter of the files that wait, each of which holds a reference to it.
     waiting: Arc<()>,
 }
 
@@ -56,7 +56,7 @@ impl BpfTables {
         Ok(Self { tasks, waiting })
     }
 
-    /// Makes the unwind table of a file soon.
+    /// Requests the unwind table of a file.
     pub(crate) fn unwind(
         &self,
         key: FileKey,
@@ -73,8 +73,8 @@ impl BpfTables {
         }
     }
 
-    /// Makes BPF report a file again when it sees the file again. BPF reports each file only once until then, so these
-    /// requests need no limit.
+    /// Makes BPF report a file again when it sees the file again. Such requests need no limit, because each needs a
+    /// report, and BPF reports a file only once until it is forgotten.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
     }
@@ -90,7 +90,7 @@ impl BpfTables {
     }
 }
 
-/// State of the thread.
+/// State of the thread that makes tables.
 struct Worker {
     slots: Slots,
     waiting: Waiting,
@@ -120,7 +120,8 @@ impl Worker {
         }
     }
 
-    /// Returns the time for which the thread may wait for a request; zero if the next file can be unwound at once.
+    /// Returns the time for which the thread may wait for a request; zero if the table of the next file can be made at
+    /// once.
     fn time_to_next(&mut self) -> Result<Duration, MapError> {
         // Zero would mean that a table fits.
         let epoch = Duration::from_nanos(self.epoch_ends_ns.saturating_sub(now_ns()).max(1));

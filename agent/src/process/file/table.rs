@@ -1,12 +1,12 @@
 //! Every file that BPF reported, by its number and by its content.
 //!
-//! A file is opened only through a process that has it mapped, and identified once. It is remembered by device, inode,
-//! modification time and size: a file that is replaced or rewritten is another file. If no process has a file mapped
-//! any more, the report of BPF describes it.
+//! A file is opened only through a process that has it mapped, and identified once. Files are remembered by device,
+//! inode, modification time and size, so a file that is replaced or rewritten counts as another file. If no process has
+//! a file mapped any more, the report of BPF describes it.
 //!
 //! Two files with the same name, build IDs and segments, such as one image in two containers, have the same [`FileId`],
-//! so that nothing is sent twice. So have a file that was reported with its GNU build ID and the same file opened
-//! later.
+//! so that nothing is sent twice. A file that was reported with its GNU build ID also keeps its [`FileId`] when it is
+//! opened later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{File, Metadata};
@@ -24,9 +24,9 @@ use crate::process::maps::{Backing, Maps, ProcessMapping};
 use crate::process::procfs;
 use crate::process::sys;
 
-/// Files after which all are forgotten. A host with hundreds of containers has a few thousand.
+/// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// Numbers kept of files that could not be opened: more than BPF reports between two exports.
+/// Most numbers that are kept for files that could not be opened. BPF reports fewer files between two exports.
 const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, by its file system.
@@ -63,7 +63,7 @@ pub(crate) enum Unopened {
 pub(crate) struct OpenedFile {
     pub(crate) id: FileId,
     pub(crate) file: File,
-    /// `None` for the vdso.
+    /// Process through which the file was opened, with the file's path; `None` for the vdso.
     pub(crate) origin: Option<FileOrigin>,
     /// True if no file of the same device, inode, time and size was opened before.
     pub(crate) is_new: bool,
@@ -161,7 +161,7 @@ impl FileTable {
         }
     }
 
-    /// Returns the file of a number; `None` if BPF has not reported it yet.
+    /// Returns the file that BPF reported with `number`; `None` if BPF has not reported the number yet.
     pub(crate) fn of_number(&self, number: u32) -> Option<Result<FileId, Unopened>> {
         self.by_number.get(&number).copied()
     }
@@ -177,7 +177,7 @@ impl FileTable {
         Ok((id, true))
     }
 
-    /// True if the file was never opened: more may be known of it later.
+    /// True if the file was never opened, so that more may become known about it later.
     pub(crate) fn is_unopened(&self, id: FileId) -> bool {
         self.unopened.contains(&id)
     }

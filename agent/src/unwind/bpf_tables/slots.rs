@@ -16,18 +16,18 @@ use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, 
 use crate::process::file::LoadedPart;
 use crate::unwind::table::UnwindTable;
 
-/// Bytes of all tables together. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
+/// Largest size of all tables together, in bytes. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
 const TABLES_BYTES_MAX: usize = 32 << 20;
 
-/// One eighth of the tables is evicted at once.
+/// Part of the tables that is evicted at once: one eighth.
 const EVICTED_PART: usize = 8;
 
-/// After this part of an epoch, BPF has most likely looked up every table in use.
+/// Time since the start of an epoch after which BPF has most likely looked up every table in use.
 const LOOKED_UP_NS: u64 = 5_000_000_000;
 /// Time between two evictions of tables in use. Making one eighth of all tables again takes some tenths of a second.
 const EVICT_USED_NS: u64 = 60_000_000_000;
 
-/// Longest time for which BPF unwinds one stack. It keeps using the table that it found, so a freed slot is not reused
+/// Longest time for which BPF unwinds one stack. BPF keeps using the table that it found, so a freed slot is not reused
 /// during this time.
 const WALK_NS_MAX: u64 = 1_000_000_000;
 
@@ -54,7 +54,7 @@ struct Slot {
 pub(super) struct Slots {
     maps: UnwindMaps,
     slots: HashMap<u32, Slot>,
-    /// Free slots: those that were never used first, then the others with the time at which they were freed.
+    /// Free slots, with the time at which each was freed. Slots that were never used come first.
     free: VecDeque<(u32, u64)>,
     bytes: usize,
     evicted: u64,
@@ -100,7 +100,8 @@ impl Slots {
         }
     }
 
-    /// Removes every table, and makes BPF report every file again. Goes on after an error, and returns the first one.
+    /// Removes every table, and makes BPF report every file again. Continues after an error, and returns the first
+    /// error.
     pub(super) fn forget_all(&mut self, now_ns: u64) -> Result<(), MapError> {
         let all: Vec<u32> = self.slots.keys().copied().collect();
         let done = self.free(&all, now_ns);
@@ -108,14 +109,15 @@ impl Slots {
         rest.iter().fold(done, |done, key| done.and(self.forget(key)))
     }
 
-    /// Voids the caches of BPF, so that it records again which tables are in use.
+    /// Voids the caches of BPF, so that BPF records again which tables are in use.
     pub(super) fn begin_epoch(&mut self, now_ns: u64) -> Result<(), MapError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch_began_ns = now_ns;
         self.maps.epoch.set(0, self.epoch, 0)
     }
 
-    /// Evicts tables until most new tables fit. Returns zero if they fit, or the time to wait before the next call.
+    /// Evicts tables until most new tables fit. Returns zero if most new tables fit, or the time to wait before the
+    /// next call.
     pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
         let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;
         let count_max = TABLES_MAX as usize - TABLES_MAX as usize / EVICTED_PART;
@@ -138,7 +140,7 @@ impl Slots {
         Ok(Duration::ZERO)
     }
 
-    /// Stores the table of a file. Returns false if it does not fit.
+    /// Stores the table of a file. Returns false if the table does not fit.
     pub(super) fn store(
         &mut self,
         key: FileKey,
@@ -232,7 +234,7 @@ impl Slots {
     }
 }
 
-/// The entry of a file, without its table.
+/// Returns the entry of a file that has no table.
 pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[LoadedPart]) -> FileEntry {
     let mut entry = FileEntry { number, go, ..FileEntry::default() };
     for (to, part) in entry.parts.iter_mut().zip(parts) {
@@ -262,7 +264,7 @@ mod tests {
     const BLOCKS: u32 = 613;
     const FIT: usize = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
 
-    /// Number of tables of that length that the kernel has.
+    /// Returns the number of tables with [`BLOCKS`] blocks in the kernel.
     fn count() -> usize {
         loaded_maps()
             .flatten()
@@ -310,7 +312,7 @@ mod tests {
             self.store(key(number), file_entry(number as u32, None, &[]), table, now_ns).unwrap()
         }
 
-        /// Sets the time of the last lookup, as BPF does.
+        /// Sets the time of the last lookup of each table, as BPF does.
         fn set_used(&mut self, files: impl IntoIterator<Item = usize>, ktime_ns: u64) {
             for number in files {
                 let mut entry = self.maps.files.get(&key(number), 0).unwrap();

@@ -8,9 +8,9 @@ use ebpf::FileKey;
 
 use crate::process::file::{FileOrigin, LoadedPart};
 
-/// Files that may wait, each with an open descriptor.
+/// Largest number of files that wait, each with an open descriptor.
 pub(super) const WAITING_MAX: usize = 256;
-/// Files that may be skipped: as many as BPF knows.
+/// Largest number of skipped files: as many as BPF knows.
 const SKIPPED_MAX: usize = 8192;
 
 /// A file that is to have an unwind table.
