@@ -1,7 +1,7 @@
 //! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli.
 //!
-//! For Go code, Go's own table is used. If these do not describe all code, a compressed or separate `.debug_frame` is
-//! read. For code that is still not described, rules are derived from its instructions.
+//! For Go code, Go's own table is used. If these sources do not describe all code, a compressed or separate
+//! `.debug_frame` is read. For code that is still not described, rules are derived from its instructions.
 //!
 //! Invariant: for any bytes, work and memory are bounded, and malformed descriptions become [`Rule::Invalid`].
 
@@ -20,18 +20,18 @@ use super::rule::{Cfa, ENTRY_BYTES, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
 use crate::names::go::GoTable;
 
-/// Bytes between two functions that count as padding: linkers align functions to 16.
+/// Most bytes between two functions that count as padding, because linkers align functions to 16.
 const PADDING_MAX: u64 = 15;
-/// Most bytes of undescribed code that are ignored. A C compiler adds 206 bytes of it to every program.
+/// Most bytes of undescribed code that are ignored. A C compiler adds 206 bytes of such code to every program.
 const GAP_MAX: u64 = 256;
-/// Bytes of undescribed code, in a whole file, from which rules are derived. musl's C library has 0.4 MB. Larger code
-/// is generated, such as the builtins of node, and keeps frame pointers.
+/// Most bytes of undescribed code in a file from which rules are derived. musl's C library has 0.4 MB. Larger
+/// undescribed code is generated, such as the builtins of node, and keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of call frame instructions that are executed. Instructions that functions share are executed for each. The
-/// largest known libraries need 9 MB.
+/// Most bytes of call frame instructions that are executed for a file. Instructions that functions share are executed,
+/// and counted, for each of them. The largest known libraries need 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
-/// Operations of the longest known expression.
+/// Number of operations of the longest known expression.
 const OPERATIONS_MAX: usize = 9;
 
 /// The registers that are tracked, by DWARF number.
@@ -43,7 +43,8 @@ mod registers {
     pub(super) const PC: u16 = 16;
     /// Number of registers that a CFA may be computed from.
     pub(super) const COUNT: u16 = 16;
-    /// False: every call stores the return address in memory.
+    /// True if a call leaves the return address in a register. It is false here, because every call stores the address
+    /// in memory.
     pub(super) const HAS_LINK: bool = false;
 }
 #[cfg(target_arch = "aarch64")]
@@ -62,7 +63,7 @@ type Bytes<'a> = EndianSlice<'a, NativeEndian>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section<'a> {
     pub(crate) bytes: &'a [u8],
-    /// ELF virtual address.
+    /// ELF virtual address of the section.
     pub(crate) address: u64,
 }
 
@@ -99,8 +100,9 @@ enum Source {
 impl CallFrames<'_> {
     /// Adds the rules of all code.
     ///
-    /// Two functions are called only if the file has code without a description. `separate` returns a compressed or
-    /// separate `.debug_frame`, and is called only if the file has no plain one. `code` reads a range of code.
+    /// `separate` and `code` are called only if the file has code without a description. `separate` returns a
+    /// compressed or separate `.debug_frame`, and is called only if the file has no plain `.debug_frame`. `code` reads
+    /// a range of code.
     ///
     /// # Errors
     /// The table would be too large.
@@ -183,7 +185,7 @@ impl CallFrames<'_> {
         gaps
     }
 
-    /// Derives the rules of these parts from their instructions. The last rule of each part begins at its end.
+    /// Derives the rules of `gaps` from their instructions. The last rule of each gap begins at the end of the gap.
     #[cfg(target_arch = "x86_64")]
     fn derived(&self, gaps: &[Range<u64>], code: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
         let bytes = gaps.iter().fold(0_u64, |bytes, gap| bytes.saturating_add(gap.end - gap.start));
@@ -200,7 +202,7 @@ impl CallFrames<'_> {
     }
 }
 
-/// True if these parts have functions besides the code that a compiler adds to every program.
+/// True if `gaps` have functions besides the code that a compiler adds to every program.
 fn has_functions(gaps: &[Range<u64>]) -> bool {
     gaps.iter().any(|gap| GAP_MAX < gap.end - gap.start)
 }

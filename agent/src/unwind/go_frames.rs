@@ -1,18 +1,19 @@
-//! Rules from Go's own table, which has, for every function and address, the bytes by which it has moved the stack
-//! pointer.
+//! Rules from Go's own table, which has, for every function and address, the number of bytes by which the function has
+//! moved the stack pointer.
 //!
 //! - A function that changes stacks has no useful values. Frame pointers, which Go keeps across such changes, lead to
 //!   its caller ([`Rule::Unknown`]).
 //! - The scheduler's stack begins in [`SCHEDULER`]. The goroutine that ran before was suspended, and is not its caller.
-//! - In [`GROWS`], which makes a stack larger, the goroutine is the caller. It is found by its saved position.
+//! - In [`GROWS`], which makes a stack larger, the goroutine is the caller. The goroutine is found by its saved
+//!   position.
 
 use super::rule::Rule;
 use super::table::{TableBuilder, TableError};
 use crate::names::go::{Budget, FileReader, Function, GoError, GoTable};
 
-/// Bytes read at once. Functions, their records and their tables mostly ascend in the file.
+/// Bytes that are read at once. Functions, their records and their tables mostly ascend in the file.
 const READ_BYTES: usize = 32 << 10;
-/// Steps through tables of values of one program: ten times as many as the largest known programs need.
+/// Most steps through tables of values of one program: ten times as many as the largest known programs need.
 const STEPS_MAX: u32 = 1 << 24;
 
 /// Functions that signal handlers return to, by name.
@@ -88,8 +89,8 @@ fn add_rows(
     Ok(())
 }
 
-/// Returns the rule where a function has moved the stack pointer by this many bytes. The return address is above them.
-/// The caller's frame pointer is the first word that a function stores below it.
+/// Returns the rule where a function has moved the stack pointer by `moved` bytes. The return address is above these
+/// bytes. The caller's frame pointer is the first word that a function stores below the return address.
 #[cfg(target_arch = "x86_64")]
 fn rule(moved: i32) -> Rule {
     use super::rule::{Cfa, Register, Saved};
@@ -104,7 +105,7 @@ fn rule(moved: i32) -> Rule {
     Rule::Frame { cfa, fp, bx: Saved::Lost, return_address: -1 }
 }
 
-/// On other machines, Go's frame pointers lead to the caller.
+/// Returns no rule: on other machines, Go's frame pointers lead to the caller.
 #[cfg(not(target_arch = "x86_64"))]
 fn rule(_moved: i32) -> Rule {
     Rule::Unknown

@@ -20,20 +20,22 @@ use indexmap::IndexSet;
 use self::frame::{Contradiction, Frame};
 use super::rule::{ENTRY_BYTES, Rule};
 
-/// Number for a byte with an unknown frame.
+/// Frame number of a byte whose frame is unknown.
 const NOTHING: u16 = 0;
-/// Number for a byte within an instruction that begins before it.
+/// Frame number of a byte within an instruction that begins before the byte.
 const INSIDE: u16 = u16::MAX;
-/// Instructions that are analysed, per byte of code.
+/// Largest number of analysed instructions, per byte of code.
 const STEPS_PER_BYTE: usize = 4;
 /// Alignment of functions, if a compiler aligns them.
 const FUNCTION_ALIGNMENT: u64 = 16;
 /// Code that a signal handler returns to: `mov $15, %rax; syscall`, or with `%eax`.
 const RETURNS_FROM_SIGNAL: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
-/// Indirect jumps whose frames are tried for code that no path reaches: it may be their target.
+/// Largest number of indirect jumps whose frames are tried for code that no path reaches, because it may be the target
+/// of such a jump.
 const JUMPS_TRIED: usize = 4;
-/// Passes over all functions. Another pass is needed if a function that others call turns out not to return.
+/// Largest number of passes over all functions. Another pass is needed if a function that others call turns out not to
+/// return.
 const ROUNDS: usize = 4;
 
 /// A stretch of code, and its address.
@@ -68,18 +70,18 @@ struct Analysis<'a> {
     address: u64,
     decoder: Decoder<'a>,
     writes: InstructionInfoFactory,
-    /// Number of the frame at the first byte of each instruction, from 1.
+    /// Numbers of frames, by byte: at the first byte of an instruction, the number of the frame before it, from 1.
     known: Vec<u16>,
     frames: IndexSet<Frame, RandomState>,
     /// Offsets at which functions certainly begin.
     starts: BTreeSet<usize>,
-    /// Functions that do not return.
+    /// Offsets of the functions that do not return.
     endless: BTreeSet<usize>,
-    /// Indirect jumps with unknown targets.
+    /// Frames at indirect jumps with unknown targets, by the offset of the jump.
     jumps: BTreeMap<usize, Frame>,
-    /// Earlier values of `known`, to be restored.
+    /// Earlier values of `known`, which are restored after a contradiction.
     journal: Vec<(usize, u16)>,
-    /// Earlier values of `jumps`, to be restored.
+    /// Earlier values of `jumps`, which are restored after a contradiction.
     jumps_before: Vec<(usize, Option<Frame>)>,
     /// True for bytes whose frame was found before the current function.
     is_settled: Vec<bool>,
@@ -89,11 +91,11 @@ struct Analysis<'a> {
 /// Ends of the paths through a function.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
-    /// The function returns, or continues as another function that returns.
+    /// True if the function returns, or continues as another function that returns.
     returns: bool,
-    /// A return, or known code, confirms the assumed frame.
+    /// True if a return, or known code, confirms the assumed frame.
     is_confirmed: bool,
-    /// The code resembles a called function: it calls with an aligned stack, or is a single jump.
+    /// True if the code resembles a called function: it calls with an aligned stack, or is a single jump.
     is_likely: bool,
 }
 
@@ -282,7 +284,7 @@ impl<'a> Analysis<'a> {
         Ok(found)
     }
 
-    /// Marks the bytes after the first of an instruction at `at`, which ends at `next`.
+    /// Marks all bytes but the first of the instruction from `at` to `next`.
     fn cover(&mut self, at: usize, next: usize) -> Result<(), Contradiction> {
         for inside in at + 1..next {
             if ![NOTHING, INSIDE].contains(&self.known[inside]) {
@@ -303,7 +305,7 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// Returns the offset after padding.
+    /// Returns the offset after the padding that begins at `at`.
     fn after_padding(&mut self, mut at: usize) -> Result<usize, Contradiction> {
         while at < self.code.len() {
             self.step()?;
@@ -320,7 +322,7 @@ impl<'a> Analysis<'a> {
         RETURNS_FROM_SIGNAL.into_iter().find(|code| self.code[at..].starts_with(code))
     }
 
-    /// Continues as another function, which may not be known.
+    /// Handles a jump to the function `other`, as which the current function continues; `None` if it is not known.
     fn becomes(&self, other: Option<usize>, frame: &Frame, found: &mut Ends) -> Result<(), Contradiction> {
         if !frame.is_root && !frame.is_as_called() {
             return Err(Contradiction);
@@ -330,7 +332,8 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// Reaches an instruction with a frame. Returns the frame that is known there from now on, if it has changed.
+    /// Handles a path that reaches the instruction at `at` with `frame`. Returns the frame that is known there from now
+    /// on, if it has changed.
     fn meet(&mut self, at: usize, frame: Frame, found: &mut Ends) -> Result<Option<Frame>, Contradiction> {
         let number = *self.known.get(at).ok_or(Contradiction)?;
         let joined = match number {

@@ -9,7 +9,7 @@
 //! - The CFA (canonical frame address) is the stack pointer of the caller after the call has returned. `base` is the
 //!   DWARF number of the register that it is computed from.
 //! - `saved` has two bits each for the locations of the frame pointer and of the callee-saved register BX. `fp` and
-//!   `bx` are offsets from there, in words.
+//!   `bx` are offsets from the CFA or the frame pointer, as `saved` says, in words.
 //! - `ra` is the offset of the return address from the CFA, in words; 0 if it is in the link register.
 
 /// Bytes of code at the entry point that are taken as the outermost function if nothing describes them. `_start` of
@@ -22,7 +22,7 @@ pub(crate) const RULE_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Register(pub(crate) u8);
 
-/// A rule.
+/// A rule that leads from a frame to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Nothing describes the code. A frame pointer may still lead to the caller.
@@ -43,9 +43,9 @@ pub(crate) enum Rule {
 /// Computation of the CFA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cfa {
-    /// A register plus this many bytes.
+    /// The value of a register plus `offset` bytes.
     Register { base: Register, offset: i32 },
-    /// The word in memory at a register plus `offset` bytes, plus `after` bytes.
+    /// The word in memory at the value of a register plus `offset` bytes. The CFA is that word plus `after` bytes.
     Memory { base: Register, offset: i32, after: i16 },
     /// An entry of a PLT, by GCC's expression for all entries: one word above the stack pointer, and one more from byte
     /// `from` of each 16, where the entry has pushed its number.
@@ -55,13 +55,13 @@ pub(crate) enum Cfa {
 /// Location of a register of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saved {
-    /// In the register itself.
+    /// The register itself, which still holds the caller's value.
     InPlace,
     /// In memory, at this offset from the CFA, in words.
     AtCfa(i16),
     /// In memory, at this offset from the frame pointer, in words.
     AtFp(i16),
-    /// Unknown.
+    /// No known location.
     Lost,
 }
 

@@ -8,8 +8,8 @@
 //! The offsets of rules and rows, the number of the first page and the number of pages are in [`TableLayout`].
 //! - Addresses are ELF virtual addresses. A page is 4 KiB of them, so it has few rows, and a search reads few cache
 //!   lines.
-//! - A row holds from its address to that of the next row. The rows of a page ascend. The first is at 0, so that a
-//!   search needs no other page. Rule 0 is [`Rule::Unknown`].
+//! - A row holds from its address to that of the next row. The rows of a page ascend. The first row of a page is at 0,
+//!   so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
 //! - Integers are in the machine's byte order. No field crosses a multiple of 16 bytes, so a table may be split into
 //!   blocks at any such offset.
 
@@ -21,11 +21,11 @@ use super::rule::{RULE_BYTES, Rule};
 
 /// Bits of an address within a page.
 const PAGE_BITS: u32 = 12;
-/// Pages that a table may span: 1 GiB of code.
+/// Largest number of pages that a table may span, which is 1 GiB of code.
 pub(crate) const PAGES_MAX: u64 = 1 << 18;
-/// Rows that a table may have: 16 MiB. The largest known libraries have a million.
+/// Largest number of rows of a table, which take 16 MiB. The largest known libraries have a million.
 pub(crate) const ROWS_MAX: usize = 1 << 22;
-/// Distinct rules that a table may have. Their numbers must fit a row.
+/// Largest number of distinct rules of a table, because the number of a rule must fit a row.
 pub(crate) const RULES_MAX: usize = 1 << 16;
 
 /// Reason why there is no table.
@@ -50,7 +50,7 @@ pub(crate) struct TableBuilder {
     rows: Vec<Row>,
     /// Number of the first page.
     first_page: u64,
-    /// First row of each page.
+    /// Index of the first row of each page.
     pages: Vec<u32>,
     end: u64,
 }
@@ -165,7 +165,7 @@ impl UnwindTable {
         self.rows.len()
     }
 
-    /// Length of the encoded table.
+    /// Length of the encoded table, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.head.len() + self.rows.len() * size_of::<Row>()
     }

@@ -7,7 +7,7 @@ use crate::support::agent::RunningAgent;
 use crate::support::view::Sample;
 use testkit::report;
 
-/// Two labelled goroutines, one of them with more labels than are recorded, and one without labels.
+/// Program with two labelled goroutines, one of them with more labels than are recorded, and one without labels.
 const LABELLED: &str = r#"
 package main
 
@@ -57,7 +57,7 @@ func main() {
 }
 "#;
 
-/// Goroutines whose stacks grow sixfold, one after another.
+/// Program with goroutines whose stacks grow sixfold, one after another.
 const GROWING: &str = r#"
 package main
 

@@ -1,4 +1,4 @@
-//! Waiting times of threads, compared with their own clocks and with this kernel's accounting.
+//! Waiting times of threads, compared with the clocks of the threads and with this kernel's accounting.
 
 use crate::support::agent::RunningAgent;
 use crate::support::program::Program;

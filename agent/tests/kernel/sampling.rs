@@ -6,8 +6,8 @@ use crate::support::agent::RunningAgent;
 use crate::support::program::{Program, printed_number};
 use crate::support::view::Sample;
 
-/// Functions that use CPU time. They call `nothing` from time to time, because gcc gives leaf functions no frame, and
-/// then the caller cannot be found.
+/// Program with functions that use CPU time. They call `nothing` from time to time, because gcc gives leaf functions no
+/// frame, so that their callers cannot be found.
 const BUSY: &str = r#"
 #include <pthread.h>
 #include <signal.h>

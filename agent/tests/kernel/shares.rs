@@ -6,9 +6,9 @@ use testkit::report;
 
 const FREQUENCY_HZ: u32 = 97;
 
-/// Each function works until the thread's own clock reaches the end of its part of the round. So errors do not add up:
-/// if one function runs too long, the next one has less time. Rounds have random lengths, so that no timer is in step
-/// with them.
+/// Program in which each function works until the thread's own clock reaches the end of the function's part of the
+/// round. So errors do not add up: if one function runs too long, the next one has less time. Rounds have random
+/// lengths, so that no timer is in step with them.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -43,7 +43,7 @@ NOINLINE void rounds(uint64_t ns) {
 int main(void) { rounds(strtoull(getenv("SECONDS"), 0, 10) * 1000000000ull); printf("%d\n", getpid()); return 0; }
 "#;
 
-/// Functions, with their shares of all samples by self and total.
+/// Functions, each with its shares of all samples by self and by total.
 const SHARES: [(&str, f64, f64); 5] =
     [("alpha", 0.1, 0.3), ("beta", 0.2, 0.2), ("gamma_", 0.3, 0.7), ("delta", 0.4, 0.4), ("rounds", 0.0, 1.0)];
 

@@ -4,8 +4,8 @@
 use crate::support::agent::RunningAgent;
 use crate::support::program::{Program, printed_number};
 
-/// Starts a child that runs for half a millisecond, every millisecond or as fast as the machine can. Prints their
-/// number.
+/// Program that starts a child that runs for half a millisecond, every millisecond or as fast as the machine can. It
+/// prints the number of children.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <stdint.h>

@@ -28,7 +28,7 @@ NOINLINE void spin(uint64_t ns) { uint64_t end = cpu_ns() + ns;
     while (cpu_ns() < end) for (int i = 0; i < 20000; i++) sink += i; sink++; }
 "#;
 
-/// Returns the stacks with `function`: names, leaf first, and weights.
+/// Returns the stacks that contain `function`, each as its names, leaf first, and its weight.
 fn stacks_with(function: &str, program: &Program, samples: &[Sample]) -> Vec<(Vec<String>, usize)> {
     let functions = program.functions(samples);
     let named = samples.iter().map(|sample| (program.names(sample, &functions), sample.times.len()));

@@ -14,7 +14,7 @@ const FP: rule::Register = rule::Register(6);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     Register(Register),
-    /// Memory, and its distance if it is in the frame.
+    /// Memory, with its distance if it is in the frame.
     Memory(Option<i32>),
     Immediate(i32),
     Other,
@@ -36,7 +36,7 @@ pub(super) struct Contradiction;
 pub(super) struct Frame {
     /// True for the outermost function, which has no caller.
     pub(super) is_root: bool,
-    /// Distance of the stack pointer.
+    /// Distance of the address in the stack pointer, if it is known.
     sp: Option<i32>,
     /// Distance of the address in the frame pointer, if it points into the frame.
     fp: Option<i32>,
@@ -47,13 +47,13 @@ pub(super) struct Frame {
 /// Location of a register that a function must restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kept {
-    /// In the register.
+    /// The register still holds the caller's value.
     InPlace,
-    /// In the register, and in memory at this distance.
+    /// The register still holds the caller's value, and so does memory at this distance.
     Saved(i32),
-    /// In memory at this distance.
+    /// Only memory at this distance holds the caller's value.
     OnlySaved(i32),
-    /// Unknown.
+    /// The caller's value is at no known location.
     Lost,
 }
 
@@ -71,7 +71,7 @@ impl Kept {
         };
     }
 
-    /// The register is loaded from memory.
+    /// Applies a load of the register from memory at the distance `from`.
     fn load(&mut self, from: Option<i32>) {
         match *self {
             Self::Saved(at) | Self::OnlySaved(at) if from == Some(at) => *self = Self::Saved(at),
@@ -79,7 +79,7 @@ impl Kept {
         }
     }
 
-    /// The stack pointer moves to `sp`. Memory below it is not preserved.
+    /// Applies a move of the stack pointer to the distance `sp`. Memory below the stack pointer is not preserved.
     fn leave_above(&mut self, sp: i32) -> Result<(), Contradiction> {
         match *self {
             Self::OnlySaved(at) if sp < at => Err(Contradiction),
@@ -223,8 +223,8 @@ impl Frame {
         Some(moved)
     }
 
-    /// Applies an instruction that saves or loads a register of the caller, or sets the frame pointer; `None` for
-    /// others.
+    /// Applies an instruction that saves or loads a register of the caller, or sets the frame pointer; `None` for other
+    /// instructions.
     fn move_register(
         &mut self,
         mnemonic: Mnemonic,
@@ -264,7 +264,7 @@ impl Frame {
         Some(if self.sp.or(self.fp).is_none() { Err(Contradiction) } else { Ok(()) })
     }
 
-    /// Applies any other instruction.
+    /// Applies any other instruction by the registers and the memory that it writes.
     fn write(&mut self, instruction: &Instruction, writes: &mut InstructionInfoFactory) -> Result<(), Contradiction> {
         let popped = instruction.stack_pointer_increment();
         if popped != 0 {

@@ -21,13 +21,13 @@ use crate::process::sys;
 use crate::unwind::file_table::table_of;
 use crate::unwind::table::{ROWS_MAX, RULES_MAX, UnwindTable};
 
-/// Cases in a run of all tests.
+/// Number of cases in a run of all tests.
 const CASES: u64 = 20_000;
-/// One case in this many is a Go program, because these have a megabyte and more.
+/// One case in this many is a Go program. Go programs are rare because they have a megabyte and more.
 const GO_EVERY: usize = 32;
-/// Time that one file may take. One of the largest libraries takes a second.
+/// Longest time that one file may take. One of the largest libraries takes a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Bytes by which the process may grow.
+/// Most bytes by which the process may grow.
 const GROWTH_MAX: u64 = 96 << 20;
 
 const SOURCE: &str = r#"

@@ -13,7 +13,7 @@ use crate::unwind::file_table::table_of;
 use crate::unwind::rule::Rule;
 use crate::unwind::table::TableBuilder;
 
-/// More code than a compiler adds to every program.
+/// Program with more code than a compiler adds to every program.
 const SOURCE: &str = r#"
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 //! The BPF unwinder in a plain process, without privileges.
 //!
-//! The C code of the BPF programs is compiled for it (`ebpf/native/kernel.c`), and walks the stacks of stopped
-//! children.
+//! The C code of the BPF programs is compiled for such a process (`ebpf/native/kernel.c`), and walks the stacks of
+//! stopped children.
 //!
 //! The stacks are compared with those of framehop and gdb, frame by frame up to the root. They are taken at the deepest
 //! point of deep programs, at every instruction of a program that uses stacks in every way, and at random moments.
@@ -34,18 +34,19 @@ use self::programs::{BUSY, FUTURES, GO, Program, RECURSION, TEMPLATES};
 use super::damage::{below, number};
 use testkit::report;
 
-/// As in ebpf/bpf/record.h.
+/// Number of file numbers, as in ebpf/bpf/record.h.
 const FILE_NUMBERS: u32 = 1 << 22;
 
 const FLAGS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
-/// Instructions of a Go program that are stepped through.
+/// Number of instructions of a Go program that are stepped through.
 const GO_STEPS: usize = 3000;
-/// Moments at which a busy program is stopped by a clock.
+/// Number of moments at which a busy program is stopped by a clock.
 const MOMENTS: usize = 400;
-/// Moments at which a busy program is stopped by gdb.
+/// Number of moments at which a busy program is stopped by gdb.
 const GDB_MOMENTS: usize = 150;
-/// Instructions in which a busy program calls a function through its PLT, binds it, and some more.
+/// Number of instructions that gdb steps through one by one. In them, a busy program calls a function through its PLT
+/// and binds it.
 const GDB_FIRST_STEPS: usize = 60;
 /// Longest time between two stops: less than one round of the program takes.
 const RUN_MAX: Duration = Duration::from_micros(400);
@@ -114,7 +115,7 @@ fn place(address: u64, mappings: &[Mapping]) -> String {
     )
 }
 
-/// Compares the stack at the first `int3` of a program with framehop and gdb. It must have at least `frames_min`
+/// Compares the stack at the first `int3` of a program with framehop and gdb. The stack must have at least `frames_min`
 /// frames.
 fn compare_deepest(test: &str, program: &Path, twin: &Path, frames_min: usize) {
     let mut stopped = Stopped::start(program, twin);

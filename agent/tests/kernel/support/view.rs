@@ -11,7 +11,7 @@ use proto::otlp::profiles::v1development::ProfilesDictionary;
 pub(crate) struct Frame {
     /// Value of `profile.frame.type`.
     pub(crate) kind: String,
-    /// Empty if the frame is an address.
+    /// Name of the function; empty if the frame is an address.
     pub(crate) name: String,
     /// File name of the mapping.
     pub(crate) file: String,
@@ -24,12 +24,12 @@ pub(crate) struct Sample {
     pub(crate) resource: BTreeMap<String, String>,
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) times: Vec<u64>,
-    /// One value per time, or none.
+    /// Values of the sample, one per time; empty if the profile has only times.
     pub(crate) values: Vec<i64>,
     /// Sample type and unit of the profile.
     pub(crate) kind: (String, String),
     pub(crate) period_ns: i64,
-    /// Leaf first.
+    /// Frames of the stack, leaf first.
     pub(crate) frames: Vec<Frame>,
 }
 

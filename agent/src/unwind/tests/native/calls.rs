@@ -23,7 +23,7 @@ struct Waiting {
 /// The calls that have not returned.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// Outermost first.
+    /// Frames that wait for a return, outermost first.
     waiting: Vec<Waiting>,
 }
 

@@ -12,13 +12,13 @@ use host_files::maps::each_line;
 /// Registers in the order of `struct registers` in C, and of ptrace. The order of DWARF differs.
 pub(super) type Registers = [u64; 21];
 
-/// Index of a register in [`Registers`].
+/// Index of the frame pointer in [`Registers`].
 pub(super) const BP: usize = 4;
-/// Index of the number of the system call.
+/// Index of the number of the system call in [`Registers`].
 pub(super) const CALL: usize = 15;
-/// Index of the program counter.
+/// Index of the program counter in [`Registers`].
 pub(super) const PC: usize = 16;
-/// Index of the stack pointer.
+/// Index of the stack pointer in [`Registers`].
 pub(super) const SP: usize = 19;
 
 /// Code of the instruction `syscall`.

@@ -15,7 +15,7 @@ use crate::process::file::table::FileTable;
 use crate::unwind::bpf_tables::slots::file_entry;
 use crate::unwind::file_table::table_of;
 
-/// A `struct native_mapping`.
+/// A mapping in the layout of `struct native_mapping` in C.
 #[repr(C)]
 struct NativeMapping {
     start: u64,
@@ -59,7 +59,7 @@ pub(super) struct Kernel {
 /// The user part of a stack.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Walked {
-    /// Leaf first, each inside the instruction that ran or called.
+    /// Addresses of the frames, leaf first. Each lies inside the instruction that ran or called.
     pub(super) frames: Vec<u64>,
     pub(super) end: UserEnd,
     /// Number of frames that were found by frame pointers.
@@ -141,7 +141,7 @@ impl Kernel {
         }
     }
 
-    /// Forgets all files. `met` is the number of files that were seen before.
+    /// Forgets all files, and sets the number of files seen so far to `met`.
     pub(super) fn forget_files(&mut self, met: u32) {
         // SAFETY: it takes any number.
         unsafe { (self.forget_files)(met) };
@@ -153,7 +153,7 @@ impl Kernel {
         unsafe { (self.begin_epoch)() };
     }
 
-    /// Returns the times of the last lookup of each table.
+    /// Returns the time of the last lookup of each table.
     pub(super) fn used(&self) -> Vec<u32> {
         // SAFETY: the key has the size of the C struct.
         self.entries.iter().map(|(key, _)| unsafe { (self.file_used)(key) }).collect()
@@ -225,7 +225,7 @@ impl Kernel {
     }
 }
 
-/// Compiles the programs with gcc, which finds other faults than clang, which compiles them for the kernel.
+/// Compiles the programs with gcc. It finds other faults than clang, which compiles them for the kernel.
 fn compile(library: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ebpf/native/kernel.c");
     let output = Command::new("gcc")

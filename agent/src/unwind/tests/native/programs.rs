@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Stops with 900 calls of one function on the stack.
+/// Program that stops with 900 calls of one function on the stack.
 pub(super) const RECURSION: &str = r#"
 static volatile int sink;
 __attribute__((noinline, noipa)) int descend(int depth) {
@@ -14,7 +14,8 @@ __attribute__((noinline, noipa)) int descend(int depth) {
 int main(void) { sink = descend(900); return 0; }
 "#;
 
-/// The same with 300 functions, each with its own type and with locals that have destructors.
+/// Program that stops with calls of 300 functions on the stack, each with its own type and with locals that have
+/// destructors.
 pub(super) const TEMPLATES: &str = r#"
 #include <string>
 #include <vector>
@@ -31,9 +32,9 @@ template <int N> struct Nest {
 int main() { sink = Nest<299>::call({"one", "two", "a name that does not fit into the string itself"}); }
 "#;
 
-/// Repeats one round for ever, with an `int3` before and after it. A round has calls through the PLT with lazy binding,
-/// callbacks from the C library, and tail calls. Its frames are of unknown size, of large size, or aligned, and its
-/// signal handler runs on the same stack or on its own.
+/// Program that repeats one round for ever, with an `int3` before and after it. A round has calls through the PLT with
+/// lazy binding, callbacks from the C library, and tail calls. Its frames are of unknown size, of large size, or
+/// aligned, and its signal handler runs on the same stack or on its own.
 pub(super) const BUSY: &str = r#"
 #define _GNU_SOURCE
 #include <signal.h>
@@ -97,7 +98,7 @@ int main(void) {
 }
 "#;
 
-/// Nested futures, polled by hand, and a closure in a sort of the standard library.
+/// Program with nested futures, polled by hand, and a closure in a sort of the standard library.
 pub(super) const FUTURES: &str = r#"
 use std::{future::Future, pin::Pin, task::{Context, Waker}};
 fn nested(depth: u64) -> Pin<Box<dyn Future<Output = u64>>> {
@@ -114,8 +115,8 @@ fn main() {
 }
 "#;
 
-/// Stops in calls of methods, closures and deferred functions. Then it allocates memory, switches between goroutines
-/// and is preempted by the runtime, for ever. The main goroutine stays on the main thread.
+/// Program that stops in calls of methods, closures and deferred functions. Then it allocates memory, switches between
+/// goroutines and is preempted by the runtime, for ever. The main goroutine stays on the main thread.
 pub(super) const GO: &str = r#"
 package main
 import ("fmt"; "runtime"; "sort"; "strings")
