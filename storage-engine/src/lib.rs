@@ -5,7 +5,8 @@
 //! the Raft log, which may be purged only up to that position. The same entries give the same responses on every
 //! replica.
 //! # Limits
-//! The engine does not know Raft (positions are opaque) or limits of tenants. It uses no network, clock or thread.
+//! The engine does not know Raft (positions are opaque) or limits of tenants. It uses no network, and starts no thread.
+//! It reads no clock.
 //! # Read in this order
 //! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).
@@ -34,18 +35,19 @@ pub use integrity::verify::Verified;
 /// A position in the log. Positions are ordered by `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Index of the entry; consecutive.
+    /// Index of the entry in the log. Indexes are consecutive.
     pub index: u64,
-    /// The log's own ID of the entry, opaque here.
+    /// ID that the log gives to the entry. The engine does not interpret it.
     pub log_id: Bytes,
 }
 
-/// The durable part of the state.
+/// State that is durable after a flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
-    /// Position up to which everything is durable; the log may be purged up to it.
+    /// Position up to which everything is durable; `None` if no entry was applied. The log may be purged up to this
+    /// position.
     pub position: Option<Position>,
-    /// Membership as of that position.
+    /// Membership as of this position.
     pub membership: Option<Bytes>,
 }
 
@@ -54,29 +56,29 @@ pub struct Flushed {
 pub enum Outcome {
     /// The entry is in the state.
     Applied,
-    /// The entry is in the state, but raw samples of the time of some of its samples were dropped already.
+    /// The entry is in the state, except for samples that are older than the raw samples that are kept.
     Partial {
-        /// Number of samples that were not stored; may be all.
+        /// Number of samples that were not stored. It may be the number of all samples of the entry.
         samples_too_old: u64,
     },
-    /// The batch ID was known, and nothing changed.
+    /// A batch with the same ID was applied before, and nothing changed.
     Duplicate,
-    /// A deletion.
+    /// The entry is a deletion, and was applied.
     Deleted {
-        /// Raw samples that were deleted.
+        /// Number of raw samples that were deleted.
         samples: u64,
-        /// Deleted minutes, hours and days of series whose finer tiers had been dropped.
+        /// Number of minutes, hours and days that were deleted because their finer tier had been dropped.
         windows: u64,
     },
-    /// Nothing was deleted, because it is undecidable which series of a tier match: the tier dropped the label of this
-    /// matcher, or the label is an attribute of samples.
+    /// The entry is a deletion, and nothing was deleted. It is undecidable which series of a tier match: the tier
+    /// dropped the label of one matcher, or the label is an attribute of samples.
     Undecidable {
-        /// The tier.
+        /// Tier with the undecidable series.
         tier: Tier,
-        /// Index of the matcher in the deletion.
+        /// Index of the undecidable matcher in the deletion.
         matcher: usize,
     },
-    /// The entry refers to definitions that the shard does not have, and nothing changed. Propose it again with all
-    /// definitions.
+    /// The entry omits definitions that the shard does not have, and nothing changed. The batch must be proposed again
+    /// with all definitions.
     Dangling,
 }

@@ -1,7 +1,7 @@
 //! State that a shard keeps in memory: unsealed samples, and the dictionaries, series and label indexes of
 //! partitions.
 //!
-//! `dictionary_block` and `dropped_name` are also the encodings of these parts of a dictionary.
+//! `dictionary_block` and `dropped_name` also encode their parts of a dictionary for the database.
 
 pub(crate) mod batch_ids;
 pub(crate) mod dictionary_block;

@@ -1,4 +1,4 @@
-//! Quarantine of damaged values and table files, so that everything else is served and stored.
+//! Quarantine of damaged values and table files, so that all other data is still served and stored.
 
 pub(crate) mod area;
 pub(crate) mod damage;

@@ -1,10 +1,11 @@
-//! Verification: reads and checks everything on disk, including that tiers agree.
+//! Verification: reads and checks everything on disk, and checks that the tiers agree.
 //!
-//! Sums must equal their events, minutes their chunks, hours their minutes, and days their hours, and every reference
-//! must exist. Hours and days of gauges do not add up, so they are only checked by themselves.
+//! Sums must equal those of their events, minutes those of their chunks, hours those of their minutes, and days those
+//! of their hours. Every reference must exist. Hours and days of gauges do not add up, so each is checked only by
+//! itself.
 //!
-//! Partitions are read one after another, and their values one after another. Tiers are compared by 16 bytes per
-//! window (`signature`).
+//! Partitions and their values are read one after another. To compare tiers, 16 bytes are kept per window
+//! (`signature`).
 
 pub(crate) mod partition;
 pub(crate) mod signature;
@@ -23,7 +24,7 @@ use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
 use crate::integrity::quarantine::report::{damaged_windows, describe_key};
 use crate::integrity::verify::partition::PartitionCheck;
 
-/// Maximum number of described faults. More are only counted.
+/// Maximum number of faults with a description. Further faults are only counted.
 const DESCRIBED_MAX: usize = 100;
 
 /// Result of a verification.
@@ -31,16 +32,16 @@ const DESCRIBED_MAX: usize = 100;
 pub struct Verified {
     /// Number of valid values.
     pub values: u64,
-    /// Number of raw samples in them.
+    /// Number of raw samples in the valid values.
     pub samples: u64,
     /// Number of invalid values.
     pub faults: u64,
-    /// Descriptions of the first hundred faults: the value and its fault.
+    /// Descriptions of the first hundred faults. Each names the value and the failed check.
     pub described: Vec<String>,
-    /// Sum of the signatures of all windows of minutes, hours and days, except those of gauges, modulo 2^128. Equal
-    /// on replicas that applied the same entries and have sealed and rolled up everything.
+    /// Sum of the signatures of all windows of minutes, hours and days, except those of gauges, modulo 2^128. The sum
+    /// is equal on replicas that applied the same entries and have sealed and rolled up everything.
     pub signature: u128,
-    /// Keys of the first faults, with their descriptions.
+    /// Keys of the first hundred faulty values, each with the description of the fault.
     pub(crate) noted: Vec<(Vec<u8>, String)>,
 }
 
@@ -57,7 +58,7 @@ impl Verified {
         }
     }
 
-    /// Counts keys that the database cannot read.
+    /// Counts keys that the database cannot read as faults.
     pub(crate) fn note_damaged_keys(&mut self, keys: &DamagedKeys) {
         self.note(&keys.from, Err(format!("unreadable up to key {}: {}", to_hex(&keys.to), keys.error)));
     }
@@ -73,7 +74,7 @@ impl Verified {
     }
 }
 
-/// Signature of each window of hours and days: that of its own value, and the sum of its finer windows (`signature`).
+/// For each window of hours and days, the signature of its own value and that of its finer windows (`signature`).
 #[derive(Debug, Default)]
 pub(crate) struct Signatures(BTreeMap<(PartitionKey, u32), Compared>);
 
@@ -90,7 +91,7 @@ impl Signatures {
         compared.stored = compared.stored.wrapping_add(signature);
     }
 
-    /// Adds the signature of one of its finer windows.
+    /// Adds the signature of one of the window's finer windows.
     pub(crate) fn add_finer(&mut self, key: PartitionKey, window: u32, signature: u128) {
         let compared = self.0.entry((key, window)).or_default();
         compared.finer = compared.finer.wrapping_add(signature);
@@ -130,7 +131,7 @@ pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
     Ok(verified)
 }
 
-/// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
+/// Describes the faults by tier, tenant, series and time. Adds descriptions of the quarantined windows.
 fn describe(store: &Store, verified: &mut Verified) {
     for (key, what) in std::mem::take(&mut verified.noted) {
         let location = describe_key(store, &key).map(|location| format!("{location}: ")).unwrap_or_default();
@@ -144,14 +145,15 @@ fn describe(store: &Store, verified: &mut Verified) {
     }
 }
 
-/// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not real.
+/// Adds the result of a partition, unless it was dropped meanwhile. Then its files may be gone, so its faults are not
+/// real.
 fn keep_if_there(store: &Store, key: PartitionKey, found: Verified, verified: &mut Verified) {
     if store.state().partitions.exists(&key) {
         verified.extend(found);
     }
 }
 
-/// Compares windows with their finer windows, if all of those still exist.
+/// Compares windows with the sums of their finer windows, where all of the finer windows still exist.
 fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
     let state = store.state();
     for (&(key, window), compared) in &signatures.0 {
@@ -169,8 +171,8 @@ fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, v
     }
 }
 
-/// Returns all partitions, ascending, so the finer ones of a time first. Checks the values that belong to no
-/// partition.
+/// Returns all partitions, ascending by key, so the finer ones of a time come first. Checks the values that belong to
+/// no partition.
 fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut walk = Walk::once(snapshot, Vec::new());

@@ -1,10 +1,10 @@
-//! IDs of applied batches: a retry counts once, also after a restart.
+//! IDs of applied batches, so that a batch that a client sends again counts once, also after a restart.
 //!
-//! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with it. A
-//! retry with the same times is found for as long as any of its samples could be stored. A push without times gets
-//! later times on a retry. An ID is therefore also looked up in the earlier partitions of the last
-//! [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. They are
-//! written together with the samples of their batches.
+//! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with that
+//! partition. A retry with the same times is found for as long as any of its samples could be stored. A push without
+//! times gets later times on a retry. An ID is therefore also looked up in the earlier partitions of the last
+//! [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. A flush writes
+//! them together with the samples of their batches.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::database;
 use crate::database::key::PartitionKey;
 use crate::error::{EngineError, is_corruption};
 
-/// Number of raw partitions in which the ID of a retry may be, including the partition of its samples.
+/// Number of raw partitions in which the ID of a retried batch may be, including the partition of the batch's samples.
 const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
-/// IDs with their partitions. An ID that was sent again much later is in several partitions.
+/// Set of IDs, each with its partition. An ID that was sent again much later is in several partitions.
 type IdsByPartition = HashMap<(BatchId, PartitionKey), (), FixedState>;
 
 /// IDs of applied batches that are not in the state database yet.
@@ -31,11 +31,11 @@ pub(crate) struct BatchIds {
     frozen: Arc<IdsByPartition>,
 }
 
-/// IDs that a flush writes.
+/// IDs that one flush writes.
 pub(crate) type FrozenIds = Arc<IdsByPartition>;
 
 impl BatchIds {
-    /// Returns whether a batch with this ID was applied since the last flush, in one of these partitions.
+    /// Returns whether an ID of a batch in one of these partitions is applied but not yet in the state database.
     pub(crate) fn is_unwritten(&self, id: BatchId, partitions: &[PartitionKey]) -> bool {
         partitions.iter().any(|&key| self.new.contains_key(&(id, key)) || self.frozen.contains_key(&(id, key)))
     }
@@ -44,7 +44,7 @@ impl BatchIds {
         self.new.insert((id, partition), ());
     }
 
-    /// Returns the IDs for a flush to write. IDs of an abandoned flush are part of the next one.
+    /// Returns the IDs that a flush must write. If a flush fails, the next one includes its IDs.
     pub(crate) fn freeze(&mut self) -> FrozenIds {
         let mut frozen = std::mem::take(&mut self.new);
         frozen.extend(self.frozen.iter().map(|(&id, ())| (id, ())));
@@ -58,8 +58,8 @@ impl BatchIds {
     }
 }
 
-/// Returns the raw partitions in which the ID of a batch may be, first that of its newest sample. Empty for a batch
-/// without samples.
+/// Returns the raw partitions in which the ID of a batch may be, beginning with the partition of its newest sample. The
+/// list is empty for a batch without samples.
 pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
     let times = batch.series.iter().flat_map(|series| &series.samples.times_ns);
     let Some(&newest) = times.max() else { return Vec::new() };
@@ -67,16 +67,16 @@ pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
     std::iter::successors(Some(first), |key| key.before()).take(PARTITIONS).collect()
 }
 
-/// Writes new IDs.
+/// Adds the keys of new IDs to the batch of writes.
 pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     for &(id, partition) in ids.keys() {
         database::put(batch, &partition.batch_id(id), &[]);
     }
 }
 
-/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts
-/// as found. An ID in a block that cannot be read counts as missing: a batch that counts twice is better than one that
-/// is acknowledged and lost.
+/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so an ID with a damaged
+/// value counts as found. An ID in a block that cannot be read counts as missing, because counting a batch twice is
+/// better than acknowledging a batch and losing it.
 pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
     for partition in partitions {
         match database.get_pinned(partition.batch_id(id)) {

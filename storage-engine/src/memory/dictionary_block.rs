@@ -6,10 +6,10 @@
 //!             | pairs varint | user stacks, in packed blocks | kernel stacks, in packed blocks |
 //! ```
 //!
-//! The definitions are a `varve.v1.Definitions` without stacks and pairs. Its attribute sets, from 1 on, are those
-//! that the partition added, in order. Stacktraces are a tree in depth-first order, so a node stores no reference to
-//! its parent. The parent is `step / 2` levels above the previous node, and `step % 2` is 1 if a stacktrace ends at the
-//! node. A pair is two indexes into the list of these ends, counted from 1, with 0 for the empty stacktrace.
+//! The definitions are a `varve.v1.Definitions` without stacks and pairs. Its attribute sets, from 1 on, are those that
+//! the partition added, in order. Stacktraces are a tree in depth-first order, so a node stores no reference to its
+//! parent. The parent of a node is `step / 2` levels above the previous node, and `step % 2` is 1 if a stacktrace ends
+//! at the node. A pair is two indexes into the list of these ends, counted from 1, with 0 for the empty stacktrace.
 
 use prost::Message as _;
 use proto::{Dictionary, Importer, StackHash, limits, wire};
@@ -20,12 +20,12 @@ use crate::encoding::varint::{put, put_bytes, take_bytes, take_length, take_u32}
 use crate::error::{Corruption, CorruptionCheck};
 use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
 
-/// zstd level of blocks that are written every minute, and of the joined block that stays as long as the partition.
+/// zstd level of blocks that flushes add. `LEVEL_FINAL` is for the joined block, which stays as long as the partition.
 pub(crate) const LEVEL_GROWING: i32 = 3;
 pub(crate) const LEVEL_FINAL: i32 = 12;
 
-/// Encodes a block. The caller compresses it after it has released the tenant's dictionary, because that takes much
-/// longer.
+/// Encodes a block, without compression. The caller compresses the block after it has released the tenant's dictionary,
+/// because compression takes much longer.
 pub(crate) fn encode(shared: &TenantDictionary, pairs: &[Pair], attribute_sets: &[u32]) -> Vec<u8> {
     let mut local = Dictionary::default();
     let mut importer = Importer::new(&shared.dictionary);
@@ -50,10 +50,10 @@ pub(crate) fn encode(shared: &TenantDictionary, pairs: &[Pair], attribute_sets: 
 
 /// The part of the tenant's stack tree that a list of pairs needs.
 struct Tree {
-    /// Nodes in depth-first order.
+    /// Nodes of the tenant's dictionary in depth-first order.
     order: Vec<u32>,
     steps: Vec<u32>,
-    /// Index of the end of a stacktrace by node, counted from 1; 0 if none ends there.
+    /// For each node, the index of the stacktrace that ends there, counted from 1; 0 if none ends there.
     end_index: Vec<u32>,
 }
 
@@ -110,19 +110,20 @@ impl Tree {
     }
 }
 
-/// A decoded block, whose numbers are valid only within the block.
+/// A decoded block. Its numbers are valid only within the block.
 #[derive(Debug)]
 pub(crate) struct Block {
     local: Dictionary,
-    /// Nodes in depth-first order: levels from the previous node up to the parent, and location.
+    /// For each node in depth-first order, the number of levels from the previous node up to the parent, and the
+    /// location.
     nodes: Vec<(u32, u32)>,
-    /// Ends of stacktraces: ascending indexes into `nodes`, with the hash of each stacktrace.
+    /// Ends of stacktraces: ascending indexes into `nodes`, each with the hash of its stacktrace.
     ends: Vec<(u32, StackHash)>,
-    /// Pairs of indexes into `ends`, counted from 1.
+    /// Pairs of indexes into `ends`, counted from 1; 0 is the empty stacktrace.
     pairs: Vec<(u32, u32)>,
 }
 
-/// Pairs and attribute sets that a block adds to its partition, in numbers of the tenant's dictionary.
+/// Pairs and attribute sets that a block adds to its partition. Their numbers are those of the tenant's dictionary.
 #[derive(Debug, Default)]
 pub(crate) struct AddedEntries {
     pub(crate) pairs: Vec<Pair>,
@@ -167,17 +168,17 @@ impl Block {
         bytes.is_empty().then_some(Self { local, nodes, ends, pairs })
     }
 
-    /// Number of pairs that the block adds.
+    /// Returns the number of pairs that the block adds.
     pub(crate) fn pairs(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Number of attribute sets that the block adds.
+    /// Returns the number of attribute sets that the block adds.
     pub(crate) fn attribute_sets(&self) -> usize {
         self.local.attribute_sets.len().saturating_sub(1)
     }
 
-    /// Adds the definitions of the block to the tenant's dictionary. `None` if the block has a stacktrace twice.
+    /// Adds the definitions of the block to the tenant's dictionary; `None` if the block has a stacktrace twice.
     pub(crate) fn add_to(&self, shared: &mut TenantDictionary) -> Option<AddedEntries> {
         let mut importer = Importer::new(&self.local);
         // Path from the root in the tenant's stack tree.
@@ -226,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A tenant dictionary with these stacks, root first, of functions 0 to 19, and the node of each stack.
+    /// Returns a tenant dictionary with these stacks of functions 0 to 19, root first, and the node of each stack.
     fn tenant_dictionary(stacks: &[Vec<u8>]) -> (TenantDictionary, Vec<u32>) {
         let mut shared = TenantDictionary::new(1);
         let nodes = stacks.iter().map(|stack| {

@@ -1,27 +1,27 @@
-//! Names of labels and attributes that a tier drops, and the value that holds them.
+//! Names of labels and attributes that a tier drops, and the encoding of their value in the database.
 
 use crate::database::frame;
 use crate::encoding::varint::{put, take_bytes};
 use crate::error::{Corruption, CorruptionCheck};
 
-/// A name that a tier does not keep, but that the samples of its windows had.
+/// A name that samples had, but that the windows of a tier do not keep.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum DroppedName {
-    /// A label of a series that the configuration drops.
+    /// Name of a label that the configuration drops.
     Label(String),
-    /// An attribute of samples, as queries write it. Windows never have attributes.
+    /// Name of an attribute of samples, in the form that queries use. Windows never have attributes.
     Attribute(String),
 }
 
 impl DroppedName {
-    /// Name of the label or attribute.
+    /// Returns the name of the label or attribute.
     pub(crate) fn text(&self) -> &str {
         match self {
             Self::Label(name) | Self::Attribute(name) => name,
         }
     }
 
-    /// Name of the label, if it is one.
+    /// Returns the name of the label; `None` for an attribute.
     pub(crate) fn label(&self) -> Option<&String> {
         match self {
             Self::Label(name) => Some(name),
@@ -30,7 +30,8 @@ impl DroppedName {
     }
 }
 
-/// Encodes the names that a tier dropped: each with length, its first byte `l` for a label or `a` for an attribute.
+/// Encodes the names that a tier dropped. Each name has its length, and a first byte: `l` for a label or `a` for an
+/// attribute.
 pub(crate) fn encode<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {
@@ -45,7 +46,7 @@ pub(crate) fn encode<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName
     frame::seal(key, &out)
 }
 
-/// Decodes the value of [`encode`].
+/// Decodes a value that [`encode`] returned.
 pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Vec<DroppedName>, Corruption> {
     let mut bytes = frame::open(key, value)?;
     let mut names = Vec::new();

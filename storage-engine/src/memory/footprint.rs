@@ -13,7 +13,7 @@ impl MemoryTotal {
     }
 }
 
-/// Memory use of one part, counted in the total for as long as the part lives.
+/// Memory use of one item, which the total includes for as long as the item lives.
 #[derive(Debug, Default)]
 pub(crate) struct Footprint {
     total: MemoryTotal,

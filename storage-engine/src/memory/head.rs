@@ -1,8 +1,8 @@
-//! The head of a partition: samples that are not sealed into chunks yet, by window and series.
+//! The head of a partition: samples that are not sealed into chunks yet, in one head chunk per window and series.
 //!
-//! Samples are kept in runs, each sorted by time. A closed run never changes, so queries and flushes share it without
-//! a copy. Only the last run of a window and series can still grow. The first `written` runs are also on disk, for a
-//! restart. They stay in memory, so queries never read them from disk.
+//! Samples are kept in runs, each sorted by time. A closed run never changes, so queries and flushes share it without a
+//! copy. Only the last run of a head chunk can still grow. The first `written` runs of a head chunk are also on disk,
+//! for a restart. They stay in memory, so queries never read them from disk.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, RangeInclusive, SubAssign};
@@ -12,22 +12,23 @@ use proto::{Samples, Tier};
 
 use crate::memory::run::Run;
 
-/// Number of samples at which a run no longer grows.
+/// Number of samples at which a run is closed.
 const RUN_SAMPLES: usize = 256;
 
 /// Size of a sample in memory, in bytes.
 pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
 
-/// Memory of a chunk besides its runs, in bytes: its entry in the tree, which is two thirds full, and its two lists.
+/// Memory of a head chunk without its runs, in bytes: its entry in the tree, which is two thirds full, and its two
+/// lists.
 const CHUNK_BYTES: usize = 240;
-/// Memory of a run besides its samples, in bytes: the run itself, and the allocator's overhead for its columns.
+/// Memory of a run without its samples, in bytes: the run itself, and the allocator's overhead for its columns.
 const RUN_BYTES: usize = 256;
 
-/// Size of the samples in heads.
+/// Number of samples in heads, and their memory use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadSize {
     pub(crate) samples: usize,
-    /// Approximate memory use, in bytes.
+    /// Approximate memory use of the samples, in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -50,11 +51,11 @@ impl SubAssign for HeadSize {
 pub(crate) struct HeadChunk {
     runs: Vec<Arc<Run>>,
     is_open: bool,
-    /// Number of runs, from the first on, that are on disk.
+    /// Number of runs that are also on disk. These are the first ones.
     written: usize,
-    /// Log indexes of the head values that hold these runs.
+    /// Log indexes of the flushes that wrote these runs, one for each head value.
     written_at: Vec<u64>,
-    /// The state's clock when the first sample arrived.
+    /// Time of the state's clock when the first sample arrived.
     since_ns: i64,
     size: HeadSize,
 }
@@ -72,9 +73,9 @@ pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Number of runs, from the first on, that are on disk.
+    /// Number of runs that were on disk before. These are the first ones.
     pub(crate) written: usize,
-    /// Log indexes of the head values that hold these runs.
+    /// Log indexes of the flushes that wrote these runs, one for each head value.
     pub(crate) written_at: Vec<u64>,
     pub(crate) since_ns: i64,
 }
@@ -88,7 +89,7 @@ impl Head {
         self.size
     }
 
-    /// Changes a chunk. Creates it if it is missing, and removes it if it is empty afterwards.
+    /// Changes a head chunk. Creates it if it is missing, and removes it if it is empty afterwards.
     fn change(&mut self, at: (u32, u32), change: impl FnOnce(&mut HeadChunk)) {
         let chunk = self.chunks.entry(at).or_default();
         self.size -= chunk.size;
@@ -99,7 +100,7 @@ impl Head {
         }
     }
 
-    /// Adds samples of one series, of any windows.
+    /// Adds samples of one series, which may be of any windows.
     pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
         samples.sort_by_time();
         while let Some(&first) = samples.times_ns.first() {
@@ -116,7 +117,7 @@ impl Head {
         }
     }
 
-    /// Adds a head value that was flushed at `log_index`.
+    /// Adds the samples of a head value that was flushed at `log_index`.
     pub(crate) fn restore(&mut self, window: u32, series: u32, log_index: u64, samples: Samples, now_ns: i64) {
         let run = Run::new(samples);
         self.change((window, series), |chunk| {
@@ -130,7 +131,7 @@ impl Head {
         });
     }
 
-    /// Closes all runs and returns them.
+    /// Closes the runs of all head chunks and returns them.
     pub(crate) fn freeze(&mut self) -> Vec<Frozen> {
         let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
             chunk.is_open = false;
@@ -147,7 +148,7 @@ impl Head {
         self.chunks.iter_mut().map(freeze).collect()
     }
 
-    /// Removes frozen runs that were sealed into a chunk.
+    /// Removes frozen runs, after they were sealed into a chunk.
     pub(crate) fn remove(&mut self, frozen: &Frozen) {
         self.change((frozen.window, frozen.series), |chunk| {
             chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len()));
@@ -157,7 +158,7 @@ impl Head {
         });
     }
 
-    /// Records that frozen runs are on disk; those that were not before were flushed at `log_index`. They stay in
+    /// Records that frozen runs are on disk. Runs that were not on disk before were flushed at `log_index`. All stay in
     /// memory.
     pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
         if frozen.runs.len() > frozen.written {
@@ -169,7 +170,7 @@ impl Head {
         }
     }
 
-    /// Windows with samples, ascending.
+    /// Returns the windows with samples, ascending.
     pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
         // Seeks from one window to the next, because a window may have very many series.
         let from = |from: (u32, u32)| self.chunks.range(from..).next().map(|(&(window, _), _)| window);
@@ -181,12 +182,12 @@ impl Head {
         self.chunks.contains_key(&(window, series))
     }
 
-    /// Window and time of the first arrival of each chunk.
+    /// Returns window and time of the first arrival of each head chunk.
     pub(crate) fn arrivals(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
         self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
     }
 
-    /// Window, series and runs of everything in these windows.
+    /// Returns window, series and runs of all head chunks in these windows.
     pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Run>])> {
         let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
         self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
@@ -202,8 +203,9 @@ impl HeadChunk {
         });
     }
 
-    /// Joins the small runs after the last large one, among the first `runs` runs. Every flush closes a run, and a
-    /// run takes more memory than a few samples. Returns the number of runs that replace the first `runs`.
+    /// Joins small runs, because every flush closes a run, and a run takes more memory than a few samples. Only runs
+    /// among the first `runs` and after the last large one are joined. Returns the number of runs that replace the
+    /// first `runs`.
     fn join_small(&mut self, runs: usize) -> usize {
         let small = self.runs[..runs].iter().rev().take_while(|run| run.len() < RUN_SAMPLES).count();
         if small < 2 {
@@ -245,7 +247,7 @@ fn size_of_run(run: &Run) -> HeadSize {
     HeadSize { samples: run.len(), bytes }
 }
 
-/// Removes and returns all but the first `at` samples.
+/// Removes the samples after the first `at` and returns them.
 fn split_off(samples: &mut Samples, at: usize) -> Samples {
     Samples {
         times_ns: samples.times_ns.split_off(at),

@@ -1,4 +1,5 @@
-//! Interning of small values as consecutive numbers: pairs and attribute sets of a partition, possibly millions.
+//! Interning of small values as consecutive numbers. A partition interns its pairs and attribute sets, possibly
+//! millions.
 
 use std::hash::{BuildHasher as _, Hash};
 
@@ -9,13 +10,13 @@ use hashbrown::HashTable;
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
     values: Vec<T>,
-    /// Numbers, hashed by their values.
+    /// Numbers of the values, hashed by value.
     numbers: HashTable<u32>,
     hashes: FixedState,
 }
 
 impl<T: Copy + Eq + Hash> Interner<T> {
-    /// The number of a value, and whether the value is new.
+    /// Returns the number of a value, and whether the value is new.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> (u32, bool) {
         let Self { values, numbers, hashes } = self;
@@ -37,12 +38,12 @@ impl<T: Copy + Eq + Hash> Interner<T> {
         self.values.len()
     }
 
-    /// All values, in the order of their numbers.
+    /// Returns all values, in the order of their numbers.
     pub(crate) fn as_slice(&self) -> &[T] {
         &self.values
     }
 
-    /// Memory use, in bytes.
+    /// Returns the memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<T>() + self.numbers.allocation_size()
     }
@@ -58,7 +59,7 @@ impl<T: Copy + Eq + Hash> FromIterator<T> for Interner<T> {
     }
 }
 
-/// Number of an entry. `limits` bounds a partition long before it has 2^32 entries of a kind.
+/// Converts the index of an entry to its number. `limits` keeps a partition far below 2^32 entries of a kind.
 pub(crate) fn saturating_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

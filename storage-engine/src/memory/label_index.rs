@@ -1,7 +1,7 @@
 //! Index of a partition's series by labels: a roaring bitmap of series for each name and value. Matchers combine
 //! bitmaps. A regular expression runs once for each value of its label, not for each series.
 //!
-//! The index is only in memory: it is built from the series when a partition is read, and takes no bytes on disk.
+//! The index is only in memory. It is built from the series when a partition is read.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ impl LabelIndex {
         }
     }
 
-    /// The series that the matchers do not exclude by label. If a series does not have the label, its samples may
-    /// have an attribute of that name, if `is_attribute` says that any sample has it.
+    /// Returns the series that the matchers do not exclude by label. A series without the label of a matcher is kept if
+    /// its samples may have an attribute of that name: `is_attribute` returns whether any sample has it.
     pub(crate) fn matching(&self, matchers: &[ReadyMatcher], is_attribute: impl Fn(&str) -> bool) -> RoaringBitmap {
         let mut matching = self.series.clone();
         for matcher in matchers {
@@ -63,18 +63,18 @@ impl LabelIndex {
         matching
     }
 
-    /// The label with the most values, and their number.
+    /// Returns the label with the most values, and the number of its values.
     pub(crate) fn widest(&self) -> Option<(&str, usize)> {
         let counts = self.names.iter().map(|(name, values)| (name.as_str(), values.len()));
         counts.max_by_key(|&(_, count)| count)
     }
 
-    /// Name of each label, and the number of its values.
+    /// Returns the name of each label, and the number of its values.
     pub(crate) fn cardinalities(&self) -> impl Iterator<Item = (&str, usize)> {
         self.names.iter().map(|(name, values)| (name.as_str(), values.len()))
     }
 
-    /// Approximate memory use, in bytes.
+    /// Returns the approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes
     }

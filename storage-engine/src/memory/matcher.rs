@@ -1,5 +1,5 @@
-//! Compiled matchers. A matcher applies to a series' label or, if the series does not have it, to its samples'
-//! attribute.
+//! Compiled matchers. A matcher applies to a label of the series. If the series does not have the label, the matcher
+//! applies to an attribute of the samples.
 
 use proto::selection::Operation;
 use proto::{Dictionary, LabelSet, Matcher, limits};
@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::error::SelectError;
 
-/// Size limit of a compiled regular expression, in bytes; a larger one could exhaust the node's memory.
+/// Maximum size of a compiled regular expression, in bytes. A larger one could exhaust the process's memory.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// A matcher with its compiled regular expression.
@@ -54,7 +54,7 @@ impl ReadyMatcher {
         Ok(Self { name: matcher.name.clone(), test })
     }
 
-    /// The only value that the matcher accepts, if it is an equality.
+    /// Returns the only value that the matcher accepts; `None` if the matcher is not an equality.
     pub(crate) fn only_value(&self) -> Option<&str> {
         match &self.test {
             Test::Equal(wanted) => Some(wanted),
@@ -72,7 +72,7 @@ impl ReadyMatcher {
     }
 }
 
-/// `None` if the matchers exclude a series by its labels; otherwise the matchers on its samples' attributes.
+/// Returns the matchers that apply to the attributes of a series' samples; `None` if a label excludes the series.
 pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Option<Vec<&'a ReadyMatcher>> {
     let mut on_samples = Vec::new();
     for matcher in matchers {
@@ -85,7 +85,7 @@ pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> 
     Some(on_samples)
 }
 
-/// The value of an attribute, by its name in queries; "" if it is missing.
+/// Returns the value of an attribute, by the name that queries use; "" if the attribute is missing.
 pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str) -> String {
     dictionary
         .attribute_sets
@@ -94,8 +94,8 @@ pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str)
         .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
 }
 
-/// Returns whether queries write a key, which may have dots, as `name`. Allocates nothing if the key is a label name
-/// already.
+/// Returns whether `name` is the name that queries use for an attribute key, which may have dots. Allocates nothing if
+/// the key is a label name already.
 fn is_written_as(key: &str, name: &str) -> bool {
     key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
 }

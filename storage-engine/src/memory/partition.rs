@@ -1,9 +1,9 @@
 //! A partition in memory: its series, and its dictionary as numbers of the tenant's dictionary. A partition of
 //! minutes also holds the head of the raw samples of the same time.
 //!
-//! Pairs, attribute sets and series are numbered consecutively, in the order of their arrival; chunks and windows on
-//! disk refer to these numbers. The lists only grow. `persisted` counts their entries in the state database, so a
-//! flush writes the new ones.
+//! Pairs, attribute sets and series are numbered consecutively, in the order of their arrival. Chunks and windows on
+//! disk refer to these numbers. The lists only grow. `persisted` counts the entries of each list that are in the state
+//! database, so a flush writes only new entries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::memory::label_index::LabelIndex;
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary};
 use crate::memory::unwritten::{FramedValue, UncompressedValue, Unwritten};
 
-/// Approximate memory of a name in a set besides its text, in bytes.
+/// Approximate memory of a name in a set without its text, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
 
-/// Numbers of entries of a partition's lists.
+/// Number of entries of each list of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lengths {
     pub(crate) pairs: usize,
@@ -44,23 +44,24 @@ pub(crate) struct Lengths {
 /// A partition in memory.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    /// Key of the partition; never one of raw samples.
+    /// Key of the partition. It is never a key of raw samples.
     pub(crate) key: PartitionKey,
-    /// Generation of the tenant's dictionary.
+    /// Generation of the tenant's dictionary that the numbers of the partition refer to.
     pub(crate) generation: u64,
     pub(crate) pairs: Interner<Pair>,
-    /// Nodes at which a stacktrace of a pair ends.
+    /// Nodes of the tenant's dictionary at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
     pub(crate) attribute_sets: Interner<u32>,
-    /// Keys of attributes of the samples: as strings of the tenant's dictionary, and as queries write them.
+    /// Keys of the samples' attributes, as string numbers of the tenant's dictionary. `attribute_names` has them as
+    /// queries do.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
-    /// Approximate memory of these names and of `dropped_names`, in bytes.
+    /// Approximate memory of `attribute_names` and `dropped_names`, in bytes.
     name_bytes: usize,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
     pub(crate) index: LabelIndex,
-    /// Labels and attributes that samples had and the windows of this tier do not have.
+    /// Labels and attributes that samples had, but that the windows of this tier do not have.
     dropped_names: IndexSet<DroppedName, FixedState>,
     pub(crate) head: Head,
     persisted: Lengths,
@@ -94,7 +95,7 @@ impl Partition {
         partition
     }
 
-    /// Adds the entries of a dictionary block; `false` if the partition already has one of them.
+    /// Adds the entries of a dictionary block. Returns false if the partition already has one of them.
     pub(crate) fn add_block(&mut self, block: &Block, shared: &mut TenantDictionary) -> bool {
         let Some(added) = block.add_to(shared) else { return false };
         let mut is_new = true;
@@ -107,8 +108,8 @@ impl Partition {
         is_new
     }
 
-    /// Takes the generation of the tenant's dictionary, and shares equal label sets. All entries are in the state
-    /// database.
+    /// Completes a partition that was read: takes the generation of the tenant's dictionary, shares equal label sets,
+    /// and records that all entries are in the state database.
     pub(crate) fn join(&mut self, shared: &mut TenantDictionary) {
         self.generation = shared.generation();
         for labels in self.series.values_mut() {
@@ -118,7 +119,7 @@ impl Partition {
         shared.recount();
     }
 
-    /// Sets the numbers of blocks that are in the state database.
+    /// Sets the number of dictionary blocks and of blocks of dropped names that are in the state database.
     pub(crate) fn restored(&mut self, dictionary_blocks: u32, dropped_name_blocks: u32) {
         self.dictionary_blocks = dictionary_blocks;
         self.dropped_name_blocks = dropped_name_blocks;
@@ -133,7 +134,7 @@ impl Partition {
         }
     }
 
-    /// The number of a pair, and whether the pair is new.
+    /// Returns the number of a pair, and whether the pair is new. Adds a new pair.
     pub(crate) fn add_pair(&mut self, pair: Pair) -> (u32, bool) {
         let (number, is_new) = self.pairs.insert(pair);
         if is_new {
@@ -144,7 +145,7 @@ impl Partition {
         (number, is_new)
     }
 
-    /// The number of an attribute set of the tenant's dictionary, and whether the set is new.
+    /// Returns the partition's number of an attribute set of the tenant's dictionary, and whether the set is new.
     pub(crate) fn add_attribute_set(&mut self, set: u32, shared: &TenantDictionary) -> (u32, bool) {
         let (number, is_new) = self.attribute_sets.insert(set);
         if is_new {
@@ -159,7 +160,7 @@ impl Partition {
         (number, is_new)
     }
 
-    /// The number of a series. Its labels are kept if the series is new.
+    /// Returns the number of a series. Calls `labels` and keeps the result if the series is new.
     pub(crate) fn add_series(&mut self, fingerprint: Fingerprint, labels: impl FnOnce() -> Arc<LabelSet>) -> u32 {
         let entry = self.series.entry(fingerprint);
         let number = saturating_u32(entry.index());
@@ -195,7 +196,7 @@ impl Partition {
         }
     }
 
-    /// Names that the windows of this tier do not have, although samples had them.
+    /// Returns the names that samples had, but that the windows of this tier do not have.
     pub(crate) fn dropped_names(&self) -> impl Iterator<Item = &DroppedName> {
         self.dropped_names.iter()
     }
@@ -213,8 +214,8 @@ impl Partition {
         node == ROOT || self.stacks.contains(node)
     }
 
-    /// Returns whether the partition has every definition that a batch omits. `nodes` holds the current nodes of the
-    /// batch's stacks.
+    /// Returns whether the partition has every definition that a batch omits. `nodes` holds the nodes of the batch's
+    /// stacks in the current generation.
     pub(crate) fn has_stripped_definitions(&self, batch: &Batch, nodes: &BatchNodes) -> bool {
         let stacks = batch.dictionary.stacks.iter().zip(&nodes.nodes);
         let mut stripped = stacks.filter(|((_, stack), _)| stack.is_none());
@@ -225,8 +226,8 @@ impl Partition {
                 .all(|series| series.labels.is_some() || self.series.contains_key(&series.fingerprint))
     }
 
-    /// The definitions up to `to` that are not in the state database. [`Partition::wrote`] must be called once they
-    /// are.
+    /// Returns the definitions up to `to` that are not in the state database. The caller must call [`Partition::wrote`]
+    /// after it has written them.
     pub(crate) fn unwritten(&self, to: &Lengths, shared: &TenantDictionary) -> Unwritten {
         let from = &self.persisted;
         let mut unwritten = Unwritten::default();
@@ -268,18 +269,18 @@ impl Partition {
         self.persisted = to;
     }
 
-    /// Returns whether any definitions are missing from the state database.
+    /// Returns whether any definition is not in the state database.
     pub(crate) fn has_unwritten(&self) -> bool {
         self.persisted != self.lengths()
     }
 
-    /// Number of dictionary blocks in the state database.
+    /// Returns the number of dictionary blocks in the state database.
     pub(crate) fn dictionary_blocks(&self) -> u32 {
         self.dictionary_blocks
     }
 
-    /// The written part of the dictionary as one block that replaces the others. [`Partition::joined_dictionary`]
-    /// must be called once it has.
+    /// Returns the written part of the dictionary as one block that replaces the others. The caller must call
+    /// [`Partition::joined_dictionary`] after it has written the block.
     pub(crate) fn whole_dictionary(&self, shared: &TenantDictionary) -> Unwritten {
         let pairs = &self.pairs.as_slice()[1..self.persisted.pairs];
         let sets = &self.attribute_sets.as_slice()[1..self.persisted.attribute_sets];
@@ -288,12 +289,13 @@ impl Partition {
         Unwritten { uncompressed: vec![block], dropped_names: None }
     }
 
-    /// Records that the dictionary is one block in the state database.
+    /// Records that the dictionary is now one block in the state database.
     pub(crate) fn joined_dictionary(&mut self) {
         self.dictionary_blocks = 1;
     }
 
-    /// Replaces all numbers of the tenant's dictionary by those of its successor. `attribute_sets` keeps the order.
+    /// Replaces all numbers of the tenant's dictionary by those of the rebuilt one. `attribute_sets` has the same
+    /// order.
     pub(crate) fn move_to(
         &mut self,
         shared: &mut TenantDictionary,
@@ -312,23 +314,23 @@ impl Partition {
         self.recount();
     }
 
-    /// Counts the partition in a total from now on.
+    /// Adds the partition's memory use to a total for as long as the partition lives.
     pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
         self.footprint = Footprint::new(total);
         self.recount();
     }
 
-    /// Updates the total; must be called after every change.
+    /// Updates the total memory use. Must be called after every change of the partition.
     pub(crate) fn recount(&mut self) {
         self.footprint.set(self.memory_bytes());
     }
 
-    /// Nodes at which stacktraces end.
+    /// Returns the nodes at which stacktraces end.
     pub(crate) fn stacks(&self) -> &RoaringBitmap {
         &self.stacks
     }
 
-    /// Approximate memory use, in bytes, without the tenant's dictionary and the head.
+    /// Returns the approximate memory use, in bytes, without the tenant's dictionary and the head.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()

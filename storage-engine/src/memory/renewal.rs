@@ -1,4 +1,4 @@
-//! Renewal of a tenant's dictionary: it is rebuilt with the definitions that the partitions in memory need.
+//! Renewal of a tenant's dictionary: it is rebuilt with only the definitions that the partitions in memory need.
 
 use std::ops::DerefMut;
 
@@ -11,7 +11,7 @@ use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
 
 impl TenantDictionary {
-    /// Rebuilds the dictionary with the definitions that these partitions need, and renumbers the partitions.
+    /// Rebuilds the dictionary with only the definitions that these partitions need, and renumbers the partitions.
     pub(crate) fn renew(&mut self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) {
         let mut new = Self::new(generation);
         let mut importer = Importer::new(&self.dictionary);

@@ -1,6 +1,6 @@
 //! A run: samples of one series in one window of the head, sorted by time.
 //!
-//! A run also stores the facts that most queries need, so these queries do not read the samples.
+//! A run also stores facts about its samples that suffice for most queries, so these queries do not read the samples.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use proto::Samples;
 pub(crate) struct Run {
     first_ns: i64,
     last_ns: i64,
-    /// The common value of all samples; `None` if values differ or there are no samples.
+    /// Value of every sample; `None` if values differ or there are no samples.
     value: Option<i64>,
     samples: Samples,
 }
 
 impl Run {
-    /// A run of samples in any order.
+    /// Creates a run of samples in any order.
     pub(crate) fn new(mut samples: Samples) -> Self {
         samples.sort_by_time();
         let value = common_value(&samples.values);
@@ -27,7 +27,7 @@ impl Run {
         run
     }
 
-    /// Adds samples that are sorted by time.
+    /// Adds samples, which must be sorted by time.
     pub(crate) fn append(&mut self, samples: Samples) {
         let value = common_value(&samples.values);
         if self.samples.is_empty() {
@@ -49,12 +49,12 @@ impl Run {
         self.last_ns = times.last().copied().unwrap_or_default();
     }
 
-    /// Times of the first and of the last sample, nanoseconds since 1970.
+    /// Returns the times of the first and of the last sample, in nanoseconds since 1970.
     pub(crate) fn times_ns(&self) -> (i64, i64) {
         (self.first_ns, self.last_ns)
     }
 
-    /// The common value of all samples; `None` if values differ or there are no samples.
+    /// Returns the value of every sample; `None` if values differ or there are no samples.
     pub(crate) fn value(&self) -> Option<i64> {
         self.value
     }
@@ -68,7 +68,7 @@ impl Deref for Run {
     }
 }
 
-/// All samples of the runs, sorted by time.
+/// Returns all samples of the runs, sorted by time.
 pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
     let mut all = Samples::default();
     runs.iter().for_each(|run| all.append(Samples::clone(run)));

@@ -1,5 +1,5 @@
 //! A partition as stored in the state database. It is read, decompressed and checked without the lock on the tenant's
-//! dictionary, which appends also need.
+//! dictionary, because appends need that lock.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::memory::dropped_name;
 use crate::memory::partition::{Lengths, Partition};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// A partition that was read, before it joins the tenant's dictionary.
+/// A partition that was read, but has not joined the tenant's dictionary yet.
 #[derive(Debug)]
 pub(crate) struct StoredPartition {
-    /// The partition without pairs and attribute sets, which are numbers of a tenant's dictionary.
+    /// The partition without its pairs and attribute sets, because these are numbers of a tenant's dictionary.
     partition: Partition,
-    /// Dictionary blocks with their keys.
+    /// Dictionary blocks, each with its key.
     blocks: Vec<(Box<[u8]>, Block)>,
-    /// Damaged areas of the head, with the errors.
+    /// Damaged areas of the head, each with the error.
     pub(crate) damaged_head: Vec<(Area, String)>,
 }
 
@@ -122,7 +122,7 @@ impl StoredPartition {
         Ok(())
     }
 
-    /// Numbers of entries of the partition's lists.
+    /// Returns the number of entries of each list of the partition.
     fn lengths(&self) -> Lengths {
         let mut lengths = self.partition.lengths();
         for (_, block) in &self.blocks {
@@ -132,10 +132,10 @@ impl StoredPartition {
         lengths
     }
 
-    /// Adds the definitions to the tenant's dictionary, and returns the partition in its numbers.
+    /// Adds the definitions to the tenant's dictionary. Returns the partition with numbers of that dictionary.
     ///
     /// # Errors
-    /// A definition occurs twice.
+    /// A definition occurs twice in the stored partition.
     pub(crate) fn into_partition(self, shared: &mut TenantDictionary) -> Result<Partition, Corruption> {
         let Self { mut partition, blocks, .. } = self;
         for (at, block) in blocks {

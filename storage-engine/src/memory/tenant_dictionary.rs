@@ -1,10 +1,10 @@
 //! The dictionary that all partitions of a tenant in memory share: distinct names, locations, attributes, label sets,
 //! and stacks as a tree.
 //!
-//! On disk each partition has its own dictionary, so that it can be dropped. In memory most dictionaries would hold
-//! the same definitions, so partitions hold numbers of this one. Node 0 of the tree is the root. A stacktrace is the
-//! node at which it ends, and its frames are on the path to the root. Parents have smaller numbers than their
-//! children. The dictionary only grows; after partitions were evicted, it is rebuilt.
+//! On disk each partition has its own dictionary, so that the partition can be dropped. In memory most of these would
+//! hold equal definitions, so partitions hold numbers of the tenant's dictionary instead. Node 0 of the tree is the
+//! root. A stacktrace is the node at which it ends, and its frames are on the path to the root. Parents have smaller
+//! numbers than their children. The dictionary only grows. After partitions were evicted, it is rebuilt.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use proto::{Dictionary, Importer, LabelSet, StackHash};
 
 use crate::memory::footprint::{Footprint, MemoryTotal};
 
-/// Size in bytes below which rebuilding the dictionary saves nothing.
+/// Size of a dictionary, in bytes, below which rebuilding is not worth while.
 const SMALL_BYTES: usize = 16 << 20;
 
 /// The node of the empty stacktrace.
 pub(crate) const ROOT: u32 = 0;
 
-/// A frame below its caller's node.
+/// A node of the tree: a frame, and the node of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) parent: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Pair {
     pub(crate) kernel: u32,
 }
 
-/// The nodes of a batch's stacktraces; `None` for unknown stacktraces. The nodes belong to one generation.
+/// Nodes of a batch's stacktraces; `None` for each unknown stacktrace. The nodes are valid for one generation.
 #[derive(Debug)]
 pub(crate) struct BatchNodes {
     generation: u64,
@@ -45,15 +45,15 @@ pub(crate) struct BatchNodes {
 /// The shared dictionary of a tenant.
 #[derive(Debug)]
 pub(crate) struct TenantDictionary {
-    /// Definitions; its stacks and pairs are not used.
+    /// Names, locations, attributes and strings of the tenant. The stacks and pairs of this dictionary are not used.
     pub(crate) dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Nodes by parent and location.
+    /// Nodes, hashed by parent and location.
     children: HashTable<u32>,
     stacks: HashMap<StackHash, u32, FixedState>,
     labels: HashSet<Arc<LabelSet>, FixedState>,
     label_bytes: usize,
-    /// Number of this dictionary. Numbers of nodes and definitions are valid only within one generation.
+    /// Generation of this dictionary. Numbers of nodes and definitions are valid only within one generation.
     generation: u64,
     hashes: FixedState,
     /// Memory use directly after the last rebuild, in bytes.
@@ -92,30 +92,30 @@ impl TenantDictionary {
         self.nodes.len()
     }
 
-    /// The node of a stacktrace, if any partition in memory has it.
+    /// Returns the node of a stacktrace; `None` if no partition in memory has the stacktrace.
     pub(crate) fn find_stack(&self, hash: StackHash) -> Option<u32> {
         self.stacks.get(&hash).copied()
     }
 
-    /// All stacktraces, and their nodes.
+    /// Returns the hash and the node of each stacktrace.
     pub(crate) fn stacks(&self) -> impl Iterator<Item = (StackHash, u32)> + '_ {
         self.stacks.iter().map(|(&hash, &node)| (hash, node))
     }
 
-    /// The nodes of a batch's stacktraces, in the order of their IDs.
+    /// Returns the nodes of a batch's stacktraces, in the order of their IDs.
     pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> BatchNodes {
         let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
         BatchNodes { generation: self.generation, nodes }
     }
 
-    /// The nodes in the current generation. All are `None` if the dictionary was rebuilt in the meantime.
+    /// Returns a batch's nodes in the current generation. All are `None` if the dictionary was rebuilt in the meantime.
     pub(crate) fn current(&self, of: &BatchNodes) -> Vec<Option<u32>> {
         if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
-    /// Returns the child of a node, and creates it if it is missing. `known` is the number of nodes before the caller
-    /// began to add a tree of distinct nodes. Nodes with larger numbers have no other children, so the lookup, the
-    /// slowest step, is skipped.
+    /// Returns the child of a node for a location, and creates it if it is missing. `known` is the number of nodes
+    /// before the caller began to add a tree of distinct nodes. Nodes from `known` on have no other children, so the
+    /// lookup, which is the slowest step, is skipped.
     pub(crate) fn child(&mut self, parent: u32, location: u32, known: usize) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
@@ -133,7 +133,7 @@ impl TenantDictionary {
         node
     }
 
-    /// Adds a stacktrace whose locations, leaf first, are numbers of this dictionary. Returns its node.
+    /// Adds a stacktrace and returns its node. Its locations, leaf first, are numbers of this dictionary.
     pub(crate) fn add_stack(&mut self, hash: StackHash, leaf_first: &[u32]) -> u32 {
         let known = self.nodes.len();
         let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location, known));
@@ -141,12 +141,12 @@ impl TenantDictionary {
         node
     }
 
-    /// Records the node of a stacktrace; `false` if the stacktrace has another node already.
+    /// Records the node of a stacktrace. Returns false if the stacktrace already has another node.
     pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) -> bool {
         *self.stacks.entry(hash).or_insert(node) == node
     }
 
-    /// The node of a batch's stacktrace. `None` if the batch omits its definition and the stacktrace is unknown.
+    /// Returns the node of a batch's stacktrace; `None` if it is unknown and the batch omits its definition.
     pub(crate) fn import_stack(&mut self, importer: &mut Importer<'_>, from: &Dictionary, id: u32) -> Option<u32> {
         let hash = from.stacks.hash(id);
         if let Some(node) = self.find_stack(hash) {
@@ -158,13 +158,13 @@ impl TenantDictionary {
         Some(self.add_stack(hash, &own))
     }
 
-    /// The locations of a stacktrace, leaf first.
+    /// Returns the locations of a stacktrace, leaf first.
     pub(crate) fn stack(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let up = |&node: &u32| Some(self.node(node).parent);
         std::iter::successors(Some(node), up).take_while(|&node| node != ROOT).map(|node| self.node(node).location)
     }
 
-    /// The hash of a stacktrace, from those of its locations.
+    /// Returns the hash of a stacktrace, computed from the hashes of its locations.
     #[cfg(test)]
     pub(crate) fn hash_of(&self, node: u32, location_hashes: &[u128]) -> StackHash {
         let hashes: Vec<u128> = self.stack(node).map(|location| location_hashes[location as usize]).collect();
@@ -181,7 +181,7 @@ impl TenantDictionary {
         labels
     }
 
-    /// Replaces the dictionary by a rebuilt one, which takes its place in the total.
+    /// Replaces the dictionary by a rebuilt one, also in the total of memory use.
     pub(crate) fn replace_by(&mut self, mut new: Self) {
         new.footprint = std::mem::take(&mut self.footprint);
         new.renewed_bytes = new.memory_bytes();
@@ -189,23 +189,23 @@ impl TenantDictionary {
         self.recount();
     }
 
-    /// Returns whether the dictionary has more than doubled since the last rebuild.
+    /// Returns whether the memory use has more than doubled since the last rebuild.
     pub(crate) fn has_doubled(&self) -> bool {
         self.memory_bytes() > self.renewed_bytes.max(SMALL_BYTES) * 2
     }
 
-    /// Counts the dictionary in a total from now on.
+    /// Adds the dictionary's memory use to a total for as long as the dictionary lives.
     pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
         self.footprint = Footprint::new(total);
         self.recount();
     }
 
-    /// Updates the total; must be called after every change.
+    /// Updates the total memory use. Must be called after every change of the dictionary.
     pub(crate) fn recount(&mut self) {
         self.footprint.set(self.memory_bytes());
     }
 
-    /// Approximate memory use, in bytes.
+    /// Returns the approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         // A slot of a hash table takes a byte besides its content, divided by the load factor.
         self.dictionary.memory_bytes()

@@ -5,15 +5,16 @@ use rocksdb::WriteBatch;
 use crate::database::frame;
 use crate::error::EngineError;
 
-/// Definitions for the state database. They are compressed after all locks are released, because that takes longest.
+/// Definitions for the state database. Values are compressed after all locks are released, because compression takes
+/// longest.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
-    /// Values that have to be compressed.
+    /// Values that have to be compressed before they are written.
     pub(crate) uncompressed: Vec<UncompressedValue>,
     pub(crate) dropped_names: Option<FramedValue>,
 }
 
-/// A value that has to be compressed.
+/// A value that has to be compressed before it is written.
 #[derive(Debug)]
 pub(crate) struct UncompressedValue {
     pub(crate) key: Vec<u8>,
@@ -21,7 +22,7 @@ pub(crate) struct UncompressedValue {
     pub(crate) zstd_level: i32,
 }
 
-/// A value with its frame.
+/// A value with its frame, which needs no compression.
 #[derive(Debug)]
 pub(crate) struct FramedValue {
     pub(crate) key: Vec<u8>,

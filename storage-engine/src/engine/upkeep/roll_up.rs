@@ -28,13 +28,13 @@ use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::partition::Partition;
 
-/// Stale window of several series.
+/// A window of one tenant that is stale for these series.
 pub(crate) struct DueWindow {
     tier: Tier,
     class: u8,
     window: u32,
     tenant: u32,
-    /// Numbers of the series in the finer tier's partition.
+    /// Numbers of the stale series in the finer tier's partition.
     series: Vec<u32>,
 }
 

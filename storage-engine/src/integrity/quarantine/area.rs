@@ -5,14 +5,14 @@ use proto::{Tier, Window};
 use crate::database::key::{self, PartitionKey, Section, two_numbers};
 use crate::integrity::quarantine::damaged_keys::DamagedKeys;
 
-/// Largest number of a series in a lost key range. The range up to `u32::MAX` is for lost definitions.
+/// Largest number of a series in an area of lost keys. Only an area of lost definitions reaches up to `u32::MAX`.
 const SERIES_MAX: u32 = u32::MAX - 1;
 
-/// Ranges of series and of windows of one partition, both ends included. Windows of minutes are numbered as those of
-/// chunks.
+/// A range of series and a range of windows of one partition, both ends included. In a partition of minutes, the window
+/// numbers are those of chunks.
 ///
 /// An area of all series, from 0 to `u32::MAX`, also holds series that the partition does not define any more. Lost
-/// keys never give such an area: the definitions of their series are known.
+/// keys alone never give such an area, because the definitions of their series are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Area {
     pub(crate) series: (u32, u32),
@@ -20,30 +20,30 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// The area of one value.
+    /// Returns the area of one value.
     pub(crate) fn value(series: u32, window: u32) -> Self {
         Self { series: (series, series), windows: (window, window) }
     }
 
-    /// Windows of all series.
+    /// Returns the area of all series in a range of windows.
     pub(crate) fn of_windows(first: u32, last: u32) -> Self {
         Self { series: (0, u32::MAX), windows: (first, last) }
     }
 
-    /// All series and windows of a partition up to a time.
+    /// Returns the area of all series and windows of a partition, up to a time.
     pub(crate) fn whole(key: PartitionKey, until_ns: i64) -> Self {
         let numbered = numbered(key.tier);
         let last_ns = until_ns.clamp(key.start_ns().saturating_add(1), key.end_ns());
         Self::of_windows(numbered.window_of(key.start_ns().saturating_add(1)), numbered.window_of(last_ns))
     }
 
-    /// All series that a partition defines, in its windows up to a time.
+    /// Returns the area of all series that a partition defines, in its windows up to a time.
     pub(crate) fn of_defined(key: PartitionKey, until_ns: i64) -> Self {
         Self { series: (0, SERIES_MAX), ..Self::whole(key, until_ns) }
     }
 
-    /// The area from one key's series and window to another's, both included. Keys are ordered by series, then by
-    /// window.
+    /// Returns the area between the series and windows of two keys, both keys included. Keys are ordered by series,
+    /// then by window.
     pub(crate) fn between(key: PartitionKey, from: (u32, u32), to: (u32, u32)) -> Self {
         let whole = Self::whole(key, key.end_ns());
         if from.0 != to.0 {
@@ -58,7 +58,7 @@ impl Area {
         self.series.0 == self.series.1 && self.windows.0 == self.windows.1
     }
 
-    /// The key of the area's record.
+    /// Returns the key of the area's record in the database.
     pub(crate) fn key(self, of: PartitionKey) -> Vec<u8> {
         let Self { series, windows } = self;
         let mut bytes = key::damage_of(of);
@@ -66,7 +66,7 @@ impl Area {
         bytes
     }
 
-    /// Returns the partition and the area of a record, from its key.
+    /// Returns the partition and the area that the key of a record holds.
     pub(crate) fn read_key(key: &[u8]) -> Option<(PartitionKey, Self)> {
         let (of, rest) = key::read_damage(key)?;
         let (first, last, rest) = two_numbers(rest)?;
@@ -78,7 +78,7 @@ impl Area {
         self.series == (0, u32::MAX)
     }
 
-    /// The series, unless it is every series of the partition.
+    /// Returns the range of series; `None` if the area is of all series of the partition.
     pub(crate) fn some_series(self) -> Option<(u32, u32)> {
         (self.series.0 > 0 || self.series.1 < SERIES_MAX).then_some(self.series)
     }
@@ -104,24 +104,24 @@ impl Area {
         Self { series: widest(self.series, other.series), windows: widest(self.windows, other.windows) }
     }
 
-    /// The time range of the area in a partition of a tier.
+    /// Returns the time range of the area in a partition of this tier.
     pub(crate) fn time(self, tier: Tier) -> Window {
         let numbered = numbered(tier);
         Window { start_ns: numbered.window_start_ns(self.windows.0), end_ns: numbered.window_end_ns(self.windows.1) }
     }
 }
 
-/// Returns the tier whose window numbers the values of a tier have: minutes are stored by the window of their chunk.
+/// Returns the tier whose window numbers the values of `tier` have. Values of minutes have the window of their chunk.
 pub(crate) fn numbered(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
-/// The area of keys that cannot be read.
+/// Returns the area of keys that cannot be read.
 pub(crate) fn area_of(key: PartitionKey, section: Section, keys: &DamagedKeys) -> Area {
     area_between(key, section, &keys.from, &keys.to)
 }
 
-/// Returns the area of a section's keys from one key on and before another.
+/// Returns the area of a section's keys between two keys: the first included, the second not.
 pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to: &[u8]) -> Area {
     let prefix = key.section(section);
     let numbers = |bound: &[u8]| match bound.strip_prefix(prefix.as_slice()) {

@@ -2,10 +2,10 @@
 //! damage.
 //!
 //! Invariant: every value that a response, a chunk or a rollup had to skip because of damage lies in an area. An area
-//! may also hold readable values. Responses include those, and still report the area as damaged.
+//! may also hold readable values. Responses include the readable values, and still report the area as damaged.
 //!
-//! Areas are kept in memory as soon as the damage is found, and written with the next flush. A partition has at most
-//! [`AREAS_MAX`] areas, which are dropped with it, so the retention bounds their number.
+//! An area is kept in memory as soon as the damage is found, and is written with the next flush. A partition has at
+//! most [`AREAS_MAX`] areas. They are dropped with the partition, so retention bounds their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,24 +20,25 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::{Walk, after};
 
-/// Areas of one partition. If there are more, one area replaces those of all series, and another one the rest.
+/// Maximum number of areas of one partition. Beyond it, the areas of all series become one area, and the others
+/// another.
 const AREAS_MAX: usize = 64;
 
-/// Keys in [`Damage::skipped`].
+/// Maximum number of keys in [`Damage::skipped`].
 const SKIPPED_MAX: usize = 1000;
 
-/// Bytes of the text that describes an area.
+/// Maximum length of the text that describes an area, in bytes.
 const TEXT_BYTES_MAX: usize = 300;
 
-/// Damage that was found while reading.
+/// Damage that a read found.
 #[derive(Clone, Debug)]
 pub(crate) struct NewDamage {
     pub(crate) key: PartitionKey,
     pub(crate) area: Area,
-    /// Error of the read.
+    /// Text of the error that the read returned.
     pub(crate) what: String,
-    /// The key of a value that passes its checksum but contradicts itself. It must be skipped, because part of it may
-    /// be readable.
+    /// Key of a value that passes its checksum but contradicts itself; `None` for other damage. Later reads must skip
+    /// the value, because a part of it may be readable.
     pub(crate) skipped: Option<Vec<u8>>,
 }
 
@@ -45,25 +46,25 @@ pub(crate) struct NewDamage {
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
-    /// Partitions whose definitions cannot be read; never of raw samples, which use those of the minutes.
+    /// Partitions whose definitions cannot be read. None is of raw samples, which use the definitions of their minutes.
     without_definitions: BTreeSet<PartitionKey>,
-    /// Keys of values that must not be read.
+    /// Keys of the values that reads must skip.
     skipped: Arc<BTreeSet<Vec<u8>>>,
     /// Partitions whose areas are not written yet.
     changed: BTreeSet<PartitionKey>,
-    /// Windows that are stale because of damage, and not yet written as stale.
+    /// Windows that are stale because of damage, but not yet written as stale.
     unwritten_stale: BTreeSet<StaleKey>,
-    /// Keys of a repair's records of lost keys. They are quarantined, and not yet deleted from the database.
+    /// Keys of a repair's records of lost keys. The lost keys are quarantined, but the records are not deleted yet.
     lost: Vec<Vec<u8>>,
-    /// Damaged values and blocks found since the engine was opened.
+    /// Number of damaged values and blocks that were found since the engine was opened.
     damaged_reads: u64,
-    /// Partitions that replaced one with damaged definitions. The value is the number of the newest table file that
-    /// may hold values of the old partition. Never of raw samples.
+    /// Partitions that replaced one with damaged definitions. The value is the number of the newest table file that may
+    /// hold values of the old partition. None is of raw samples.
     replaced: BTreeMap<PartitionKey, u64>,
 }
 
 impl Damage {
-    /// Adds an area. Returns whether it was unknown.
+    /// Adds an area of damage. Returns true if it was unknown.
     pub(crate) fn add(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         let areas = self.areas.entry(key).or_default();
         // It is unknown which defined series of an area of all series lost chunks, so the area replaces none of theirs.
@@ -88,8 +89,9 @@ impl Damage {
         true
     }
 
-    /// Records that a value must not be read. Returns whether that was unknown. Only faulty software writes such
-    /// values, so few are recorded. Others are read as far as possible, and still reported as damaged.
+    /// Records that reads must skip a value. Returns true if the key was not recorded before. Only faulty software
+    /// writes such values, so few keys are recorded. Further values are read as far as possible, and still reported as
+    /// damaged.
     pub(crate) fn skip(&mut self, key: &[u8]) -> bool {
         let is_new = self.skipped.len() < SKIPPED_MAX && !self.skipped.contains(key);
         if is_new {
@@ -98,7 +100,7 @@ impl Damage {
         is_new
     }
 
-    /// Removes the area of a value that was written again.
+    /// Removes the area of a value that was written anew from undamaged data.
     pub(crate) fn restored(&mut self, key: PartitionKey, series: u32, window: u32) {
         let Some(areas) = self.areas.get_mut(&key) else { return };
         if areas.remove(&Area::value(series, window)).is_some() {
@@ -109,7 +111,7 @@ impl Damage {
         }
     }
 
-    /// Removes a partition's areas, also from the database.
+    /// Removes a partition's areas from memory, and their records from the database.
     pub(crate) fn forget(&mut self, key: PartitionKey, batch: &mut WriteBatch) {
         self.without_definitions.remove(&key);
         self.areas.remove(&key);
@@ -122,7 +124,7 @@ impl Damage {
         self.areas.is_empty()
     }
 
-    /// Keys of values that must not be read.
+    /// Returns the keys of the values that reads must skip.
     pub(crate) fn skipped(&self) -> &Arc<BTreeSet<Vec<u8>>> {
         &self.skipped
     }
@@ -131,7 +133,7 @@ impl Damage {
         self.areas.get(&key).into_iter().flat_map(BTreeMap::keys).copied()
     }
 
-    /// All areas, each with its partition and description.
+    /// Iterates over all areas, each with its partition and description.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PartitionKey, Area, &str)> {
         self.areas.iter().flat_map(|(key, areas)| areas.iter().map(|(area, what)| (*key, *area, what.as_str())))
     }
@@ -140,12 +142,12 @@ impl Damage {
         self.areas.values().map(BTreeMap::len).sum()
     }
 
-    /// Returns whether values of these windows of a series are damaged.
+    /// Returns whether any values of these windows of a series are damaged.
     pub(crate) fn touches(&self, key: PartitionKey, series: u32, windows: (u32, u32)) -> bool {
         self.areas_of(key).any(|area| (area.series.0..=area.series.1).contains(&series) && area.touches(windows))
     }
 
-    /// Returns whether a window of a series lost values while its partition kept its definitions.
+    /// Returns whether a window of a series lost values, although its partition kept its definitions.
     pub(crate) fn is_partly_damaged(&self, key: PartitionKey, series: u32, window: u32) -> bool {
         self.areas_of(key).any(|area| !area.has_all_series() && area.holds(series, window))
     }
@@ -162,9 +164,9 @@ impl Damage {
         self.without_definitions.insert(key)
     }
 
-    /// Records that an empty partition replaced one with damaged definitions. Its areas of all series stay. The other
-    /// areas are dropped: their values were moved, and no new value can be added to them. `newest` is the number of the
-    /// newest table file that may hold values of the old partition.
+    /// Records that an empty partition replaced one with damaged definitions. Areas of all series stay. The other areas
+    /// are dropped, because their values were moved, and no new value can be added to them. `newest` is the number of
+    /// the newest table file that may hold values of the old partition.
     pub(crate) fn replace(&mut self, key: PartitionKey, newest: u64) {
         self.without_definitions.remove(&key);
         self.unwritten_stale.retain(|stale| !stale.is_made_of(key));
@@ -178,27 +180,28 @@ impl Damage {
         }
     }
 
-    /// Returns the newest table file that may hold values of the partition that this one replaced, if it did.
+    /// Returns the number of the newest table file that may hold values of the partition that this one replaced; `None`
+    /// if it replaced none.
     pub(crate) fn newest_replaced_file(&self, key: PartitionKey) -> Option<u64> {
         self.replaced.get(&key).copied()
     }
 
-    /// Returns all partitions that replaced one, each with its newest file.
+    /// Returns all partitions that replaced one, each with the newest table file that may hold old values.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (PartitionKey, u64)> + '_ {
         self.replaced.iter().map(|(key, newest)| (*key, *newest))
     }
 
-    /// Removes a partition that replaced one.
+    /// Forgets that a partition replaced another one.
     pub(crate) fn forget_replaced(&mut self, key: PartitionKey) {
         self.replaced.remove(&key);
     }
 
-    /// Records that a window is stale because of damage. The next write of damage includes it.
+    /// Records that a window is stale because of damage. The next write of damage includes the stale mark.
     pub(crate) fn make_stale(&mut self, key: StaleKey) {
         self.unwritten_stale.insert(key);
     }
 
-    /// Records that the lost keys of these records are quarantined. The next write of damage deletes the records.
+    /// Records that the lost keys in these records are quarantined. The next write of damage deletes the records.
     pub(crate) fn quarantined_lost(&mut self, records: Vec<Vec<u8>>) {
         self.lost = records;
     }
@@ -208,18 +211,18 @@ impl Damage {
         self.damaged_reads += 1;
     }
 
-    /// Returns the damaged values and blocks found since the engine was opened.
+    /// Returns the number of damaged values and blocks that were found since the engine was opened.
     pub(crate) fn damaged_reads(&self) -> u64 {
         self.damaged_reads
     }
 
-    /// Damage that is not in the database yet.
+    /// Returns the damage that is not in the database yet.
     pub(crate) fn unwritten(&self) -> UnwrittenDamage {
         let areas = self.changed.iter().map(|key| (*key, self.areas.get(key).cloned().unwrap_or_default()));
         UnwrittenDamage { areas: areas.collect(), stale: self.unwritten_stale.clone(), lost: self.lost.clone() }
     }
 
-    /// Records that damage was written. Later changes stay unwritten.
+    /// Records that damage was written. Damage that changed after `written` was taken stays unwritten.
     pub(crate) fn wrote(&mut self, written: &UnwrittenDamage) {
         let Self { areas, changed, unwritten_stale, lost, .. } = self;
         changed.retain(|key| {
@@ -230,8 +233,8 @@ impl Damage {
         lost.retain(|key| !written.lost.contains(key));
     }
 
-    /// Reads the damage from the database. The key of a record holds the area, so a damaged record still counts. Areas
-    /// whose keys cannot be read are replaced when the engine is opened.
+    /// Reads the damage from the database. The key of a record holds the area, so a record with a damaged value still
+    /// counts. Areas whose keys cannot be read are quarantined anew when the engine is opened.
     pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
         let mut damage = Self { replaced: read_replaced(snapshot)?, ..Self::default() };
         let mut walk = Walk::new(snapshot, key::damage().to_vec());

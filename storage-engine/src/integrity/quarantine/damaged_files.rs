@@ -1,4 +1,4 @@
-//! Table files with damaged blocks: the list for their repair.
+//! Damaged table files of an open database, and their list for repair.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,19 +9,19 @@ use parking_lot::Mutex;
 use crate::error::EngineError;
 use crate::integrity::quarantine::repair;
 
-/// Damaged table files of an open database.
+/// Table files that are known to be damaged while the database is open.
 #[derive(Default)]
 pub(crate) struct DamagedFiles {
-    /// Error that the repair failed with when the database was opened.
+    /// Error of the repair when the database was opened, if the repair failed.
     repair_failure: Option<EngineError>,
     found: Mutex<Found>,
 }
 
-/// Files found damaged since the database was opened.
+/// Table files that were found damaged since the database was opened.
 #[derive(Default)]
 struct Found {
     numbers: BTreeSet<u64>,
-    /// True if one of them was not listed when the database was opened.
+    /// True if one of these files was not listed for repair when the database was opened.
     needs_repair: bool,
 }
 
@@ -38,10 +38,10 @@ impl DamagedFiles {
         self.repair_failure.as_ref()
     }
 
-    /// Lists a file for repair. `stop_compactions` is called before, unless the file was found already.
+    /// Lists a file for repair. Calls `stop_compactions` before, unless the file was found already.
     ///
     /// # Errors
-    /// The list cannot be written. The file counts as found when it is noted the next time.
+    /// The list cannot be written. The next call for the same file tries again.
     pub(crate) fn note(&self, directory: &Path, number: u64, stop_compactions: impl FnOnce()) -> io::Result<()> {
         let mut found = self.found.lock();
         if found.numbers.contains(&number) {

@@ -1,8 +1,8 @@
 //! Reads of the database that skip blocks with a wrong RocksDB checksum.
 //!
-//! An iterator that reads such a block stops with an error that does not contain the block's keys. Seeks to keys inside
-//! the block fail, and seeks to keys after it succeed. So the next readable key is found by seeks at growing distances,
-//! then by bisection. Good keys between two damaged blocks may be skipped if the blocks are near each other.
+//! An iterator that reads such a block stops with an error that does not name the block's keys. Seeks to keys inside
+//! the block fail, and seeks to keys after the block succeed. So the next readable key is found by seeks at growing
+//! distances, then by bisection. Good keys between two damaged blocks may be skipped if the blocks are near each other.
 
 use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions};
 
@@ -10,25 +10,25 @@ use crate::error::{EngineError, is_corruption};
 
 type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
 
-/// Key and value.
+/// Key and value of one entry of the database.
 type Item = (Box<[u8]>, Box<[u8]>);
 
-/// An iterator over keys and values.
+/// RocksDB's iterator over keys and values.
 pub(crate) type RawIterator<'a> = DBRawIteratorWithThreadMode<'a, DB>;
 
-/// A range of keys that cannot be read.
+/// A range of keys that may hold keys which cannot be read.
 #[derive(Debug)]
 pub(crate) struct DamagedKeys {
-    /// The first key that may be lost.
+    /// First key of the range.
     pub(crate) from: Vec<u8>,
-    /// The first key after them that can be read, or the end of the range that is read.
+    /// End of the range, exclusive: the next readable key, or the end of the range that is read.
     pub(crate) to: Vec<u8>,
-    /// RocksDB's error, which names the file.
+    /// RocksDB's error, which names the table file.
     pub(crate) error: rocksdb::Error,
 }
 
-/// Makes iterators over the keys before an end. After an iterator's first error its later seeks into the same block
-/// seem to succeed, so it is replaced by a new one.
+/// Makes iterators over the keys before `end`. An iterator must be replaced after its first error, because its later
+/// seeks into the damaged block seem to succeed.
 #[derive(Clone)]
 pub(crate) struct Source<'a> {
     of: Of<'a>,
@@ -43,12 +43,12 @@ enum Of<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// A source of the keys before `end` in a snapshot.
+    /// Creates a source of the keys before `end` in a snapshot.
     pub(crate) fn new(snapshot: &'a Snapshot<'a>, end: Vec<u8>) -> Self {
         Self { of: Of::Snapshot(snapshot), end, fill_cache: true }
     }
 
-    /// A new iterator without a position.
+    /// Returns a new iterator without a position.
     pub(crate) fn iterator(&self) -> RawIterator<'a> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(self.end.clone());
@@ -59,8 +59,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Replaces an iterator that failed at or after `from`. Returns one at the first readable key from there on, and
-    /// the keys before it that cannot be read, if there are any.
+    /// Replaces an iterator that failed at or after `from`. Returns an iterator at the first readable key at or after
+    /// `from`, and the range of keys before it that cannot be read, if there is one.
     pub(crate) fn after_error(&self, from: &[u8]) -> Result<(RawIterator<'a>, Option<DamagedKeys>), EngineError> {
         // A step to the key may have failed although the key itself can be read.
         let error = match self.sought(from) {
@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         Ok((iterator, Some(DamagedKeys { from: from.to_vec(), to, error })))
     }
 
-    /// The end of the keys.
+    /// Returns the end of the keys.
     pub(crate) fn end(&self) -> &[u8] {
         &self.end
     }
@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
         (iterator, status)
     }
 
-    /// The first key after `from` to which a seek succeeds, or the end. A seek to `from` fails.
+    /// Returns the first key after `from` to which a seek succeeds, or the end. A seek to `from` must have failed.
     fn first_readable(&self, from: &[u8]) -> Vec<u8> {
         let length = from.len().max(self.end.len());
         let padded = |key: &[u8]| {
@@ -124,7 +124,7 @@ impl<'a> Source<'a> {
 pub(crate) struct Walk<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
-    /// The first key that is not visited yet.
+    /// Lower bound of the keys that are not visited yet.
     at: Vec<u8>,
     is_sought: bool,
 }
@@ -136,18 +136,18 @@ impl<'a> Walk<'a> {
         Self::between(snapshot, prefix, end, true)
     }
 
-    /// Does the same as [`Walk::new`], without filling the cache.
+    /// Iterates as [`Walk::new`] does, but without filling the cache.
     pub(crate) fn once(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let end = after(&prefix);
         Self::between(snapshot, prefix, end, false)
     }
 
-    /// Iterates over the keys from `from` to before `end`.
+    /// Iterates over the keys from `from`, inclusive, to `end`, exclusive.
     pub(crate) fn between(snapshot: &'a Snapshot<'a>, from: Vec<u8>, end: Vec<u8>, fill_cache: bool) -> Self {
         Self::of(Source { of: Of::Snapshot(snapshot), end, fill_cache }, from)
     }
 
-    /// Iterates over keys of a database without concurrent writes, without filling the cache.
+    /// Iterates over keys of a database that nothing writes to, without filling the cache.
     pub(crate) fn on(database: &'a DB, from: Vec<u8>, end: Vec<u8>) -> Self {
         Self::of(Source { of: Of::Database(database), end, fill_cache: false }, from)
     }
@@ -157,13 +157,13 @@ impl<'a> Walk<'a> {
         Self { source, iterator, at: from, is_sought: false }
     }
 
-    /// Continues at a key.
+    /// Continues at the first key that is not less than `key`.
     pub(crate) fn seek(&mut self, key: Vec<u8>) {
         self.at = key;
         self.is_sought = false;
     }
 
-    /// The next key and value, or the next keys that cannot be read. `None` at the end.
+    /// Returns the next key and value, or the next range of keys that cannot be read; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Result<Item, DamagedKeys>>, EngineError> {
         if self.at.as_slice() >= self.source.end() {
             return Ok(None);
@@ -193,13 +193,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The end of all keys that begin with a prefix.
+/// Returns the end of the range of all keys that begin with a prefix.
 pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
     // No key continues with this many bytes of ones.
     [prefix, &[0xff; 20]].concat()
 }
 
-/// The sum of a big-endian number and a power of two. `None` if it overflows.
+/// Returns the sum of a big-endian number and a power of two; `None` if it overflows.
 fn plus(number: &[u8], bit: usize) -> Option<Vec<u8>> {
     let mut sum = number.to_vec();
     let mut place = sum.len().checked_sub(bit / 8 + 1)?;
@@ -215,7 +215,7 @@ fn plus(number: &[u8], bit: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// The mean of two big-endian numbers of the same length.
+/// Returns the mean of two big-endian numbers of the same length.
 fn middle(a: &[u8], b: &[u8]) -> Vec<u8> {
     let mut sum = Vec::with_capacity(a.len() + 1);
     let mut carry = 0_u16;
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(plus(&[0, 0], 16), None);
     }
 
-    /// Two blocks of a file, far from each other, have a flipped bit.
+    /// Flips a bit in two blocks of a file that are far from each other.
     #[test]
     fn a_walk_passes_damaged_blocks_and_returns_all_other_keys() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Deletions of times with damage: unreadable values are deleted, with everything that was summed from them, because
-//! data that is to be deleted never stays.
+//! Deletions of times with damage. Unreadable values are deleted, with everything that was summed from them, because no
+//! data that is to be deleted may stay.
 
 use proto::entry::Deletion;
 use proto::{Tier, Window};
@@ -15,11 +15,11 @@ use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::replace::drop_damaged_partitions;
 use crate::memory::matcher::ReadyMatcher;
 
-/// Description of windows that a deletion removed because they cannot be summed without the deleted samples.
+/// Description of windows that a deletion removed because they were summed from damaged values that it deleted.
 const MADE_FROM_DAMAGED: &str = "deleted with the damaged values that it was made from";
 
-/// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones,
-/// because it is unknown which of their series match.
+/// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced
+/// partitions. In both cases it is unknown which series match.
 pub(crate) fn delete_damaged_partitions(
     writing: &Writing<'_>,
     deletion: &Deletion,
@@ -40,8 +40,8 @@ pub(crate) fn delete_damaged_partitions(
     drop_damaged_partitions(writing, is_touched)
 }
 
-/// Deletes the coarser windows of the selected series that were summed from a time of a partition: they cannot be
-/// summed again without the deleted samples.
+/// Deletes the coarser windows of the selected series that were summed from a part of a partition's time. These windows
+/// cannot be summed again without the deleted samples.
 fn delete_made_from(
     writing: &Writing<'_>,
     source: PartitionKey,
@@ -70,7 +70,7 @@ fn delete_made_from(
     writing.write(batch)
 }
 
-/// Returns the series of a partition that match, or all of them if that is undecidable.
+/// Returns the series of a partition that match; all series if a matcher is undecided.
 fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
     match selected_in(store, key, matchers)? {
         Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),
@@ -82,7 +82,7 @@ fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) 
     }
 }
 
-/// Deletes the minutes of chunks of a series that were lost in a repair.
+/// Deletes the minutes of a series' chunks that a repair lost.
 pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Window, changes: &mut Changes) {
     let Selected { key: raw, series, .. } = selected;
     let first = Tier::Raw.window_of(deleted.start_ns.max(raw.start_ns()).saturating_add(1));
@@ -99,7 +99,8 @@ pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Win
     }
 }
 
-/// Deletes chunks that cannot be read with their minutes, also those of windows on an edge of the deleted time.
+/// Deletes the minutes of chunks that cannot be read, also in windows on an edge of the deleted time, and quarantines
+/// them.
 pub(crate) fn delete_damaged_chunks(
     store: &Store,
     Selected { key: raw, series, .. }: Selected,

@@ -1,4 +1,4 @@
-//! Quarantine of damage that a query, an append or a flush finds.
+//! Quarantine of damage that was found by a query, an append or a flush.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::integrity::quarantine::damage::NewDamage;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
 use crate::integrity::quarantine::mark::StoredTimes;
 
-/// Quarantines damage. Returns whether it was unknown.
+/// Quarantines damage. Returns true if it was unknown.
 pub(crate) fn quarantine(store: &Store, found: &NewDamage) -> bool {
     store.database().note_file(&found.what);
     store.state_mut().quarantine(found)
 }
 
-/// Quarantines the value of a series and window.
+/// Quarantines the value of a series in a window.
 pub(crate) fn quarantine_value(store: &Store, key: PartitionKey, series: u32, window: u32, error: &EngineError) {
     quarantine(store, &NewDamage { key, area: Area::value(series, window), what: error.to_string(), skipped: None });
 }
@@ -31,7 +31,7 @@ pub(crate) fn quarantine_keys(store: &Store, key: PartitionKey, section: Section
     );
 }
 
-/// Quarantines a partition whose definitions are damaged. Returns the error for callers that need them.
+/// Quarantines a partition whose definitions are damaged. Returns the error for a caller that needs the definitions.
 pub(crate) fn quarantine_partition(store: &Store, key: PartitionKey, error: &EngineError) -> EngineError {
     store.database().note_error(error);
     let quarantined = EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() };
@@ -43,7 +43,7 @@ pub(crate) fn quarantine_partition(store: &Store, key: PartitionKey, error: &Eng
     quarantined
 }
 
-/// Times of the stored values of a partition of minutes, hours or days, or of raw samples.
+/// Returns the times of the stored values of a partition of minutes, hours or days, or of raw samples.
 pub(crate) fn stored_times(store: &Store, key: PartitionKey) -> Result<StoredTimes, EngineError> {
     let in_head = head_windows(store, key)?;
     let until_ns = store.state().clock.sealing_ns().saturating_add(limits::TIME_AHEAD_MAX_NS);
@@ -59,7 +59,7 @@ pub(crate) fn stored_times(store: &Store, key: PartitionKey) -> Result<StoredTim
     Ok(StoredTimes { until_ns: if is_ahead { key.end_ns() } else { until_ns }, in_head })
 }
 
-/// Returns whether a series may have a stored value of a window or of a later one.
+/// Returns whether any series may have a stored value of this window or a later one.
 fn has_values_from(store: &Store, key: PartitionKey, section: Section, window: u32) -> Result<bool, EngineError> {
     let snapshot = store.database().snapshot();
     let first = key.series_window(section, 0, window);
@@ -78,7 +78,7 @@ fn has_values_from(store: &Store, key: PartitionKey, section: Section, window: u
     Ok(false)
 }
 
-/// The windows that have samples in the stored head of a partition of minutes.
+/// Returns the windows with samples in the stored head of a partition of minutes.
 fn head_windows(store: &Store, key: PartitionKey) -> Result<BTreeSet<u32>, EngineError> {
     let mut windows = BTreeSet::new();
     if key.tier != Tier::Minute {

@@ -1,4 +1,4 @@
-//! Keys that cannot be read or that a repair lost: their possible content is quarantined, or is stale.
+//! Keys that cannot be read or that a repair lost: the values that they may have held are quarantined or become stale.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,11 @@ use crate::integrity::quarantine::repair::{self, Lost};
 use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::interner::saturating_u32;
 
-/// Stale windows that are restored when their marks are lost. Of more, areas are quarantined: each mark takes memory.
+/// Maximum number of windows that become stale when stale marks are lost, because each mark takes memory. If more
+/// windows may be stale, their areas are quarantined.
 const RESTORED_MAX: usize = 1 << 20;
 
-/// Quarantines the keys that were lost in a repair, and the stale marks and areas that cannot be read.
+/// Quarantines the keys that a repair lost, and the stale marks and areas that cannot be read.
 pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> {
     let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&writing.database().snapshot())?.into_iter().unzip();
     lost.extend(unreadable_records(writing)?);
@@ -52,7 +53,7 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
     Ok(())
 }
 
-/// The stale marks and areas that cannot be read.
+/// Returns the key ranges of stale marks and areas that cannot be read.
 fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     let snapshot = store.database().snapshot();
     let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::losses().to_vec(), false);
@@ -110,7 +111,7 @@ fn restore_stale(store: &Store, lost: &Lost) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Quarantines a partition whose records of damage were lost: any of it may be damaged.
+/// Quarantines a whole partition whose records of damage were lost, because any part of it may be damaged.
 fn quarantine_lost_areas(store: &Store, key: PartitionKey, what: &str) -> Result<(), EngineError> {
     let until_ns = stored_times(store, key)?.until_ns;
     let mut state = store.state_mut();
@@ -170,7 +171,7 @@ fn quarantine_lost_section(
     Ok(())
 }
 
-/// Quarantines an area of minutes whose keys were lost. Those that have readable chunks are made again from them.
+/// Quarantines an area of minutes whose keys were lost. Minutes with readable chunks become stale, and are made again.
 fn quarantine_lost_minutes(store: &Store, key: PartitionKey, area: Area, what: &str) -> Result<(), EngineError> {
     let raw = key.in_tier(Tier::Raw);
     {

@@ -1,4 +1,4 @@
-//! Adding damage to the state, with the areas that follow from it in other tiers.
+//! Adds damage to the state, with the areas that follow from it in other tiers.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use crate::integrity::quarantine::damage::NewDamage;
 
 /// Times of a partition's stored values.
 pub(crate) struct StoredTimes {
-    /// End of the range of these times.
+    /// Time up to which the partition may have values, in nanoseconds since 1970.
     pub(crate) until_ns: i64,
-    /// Windows of chunks that may have samples in the stored head.
+    /// Windows of chunks that may have samples in the stored head of the partition.
     pub(crate) in_head: BTreeSet<u32>,
 }
 
 impl State {
-    /// Adds damage. Returns whether it was unknown. Minutes whose raw samples are readable become stale instead, and
-    /// are made again.
+    /// Adds damage. Returns true if it was unknown. Minutes whose raw samples are readable become stale instead, and
+    /// are made again from the raw samples.
     pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
         let NewDamage { key, area, what, skipped } = found;
         if !self.partitions.exists(key) {
@@ -42,7 +42,7 @@ impl State {
         self.add_damage(*key, *area, what) || is_skipped
     }
 
-    /// Adds an area. Its partition counts as existing from then on, even without any other data, so that queries report
+    /// Adds an area. The partition counts as existing from then on, even without any other data, so that queries report
     /// the damage.
     pub(crate) fn add_damage(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         if key.end_ns() <= self.horizons.horizon_ns(key.tier, key.class) {
@@ -55,8 +55,8 @@ impl State {
         self.damage.add(key, area, what)
     }
 
-    /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet
-    /// summed from it.
+    /// Quarantines a whole partition because its definitions are damaged. Also quarantines the coarser windows that
+    /// were not yet summed from this partition.
     pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, stored: &StoredTimes) -> bool {
         if self.partitions.loaded(&key).is_some() {
             // Its definitions are in memory.
@@ -85,7 +85,8 @@ impl State {
         is_new
     }
 
-    /// Quarantines a window of the next coarser tier of a partition, and those that are summed from it.
+    /// Quarantines a window of the next coarser tier of a partition, and the still coarser windows that are summed from
+    /// it.
     pub(crate) fn add_damage_from(&mut self, source: PartitionKey, window: u32, what: &str) {
         let Some(tier) = source.tier.coarser() else { return };
         let end_ns = numbered(tier).window_end_ns(window);
@@ -96,7 +97,7 @@ impl State {
         }
     }
 
-    /// Quarantines windows of minutes in all tiers: they have lost samples that no tier has.
+    /// Quarantines windows of minutes in all tiers, because they have lost samples that no tier holds.
     pub(crate) fn quarantine_in_all_tiers(&mut self, key: PartitionKey, area: Area, what: &str) {
         self.add_damage(key.in_tier(Tier::Raw), area, what);
         self.add_damage(key, area, what);

@@ -1,4 +1,4 @@
-//! The damage of one partition that a query reads.
+//! Damage of one partition, as a query needs it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damage::Damage;
 use crate::select::plan::PartPlan;
 
-/// The damage of one partition at the time of a query.
+/// Damage of one partition at the start of a query.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartDamage {
-    /// Areas of the partition's own tier.
+    /// Damaged areas of the partition's own tier.
     windows: Vec<Area>,
-    /// Areas of the raw samples of the same time.
+    /// Damaged areas of the raw samples of the same time.
     raw: Vec<Area>,
     pub(crate) has_damaged_definitions: bool,
     skipped: Arc<BTreeSet<Vec<u8>>>,
@@ -39,12 +39,12 @@ impl PartDamage {
         self.of_tier(is_raw).iter().any(|known| known.covers(area))
     }
 
-    /// Returns whether a value must not be read.
+    /// Returns whether reads must skip the value of a key.
     pub(crate) fn skips(&self, key: &[u8]) -> bool {
         !self.skipped.is_empty() && self.skipped.contains(key)
     }
 
-    /// Returns the damaged times of a partition's plan. `concerns` returns whether the query selects any of a range of
+    /// Returns the damaged times in a partition's plan. `concerns` returns whether the query selects any of a range of
     /// series up to a time.
     pub(crate) fn missing(
         &self,

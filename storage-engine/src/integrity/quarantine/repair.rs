@@ -1,10 +1,10 @@
-//! Repair of a state database that has table files with damaged blocks: a compaction that reads one makes RocksDB
-//! refuse all writes.
+//! Repair of a state database that has table files with damaged blocks. A repair is necessary because RocksDB refuses
+//! all writes after a compaction that read a damaged block.
 //!
 //! When a damaged file is found, its number is written to the file `DAMAGED` in the state's directory. When the state
-//! is opened the next time, it is rebuilt in another directory, with hard links to all other files. The two are
-//! compared, and the readable values of the damaged files are written again. Keys that cannot be read are recorded
-//! (`key::lost`), and quarantined when the state is opened.
+//! is opened the next time, it is rebuilt in another directory, with hard links to all other files. The old and the new
+//! database are compared, and the readable values of the damaged files are written to the new one. Keys that cannot be
+//! read are recorded (`key::lost`), and quarantined when the state is opened.
 //!
 //! Invariant: the old directory does not change until the new one is complete. Then one rename replaces it.
 
@@ -21,23 +21,23 @@ use crate::database::{self, Item, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 
-/// Lists the numbers of damaged files, in the state's directory.
+/// Name of the file with the numbers of damaged files, in the state's directory.
 const LIST: &str = "DAMAGED";
-/// Marks a rebuilt directory as complete.
+/// Name of the file that marks a rebuilt directory as complete.
 const COMPLETE: &str = "COMPLETE";
-/// Bytes of values that are written at once.
+/// Size of values, in bytes, at which they are written.
 const PIECE_BYTES: usize = 1 << 20;
-/// RocksDB's tag of a file that is deleted, in its list of files.
+/// RocksDB's tag of a deleted file in its list of files.
 const DELETED_FILE: u64 = 6;
 
-/// The number of the table file that an error of RocksDB names.
+/// Returns the number of the table file that an error text of RocksDB names.
 pub(crate) fn file_named(text: &str) -> Option<u64> {
     let (before, _) = text.split_once(".sst")?;
     let digits = before.len() - before.bytes().rev().take_while(u8::is_ascii_digit).count();
     before.get(digits..)?.parse().ok()
 }
 
-/// Adds a file to the list; returns whether it was not there.
+/// Adds a file to the list. Returns true if it was not listed before.
 pub(crate) fn note_file(directory: &Path, number: u64) -> io::Result<bool> {
     let mut numbers = listed(directory)?;
     if numbers.contains(&number) {
@@ -52,7 +52,7 @@ pub(crate) fn note_file(directory: &Path, number: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The numbers of files in the list.
+/// Returns the numbers of the listed files.
 pub(crate) fn listed(directory: &Path) -> io::Result<Vec<u64>> {
     match fs::read_to_string(directory.join(LIST)) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
@@ -61,15 +61,14 @@ pub(crate) fn listed(directory: &Path) -> io::Result<Vec<u64>> {
     }
 }
 
-/// A directory beside the state's.
+/// Returns a path beside the state's directory: the directory's path with a suffix.
 fn beside(directory: &Path, suffix: &str) -> PathBuf {
     let mut name = directory.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Rebuilds the state without the files that are listed as damaged. Returns the damage that prevents the repair, if
-/// any.
+/// Rebuilds the state without the files that are listed as damaged. Returns the error if damage prevents the repair.
 pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError> {
     finish(&config.directory).map_err(EngineError::Files)?;
     let numbers = listed(&config.directory).map_err(EngineError::Files)?;
@@ -86,7 +85,7 @@ pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError
     }
 }
 
-/// Completes a repair that was interrupted, or undoes it.
+/// Completes or undoes a repair that was interrupted.
 fn finish(directory: &Path) -> io::Result<()> {
     let old = beside(directory, ".damaged");
     let new = beside(directory, ".repaired");
@@ -175,7 +174,7 @@ fn copy_without(from: &Path, to: &Path, damaged: &[LiveFile]) -> io::Result<()> 
     rocksdb_files::record_file::append(&to.join(current.trim_end()), &edit)
 }
 
-/// The joined key ranges of files.
+/// Returns the key ranges of files. Ranges that touch are joined.
 fn ranges(files: &[LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut of_files: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for file in files {
@@ -194,9 +193,9 @@ fn ranges(files: &[LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
     joined
 }
 
-/// Makes a key range of the new database equal to the readable part of the old one. Values that only the new one has
-/// are deleted: the damaged files held their deletions, or newer values that are lost. Records the keys that cannot be
-/// read.
+/// Makes a key range of the new database equal to the readable part of the old one. Deletes values that only the new
+/// database has: the damaged files held deletions of these values, or newer values that are lost. Records the keys that
+/// cannot be read.
 fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), EngineError> {
     let mut of_old = Walk::on(old, from.to_vec(), end.to_vec());
     let mut of_new = Walk::on(new, from.to_vec(), end.to_vec());
@@ -236,8 +235,8 @@ fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), Engi
     Ok(new.write_opt(batch, &unlogged())?)
 }
 
-/// Returns the value of a key, if it can be read. Unlike an iterator, a lookup finds the value in a newer file even if
-/// an older file has a damaged block.
+/// Returns the value of a key; `None` if it is missing or cannot be read. Unlike an iterator, a lookup finds the value
+/// in a newer file even if an older file has a damaged block.
 fn lookup(database: &DB, key: &[u8]) -> Result<Option<Box<[u8]>>, EngineError> {
     match database.get(key) {
         Ok(found) => Ok(found.map(Vec::into_boxed_slice)),
@@ -246,7 +245,7 @@ fn lookup(database: &DB, key: &[u8]) -> Result<Option<Box<[u8]>>, EngineError> {
     }
 }
 
-/// The next key and value. Records the keys before it that cannot be read.
+/// Returns the next key and value. Records the keys before it that cannot be read.
 fn next(walk: &mut Walk<'_>, batch: &mut WriteBatch) -> Result<Option<Item>, EngineError> {
     loop {
         match walk.next()? {
@@ -272,15 +271,15 @@ fn record_lost(DamagedKeys { from, to, error }: DamagedKeys, batch: &mut WriteBa
     Ok(())
 }
 
-/// A range of keys that was lost in a repair.
+/// A range of keys that a repair lost.
 pub(crate) struct Lost {
     pub(crate) from: Vec<u8>,
-    /// The first key after them.
+    /// End of the range, exclusive.
     pub(crate) to: Vec<u8>,
     pub(crate) what: String,
 }
 
-/// Key ranges that repairs lost and that are not quarantined yet, with the keys of their records.
+/// Returns the key ranges that repairs lost and that are not quarantined yet, each with the key of its record.
 pub(crate) fn read_lost(snapshot: &Snapshot<'_>) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
     let mut lost = Vec::new();
     for item in database::scan(snapshot, &key::losses()) {

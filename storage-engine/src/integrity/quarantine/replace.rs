@@ -1,7 +1,7 @@
-//! Replacing a partition whose definitions are damaged: its values are moved to keys of their own, and an empty
-//! partition begins under the old keys, so that new samples of its time are stored.
+//! Replacement of a partition whose definitions are damaged. Its values are moved to separate keys, and an empty
+//! partition begins under the old keys, so that new samples of this time are stored.
 //!
-//! Nothing reads the moved values. They are deleted when their time expires, or with a deletion of any of it.
+//! Nothing reads the moved values. They are deleted when their time expires, or by a deletion of any part of that time.
 
 use proto::Tier;
 use rocksdb::WriteBatch;
@@ -14,11 +14,11 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::repair::file_named;
 use crate::memory::partition::Partition;
 
-/// Bytes of values that are written at once.
+/// Size of values, in bytes, at which they are written.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Replaces a partition by an empty one if its definitions are damaged. The key is of minutes, hours or days; the
-/// raw samples of the same time are moved with the minutes.
+/// Replaces a partition of minutes, hours or days by an empty one, if its definitions are damaged. With minutes, the
+/// raw samples of the same time are moved, too.
 pub(crate) fn replace_partition(writing: &Writing<'_>, key: PartitionKey) -> Result<(), EngineError> {
     if !writing.state().damage.has_damaged_definitions(key) {
         // Another thread has replaced it.
@@ -49,8 +49,8 @@ fn copy_to_quarantine(
     Ok(())
 }
 
-/// Drops the values of a partition whose definitions are damaged, and begins an empty one under its keys. Its areas
-/// stay, and so do the IDs of batches: a retry counts once.
+/// Drops the values of a partition whose definitions are damaged, and begins an empty partition under the same keys.
+/// The areas of damage and the IDs of batches stay, so a retried batch still counts once.
 fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteBatch) -> Result<(), EngineError> {
     // Values of the new partition are written to files with larger numbers.
     let files = writing.database().live_files()?;
@@ -79,7 +79,7 @@ fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteB
     Ok(())
 }
 
-/// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
+/// Drops the values of partitions with damaged definitions, and the moved values of replaced partitions. A deletion
 /// calls this for the partitions of its time, because it is unknown which of their series match.
 pub(crate) fn drop_damaged_partitions(
     writing: &Writing<'_>,
@@ -103,8 +103,8 @@ pub(crate) fn drop_damaged_partitions(
     writing.write(batch)
 }
 
-/// Key ranges of a partition of minutes, hours or days. Those of minutes include the raw samples of the same time, but
-/// not the IDs of batches.
+/// Returns the key ranges of a partition of minutes, hours or days. With minutes, these include the raw samples of the
+/// same time, but not the IDs of batches.
 fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut ranges = vec![(key.prefix(), key.end())];
     if key.tier == Tier::Minute {
@@ -115,8 +115,8 @@ fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     ranges
 }
 
-/// Records that a partition was replaced. `newest` is the number of the newest table file that the old one may have
-/// values in.
+/// Records that a partition was replaced. `newest` is the number of the newest table file that may hold values of the
+/// old partition.
 fn put_marker(key: PartitionKey, newest: u64, batch: &mut WriteBatch) {
     database::put(batch, &key::quarantined(&key.prefix()), &newest.to_be_bytes());
 }

@@ -1,4 +1,4 @@
-//! Reporting damage to operators: the damaged windows, and how many there are.
+//! Reports damage to operators: the damaged windows, and their number.
 
 use std::fmt;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,27 +9,27 @@ use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::engine::store::Store;
 use crate::integrity::quarantine::area::Area;
 
-/// A time range whose stored samples or sums are damaged. Answers that touch it report it.
+/// A time range whose stored samples or sums are damaged. Responses that read this range report the damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedWindow {
-    /// Tier of the values.
+    /// Tier of the damaged values.
     pub tier: Tier,
-    /// Tenant of the values.
+    /// Tenant of the damaged values.
     pub tenant: String,
-    /// Time range of the values.
+    /// Time range of the damaged values.
     pub window: Window,
-    /// First and last number of the series in their partition. `None` means all series.
+    /// First and last number of the damaged series in their partition; `None` for all series.
     pub series: Option<(u32, u32)>,
-    /// The check that failed, with the file or the key.
+    /// Description of the damage: the check that failed, with the file or the key.
     pub what: String,
 }
 
-/// Counts of damage.
+/// Counts of known damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DamageCounts {
-    /// Length of [`Engine::damaged_windows`].
+    /// Number of [`Engine::damaged_windows`].
     pub windows: u64,
-    /// Damaged values and blocks found since the engine was opened.
+    /// Number of damaged values and blocks that were found since the engine was opened.
     pub damaged_reads: u64,
 }
 
@@ -56,7 +56,7 @@ fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
     format!("tier {}, tenant {tenant:?}, {series}, from {start} to {end}", tier.name())
 }
 
-/// Describes the tier, tenant, series and time of a key. `None`: the key is not of a partition.
+/// Describes the tier, tenant, series and time of a key; `None` if the key belongs to no partition.
 pub(crate) fn describe_key(store: &Store, key: &[u8]) -> Option<String> {
     let partition = PartitionKey::of_key(key)?;
     let tenant = store.tenant_name(partition.tenant);
@@ -73,7 +73,7 @@ pub(crate) fn describe_key(store: &Store, key: &[u8]) -> Option<String> {
     Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))
 }
 
-/// All known damage, by tier and time.
+/// Returns all known damage, by tier and time.
 pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
     let state = store.state();
     let name = |number: u32| state.tenants.name(number).map(|name| name.as_str().to_owned()).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
     state.damage.iter().map(damaged).collect()
 }
 
-/// Counts of damage.
+/// Returns the counts of known damage.
 pub(crate) fn damage_counts(store: &Store) -> DamageCounts {
     let state = store.state();
     DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads() }

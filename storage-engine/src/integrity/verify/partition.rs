@@ -23,17 +23,17 @@ use crate::memory::tenant_dictionary::TenantDictionary;
 pub(crate) struct PartitionCheck<'a> {
     snapshot: &'a Snapshot<'a>,
     key: PartitionKey,
-    /// Empty if it cannot be read.
+    /// The partition with its definitions; empty if they cannot be read.
     partition: Partition,
     weights: Weights,
     dense: SlotSums,
     scratch: Scratch,
-    /// Number of values of minutes that are not stale.
+    /// Number of stored values of minutes that are not stale and have chunks.
     current_values: u64,
 }
 
 impl<'a> PartitionCheck<'a> {
-    /// Reads the definitions of a partition. `dropped`: labels that the next coarser tier drops.
+    /// Reads the definitions of a partition. `dropped` holds the labels that the next coarser tier drops.
     pub(crate) fn new(
         snapshot: &'a Snapshot<'a>,
         key: PartitionKey,
@@ -68,7 +68,7 @@ impl<'a> PartitionCheck<'a> {
         self.partition.lengths()
     }
 
-    /// Checks the windows, and adds their signatures.
+    /// Checks the windows of the partition, and adds their signatures.
     pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
         let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
         while let Some(item) = walk.next()? {
@@ -86,7 +86,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// Checks a value of windows. Returns its signature.
+    /// Checks one value of windows. Returns the sum of the windows' signatures.
     fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
         let ValueNumbers { series, window: number } = numbers_of(key)?;
         let read = self.read_windows(key, value, series, number)?;
@@ -110,7 +110,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(sum)
     }
 
-    /// Returns the tier that numbers the values: minutes are stored by the window of their chunk.
+    /// Returns the tier whose windows number the values of this tier. Values of minutes have the window of their chunk.
     fn values(&self) -> Tier {
         if self.key.tier == Tier::Minute { Tier::Raw } else { self.key.tier }
     }
@@ -140,7 +140,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(read)
     }
 
-    /// Checks the raw samples of the same time, and that the minutes are their sums.
+    /// Checks the raw samples of the same time, and checks that the minutes are their sums.
     pub(crate) fn raw(&mut self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let raw = self.key.in_tier(Tier::Raw);
         let mut window = WindowMinutes::default();
@@ -214,7 +214,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// Checks that the minutes of a window's chunks are stored.
+    /// Checks that the stored minutes of a window equal the minutes of its chunks.
     fn minutes(
         &mut self,
         window: WindowMinutes,
@@ -241,7 +241,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// Checks that only windows with chunks have minutes.
+    /// Checks that no window without chunks has minutes.
     fn count_minutes(&self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let mut count = 0;
         let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
@@ -271,7 +271,7 @@ struct ValueNumbers {
 /// Minutes computed from the chunks of one window of a series.
 #[derive(Default)]
 struct WindowMinutes {
-    /// Series and window; `None` before the first.
+    /// Series and window of these minutes; `None` before the first chunk is read.
     of: Option<ValueNumbers>,
     minutes: Minutes,
 }

@@ -1,10 +1,10 @@
-//! Signatures of windows: one number for all sums of all series and stacks of a window. Signatures add up like the
-//! sums.
+//! Signatures of windows: one number that stands for all sums of all series and stacks of a window. Signatures add up
+//! as the sums do.
 //!
 //! A signature is the sum of weight × sum over series and stacks, modulo 2^128. A weight is a hash of the names of
-//! series and stack, which are the same in every tier.
-//! If every single sum adds up, the signatures of finer windows add up to the coarser one's. If one does not, the
-//! signatures still add up with a probability of one in 2^64.
+//! series and stack, which are the same in every tier. If every single sum adds up, the signatures of finer windows add
+//! up to that of the coarser window. If one sum does not add up, the signatures still do with a probability of one in
+//! 2^64.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::memory::tenant_dictionary::{Pair, TenantDictionary};
 /// Weights of the series and pairs of one partition.
 pub(crate) struct Weights {
     hashes: FixedState,
-    /// Hashes by number of the pair.
+    /// Hash of each pair, by number of the pair.
     pairs: Vec<u64>,
-    /// Fingerprints by number of the series: in this tier, and in the next coarser one.
+    /// Fingerprints of each series in this tier and in the next coarser one, by number of the series.
     series: Vec<(Fingerprint, Fingerprint)>,
 }
 
 /// Signature of one window of one series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// With the series' fingerprint in its own tier.
+    /// Signature with the series' fingerprint in this tier.
     pub(crate) here: u128,
-    /// With the fingerprint in the next coarser tier.
+    /// Signature with the series' fingerprint in the next coarser tier.
     pub(crate) coarser: u128,
 }
 
 impl Weights {
-    /// Computes the weights of a partition. `dropped`: labels that the next coarser tier drops.
+    /// Computes the weights of a partition. `dropped` holds the labels that the next coarser tier drops.
     pub(crate) fn new(partition: &Partition, shared: &TenantDictionary, tenant: &TenantId, dropped: &[String]) -> Self {
         let hashes = FixedState::default();
         let stacks: HashMap<u32, StackHash, FixedState> = shared.stacks().map(|(hash, node)| (node, hash)).collect();
@@ -53,8 +53,8 @@ impl Weights {
         Self { hashes, pairs, series: partition.series.iter().map(kept).collect() }
     }
 
-    /// Returns the signature of a window of a series with this number of samples, or `None` if it refers to undefined
-    /// series or pairs.
+    /// Returns the signature of a window of a series; `None` if the series or a pair is not defined. `samples` is the
+    /// number of the window's samples.
     pub(crate) fn sign(&self, series: u32, samples: u64, rows: &[Row]) -> Option<Signature> {
         let &(own, kept) = self.series.get(series as usize)?;
         let here = self.sum(own, samples, rows)?;
