@@ -1,9 +1,8 @@
 //! Queries: sums of samples by group, bucket and stack, and the list of series.
 //!
-//! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another.
-//! `read` passes the data of each series to a visitor.
-//! `accumulator` sums each partition by its local pair numbers without locks, then merges named stacks into one tree
-//! under the tenant dictionary's lock.
+//! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another. `read`
+//! passes the data of each series to a visitor. `accumulator` sums each partition by the partition's own pair numbers,
+//! without locks. It then merges the stacks of the sums into one tree, under the tenant dictionary's lock.
 
 pub(crate) mod accumulator;
 pub(crate) mod gather;
@@ -29,7 +28,7 @@ use crate::select::gather::{Aggregate, Query};
 use crate::select::plan::Tiers;
 
 /// Returns sums of samples. The response reflects each entry entirely or not at all. Stops when `is_wanted` returns
-/// false, which is called before each partition and each series.
+/// false. `is_wanted` is called before each partition and each series.
 pub(crate) fn select(
     store: &Store,
     selection: &Selection,
@@ -41,8 +40,8 @@ pub(crate) fn select(
     select_as(store, selection, aggregate, by_series, is_wanted)
 }
 
-/// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning.
-/// `by_series`: series that a tier merged into one must be reported separately.
+/// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning. If
+/// `by_series`, series that a tier merged into one are nevertheless reported separately.
 pub(crate) fn select_as(
     store: &Store,
     selection: &Selection,

@@ -1,7 +1,7 @@
-//! Sums of one selection over all partitions, up to the finished response.
+//! Adds up the sums of one selection over all partitions, and makes the response of them.
 //!
-//! Each partition is summed by its own pair numbers, without locks. The sums then get the nodes of one stack tree,
-//! under the tenant dictionary's lock.
+//! Each partition is summed by its own pair numbers, without locks. Then the stacks of the sums get nodes of one stack
+//! tree, under the tenant dictionary's lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,34 +26,35 @@ use crate::select::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse
 use crate::select::totals::{Total, Totals};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Stacks that get their nodes under one hold of the tenant dictionary's lock: some milliseconds for the deepest ones.
+/// Number of stacks that get nodes under one hold of the tenant dictionary's lock. The deepest ones take some
+/// milliseconds.
 const STACKS_PER_LOCK: usize = 4096;
 
-/// Sum whose stack has no node yet.
+/// Sum of one partition whose stack has no node of the response's tree yet.
 struct PartSum {
     group: u32,
-    /// Number of the bucket, or the time in nanoseconds.
+    /// Number of the bucket. If the fold is by time, the time in nanoseconds since 1970.
     bucket: i64,
-    /// Number of the pair, or [`UNPASSED`] if only the presence of samples is recorded.
+    /// Number of the pair; [`UNPASSED`] if the sum only records that there are samples.
     pair: u32,
-    /// With `Fold::Last`, the index of the series in [`Accumulator::last`].
+    /// Index of the series in [`Accumulator::last`], with `Fold::Last`.
     series: u32,
     sum: i128,
 }
 
-/// Partition to add, and its pairs whose stacks pass.
+/// Partition to add, and the pairs whose stacks pass the filters.
 #[derive(Clone, Copy)]
 struct Input<'a> {
     view: &'a View<'a>,
     part: &'a PartView,
-    /// `None` if all stacks pass.
+    /// Pairs whose stacks pass the filters; `None` if all stacks pass.
     passing: Option<&'a Passing>,
 }
 
-/// Last known point of a series.
+/// Last point of a series that is known so far.
 struct LastPoint {
     time_ns: i64,
-    /// Matching samples of that time.
+    /// Number of matching samples at this time.
     samples: u64,
 }
 
@@ -62,17 +63,17 @@ pub(crate) struct Accumulator<'a> {
     selection: &'a Selection,
     matchers: &'a [ReadyMatcher],
     groups: Groups,
-    /// `None`: all stacks pass.
+    /// Evaluation of the stack filters; `None` if all stacks pass.
     filtering: Option<StackFiltering<'a>>,
     dense: SlotSums,
-    /// Buckets that have samples, if not all stacks pass.
+    /// Buckets that have samples. It is only filled if not all stacks pass.
     seen: SlotSums,
     tree: SelectedStacks,
     totals: Totals,
     added: Added,
-    /// Series that had any of the samples.
+    /// Series that had any of the selected samples.
     series: HashSet<Arc<LabelSet>, FixedState>,
-    /// With `Fold::Last`, the last point of each series so far. Another class or tier may still have a newer one.
+    /// Last point of each series so far, with `Fold::Last`. Another class or tier may still have a newer one.
     last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
 }
 
@@ -125,7 +126,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Returns the sums of a partition's samples.
+    /// Returns the sums of the samples of a partition.
     fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, passing } = input;
         let slots = self.slots(part);
@@ -165,7 +166,7 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// Adds all samples of the series of one group to slots, independent of attributes.
+    /// Adds all samples of the series of one group to slots. Attributes of the samples do not matter.
     fn add_whole(
         &mut self,
         reader: &mut PartReader<'_>,
@@ -200,7 +201,8 @@ impl<'a> Accumulator<'a> {
         check_size(sums.len(), &self.groups)
     }
 
-    /// Returns the last points of series that have no newer point so far.
+    /// Returns the last points of the partition's series, except of series with a newer point in another partition so
+    /// far.
     fn last_points(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, .. } = input;
         let mut reader = PartReader::new(view, part);
@@ -233,8 +235,8 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// Returns the kind of slots for sums: by stack if there is one bucket, by bucket if stacks are not
-    /// distinguished.
+    /// Returns the kind of slots to sum into: one for each stack if there is one bucket, or one for each bucket if
+    /// stacks are not distinguished; otherwise `None`.
     fn slots(&self, part: &PartView) -> Option<Slots> {
         match (&self.selection.fold, self.selection.stacks) {
             (Fold::Sum(windows), StackDetail::None) => Some(Slots::Buckets(windows.len())),
@@ -243,7 +245,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Adds the samples of a series by their attributes or times; `last_ns`: only those of this time, in nanoseconds.
+    /// Adds the samples of a series by their attributes or times. With `last_ns`, adds only samples of this time.
     fn add_by_attributes(
         &mut self,
         input: Input<'_>,
@@ -278,8 +280,8 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Gives the sums of a partition the nodes of their stacks. Returns [`Progress::Dropped`] if the partition was
-    /// dropped meanwhile and the tenant dictionary rebuilt without it.
+    /// Replaces the pairs of a partition's sums by nodes of the stack tree, and adds the sums to the totals. Returns
+    /// [`Progress::Dropped`] if the partition was dropped meanwhile and the tenant dictionary was rebuilt without it.
     fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Progress, SelectError> {
         let total =
             |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
@@ -318,7 +320,7 @@ impl<'a> Accumulator<'a> {
         Ok(Progress::Done)
     }
 
-    /// Returns the response. It is always the same for a store in the same form.
+    /// Returns the response. It depends only on the stored data and on how the tiers hold it.
     pub(crate) fn finish(mut self, summary: ReadSummary) -> Answer {
         let mut samples = self.added.samples;
         let mut series = self.series.len() as u64;
@@ -368,7 +370,7 @@ impl<'a> Accumulator<'a> {
     }
 }
 
-/// Removes cells that only record the presence of samples. Returns those whose group and bucket have no other cell.
+/// Removes cells that only record that there are samples. Returns the groups and buckets that have no other cell.
 fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
     let mut unpassed = Vec::new();
     let mut before = None;

@@ -1,9 +1,8 @@
 //! Reads all partitions that a query needs, as of one moment.
 //!
 //! Planning holds the state's lock only while it copies references. Runs of the head never change, so a long query
-//! never delays `apply`.
-//! Partitions are read one after another, those with the newest times first. They may be evicted in between, so a
-//! query keeps only one of them in memory.
+//! never delays `apply`. Partitions are read one after another, those with the newest times first. A partition may be
+//! evicted when it has been read, so a query keeps only one of them in memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,27 +27,28 @@ use crate::select::missing::missing_times;
 use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Passes of a query that each found new damage. After this many, partitions with more damage are quarantined as a
-/// whole.
+/// Maximum number of passes of a query that each found new damage. After these, partitions in which more damage is
+/// found are quarantined as a whole.
 const PASSES_MAX: usize = 8;
 
 /// Query of one tenant's data.
 pub(crate) struct Query<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) matchers: &'a [ReadyMatcher],
-    /// One window per bucket, ascending.
+    /// Time windows of the buckets, one for each bucket, ascending.
     pub(crate) buckets: &'a [Window],
-    /// Labels and attributes that samples are grouped by.
+    /// Names of the labels and attributes that samples are grouped by.
     pub(crate) group_by: &'a [String],
-    /// Series are distinguished by all their labels.
+    /// True if series are distinguished by all their labels.
     pub(crate) by_series: bool,
     /// Result that the query computes from the samples of a series.
     pub(crate) aggregate: Aggregate,
     pub(crate) tiers: Tiers,
-    /// The query distinguishes stacks. Otherwise, partitions that are not in memory are read without their
+    /// True if the query distinguishes stacks. If false, partitions that are not in memory are read without their
     /// dictionaries.
     pub(crate) needs_stacks: bool,
-    /// Returns false if the caller no longer waits for the response. Called before each partition and each series.
+    /// Returns false if the caller no longer waits for the response. It is called before each partition and each
+    /// series.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
 }
 
@@ -58,33 +58,34 @@ impl Query<'_> {
     }
 }
 
-/// Result that a query computes from the samples of a series. It decides which windows can be used.
+/// Result that a query computes from the samples of a series. The aggregate decides which windows can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aggregate {
-    /// True if there is any sample.
+    /// Presence of samples: true if there is any sample.
     Any,
-    /// Sums. The windows of gauges hold none.
+    /// Sums of values. The windows of gauges hold no sums.
     Sums,
-    /// Last points, which only the windows of gauges hold. A series that cannot match in one partition may still have
-    /// its last point there.
+    /// Last points. Only the windows of gauges hold them. A series whose samples cannot match in one partition may
+    /// still have its last point there.
     Last,
 }
 
 /// Plan of a query, and the data that it reads, as of one moment.
 pub(crate) struct PlannedQuery<'a> {
     pub(crate) plan: Plan,
-    /// Parts with a head, whose samples are also of this moment.
+    /// Partitions that have a head. The samples of the heads are of the same moment.
     with_heads: BTreeMap<PartitionKey, PartView>,
     /// Damage of the planned partitions.
     damage: BTreeMap<PartitionKey, PartDamage>,
-    /// Damaged times of the partitions that were read.
+    /// Times of damage in the partitions that were read.
     damaged: Vec<Missing>,
     pub(crate) view: View<'a>,
 }
 
-/// Consumer of the partitions of a query.
+/// Consumer of the partitions that a query reads.
 pub(crate) trait Collector {
-    /// Adds a partition. Returns [`Progress::Dropped`] if it was dropped meanwhile, so that its numbers are invalid.
+    /// Adds a partition. Returns [`Progress::Dropped`] if the partition was dropped meanwhile, so that its numbers are
+    /// invalid.
     fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError>;
 
     /// Returns whether unread samples of this series, at times up to `end_ns`, would change the response.
@@ -95,17 +96,17 @@ pub(crate) trait Collector {
 #[derive(Debug, Default)]
 pub(crate) struct ReadSummary {
     pub(crate) windows_read: WindowsRead,
-    /// Ascending.
+    /// Times that the query could not read, ascending.
     pub(crate) missing: Vec<Missing>,
 }
 
 /// Reason why the windows of a tier cannot be used for a query.
 pub(crate) enum Conflict {
-    /// The tier dropped this label or attribute.
+    /// The tier dropped this label or attribute, which the query needs.
     DroppedName(Tier, String),
-    /// Windows of a gauge hold no sums.
+    /// The query needs sums, and windows of a gauge hold none.
     Gauge,
-    /// Windows of other types hold no last point.
+    /// The query needs last points, and only windows of gauges hold them.
     NotGauge,
 }
 
@@ -118,7 +119,7 @@ pub(crate) enum Progress {
     Dropped,
 }
 
-/// Runs a query on the tiers that give an exact result. Returns the collector, and a summary of the reads.
+/// Runs a query on the tiers that give an exact result. Returns the collector, and a summary of what was read.
 pub(crate) fn read<C: Collector>(
     store: &Store,
     query: &Query<'_>,
@@ -170,7 +171,7 @@ pub(crate) fn read<C: Collector>(
     Err(SelectError::Cancelled)
 }
 
-/// Quarantines damage that was found. Returns whether there was any, so that the query must be planned again.
+/// Quarantines the damage that the query found. Returns true if any was new, so that the query must be planned again.
 fn quarantine_found(store: &Store, planned: &mut PlannedQuery<'_>, pass: usize) -> bool {
     let found = planned.view.found.take();
     let mut is_new = false;
@@ -278,7 +279,7 @@ fn read_each(
     Ok(Progress::Done)
 }
 
-/// Reads the part of a partition that a query needs.
+/// Returns the partition for a query, without its dictionary if the query does not need the dictionary.
 fn partition_for(
     store: &Store,
     query: &Query<'_>,
@@ -338,7 +339,7 @@ impl PartView {
     }
 }
 
-/// Reads the part of a partition that a query needs.
+/// Collects the parts of a partition that a query needs: the matching series, and the planned runs of the head.
 pub(crate) fn gather(
     key: PartitionKey,
     partition: Arc<RwLock<Partition>>,

@@ -14,7 +14,7 @@ use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Label sets of all groups of a response, by number.
+/// Label set of each group of a response, by number of the group.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     sets: IndexSet<LabelSet, FixedState>,
@@ -37,8 +37,8 @@ impl Groups {
         self.bytes
     }
 
-    /// Returns the sorted label sets of the groups that have a cell. Renumbers the cells to this order and sorts them
-    /// by it.
+    /// Returns the sorted label sets of the groups that have a cell. Renumbers the groups in the cells to this order,
+    /// and sorts the cells by it.
     pub(crate) fn with_cells(self, cells: &mut [Cell]) -> Vec<LabelSet> {
         let mut has_cell = vec![false; self.sets.len()];
         cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
@@ -55,7 +55,7 @@ impl Groups {
     }
 }
 
-/// TenantDictionary and partition that resolve the numbers of attribute sets.
+/// Tenant dictionary and partition, which give the names for the numbers of attribute sets.
 pub(crate) type Names<'a> = (&'a Arc<RwLock<TenantDictionary>>, &'a Arc<RwLock<Partition>>);
 
 /// Groups of one series by attribute set, and the matchers that depend on attributes.
@@ -78,8 +78,8 @@ impl<'a> Grouping<'a> {
         }
     }
 
-    /// Removes matchers and group names that no sample has as an attribute. Returns false if such a matcher excludes
-    /// all samples.
+    /// Removes matchers and group names that no sample has as an attribute. Returns false if one of these matchers
+    /// excludes all samples.
     pub(crate) fn simplify(&mut self, is_attribute: impl Fn(&str) -> bool) -> bool {
         let absent = |matcher: &&ReadyMatcher| !is_attribute(&matcher.name);
         if self.on_samples.iter().any(|matcher| absent(matcher) && !matcher.accepts("")) {
@@ -94,7 +94,7 @@ impl<'a> Grouping<'a> {
         !self.on_samples.is_empty() || !self.from_samples.is_empty()
     }
 
-    /// Returns the group of samples with these attributes, or `None` if they do not match.
+    /// Returns the group of samples with these attributes; `None` if the samples do not match.
     pub(crate) fn group(&mut self, groups: &mut Groups, names: Option<Names<'_>>, attribute_set: u32) -> Option<u32> {
         // Without conditions on attributes, all sets belong to one group.
         let attribute_set = if self.reads_attributes() { attribute_set } else { 0 };

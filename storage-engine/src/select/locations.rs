@@ -1,4 +1,4 @@
-//! Pages of locations for routers. A router caches locations by number, so responses need not repeat those it knows.
+//! Pages of locations for routers. A router caches locations by number, so responses need not repeat the known ones.
 
 use std::sync::Arc;
 
@@ -7,14 +7,15 @@ use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 use crate::engine::store::Store;
 use crate::memory::interner::saturating_u32;
 
-/// Locations in one page. The tenant dictionary is locked while it is read, and `apply` waits: some milliseconds.
+/// Maximum number of locations in one page. Reading a page locks the tenant dictionary, so `apply` waits some
+/// milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;
 
-/// Maximum size of a page in bytes. The last location may exceed it.
+/// Size of a page in bytes after which no location is added. The last location may exceed it.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
-/// the router knows another generation. Returns an empty page for a tenant without locations.
+/// Returns locations of a tenant that are in memory and follow those that the router knows. Starts with the first
+/// location if the router knows another generation. Returns an empty page for a tenant without locations.
 pub(crate) fn locations(store: &Store, tenant: &TenantId, known: KnownLocations) -> LocationPage {
     let shared = {
         let state = store.state();

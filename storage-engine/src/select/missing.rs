@@ -1,7 +1,7 @@
 //! Times that are missing from a response: no tier holds them in the resolution that the query needs.
 //!
-//! Coarser windows show whether a matching series has samples in such a time. Only then is it reported, so a response
-//! without reported times is complete.
+//! Coarser windows show whether a matching series has samples in such a time. The time is reported only in that case,
+//! so a response without reported times is complete.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
 use crate::select::read::PartReader;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 
-/// Times that are checked one by one. If there are more, all times of a class are reported if their whole span has a
-/// matching sample.
+/// Maximum number of times that are checked one by one. If there are more, they are checked together for each class and
+/// holding tier: all are reported if their whole span has a matching sample.
 const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
-/// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a
-/// series up to a time would change the response.
+/// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a series
+/// up to a time would change the response.
 pub(crate) fn missing_times(
     store: &Store,
     query: &Query<'_>,
@@ -100,7 +100,7 @@ fn has_samples(
     Ok(false)
 }
 
-/// Returns one range for each class and holding tier, from its first to its last missing time.
+/// Returns one range for each class and holding tier. It reaches from the first to the last missing time.
 fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
     let mut spans: Vec<MissingRange> = Vec::new();
     for range in ranges {
@@ -115,7 +115,7 @@ fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
     spans
 }
 
-/// Visitor that stops at the first sample. True once there is one.
+/// Visitor that stops at the first sample. The field is true once there was a sample.
 pub(crate) struct AnySample(pub(crate) bool);
 
 impl Visitor for AnySample {

@@ -1,11 +1,10 @@
 //! Planning: divides each bucket of a query into the fewest windows that cover it exactly.
 //!
-//! These are days, hours and minutes, and raw samples at the edges.
+//! Windows are days, hours and minutes. The edges of a bucket are read from raw samples.
 //!
-//! A window is used if it is completely inside the range and exact: not stale, and with no samples of its time in a
-//! head. The next finer tier replaces a window that cannot be used.
-//! A query thus reads at most 46 hours, 118 minutes and two raw edges, in addition to the days and the times that are
-//! not sealed yet.
+//! A window is used if it is completely inside the bucket and exact: it is not stale, and no head has samples of its
+//! time. If a window cannot be used, windows of the next finer tier replace it. A query thus reads at most 46 hours,
+//! 118 minutes and two raw edges, in addition to the days and the times that are not sealed yet.
 
 mod stale;
 
@@ -34,19 +33,19 @@ pub(crate) struct WindowRun {
     pub(crate) bucket: u32,
 }
 
-/// Data to read from one partition. Both lists ascend.
+/// Data to read from one partition. Both of its lists are ascending.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartPlan {
-    /// Intervals of raw samples; only in a partition of minutes.
+    /// Intervals of raw samples. Only a partition of minutes has any.
     pub(crate) raw: Vec<Interval>,
     /// Windows of the partition's tier.
     pub(crate) windows: Vec<WindowRun>,
 }
 
-/// Partitions to read, and times that cannot be read.
+/// Partitions to read, and times that no partition can answer.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Parts by partition. Raw samples are in the part of their minutes.
+    /// Data to read by partition. Raw samples are read with the partition of their minutes.
     pub(crate) parts: BTreeMap<PartitionKey, PartPlan>,
     pub(crate) windows_read: WindowsRead,
     pub(crate) missing: Vec<MissingRange>,
@@ -56,9 +55,10 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingRange {
     pub(crate) class: u8,
-    /// Finest tier that holds the time at all.
+    /// Finest tier that holds the time.
     pub(crate) holder: Tier,
-    /// Reported time and resolution: that of the holder, or of raw samples if the holder may not be used.
+    /// Time and resolution to report. The resolution is the holder's, or raw samples if the query may not use the
+    /// holder.
     pub(crate) missing: Missing,
 }
 
@@ -78,7 +78,7 @@ impl PartPlan {
     }
 }
 
-/// Tiers that may be read. Raw samples always may.
+/// Tiers that a query may read. Raw samples are always among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiers([bool; 4]);
 
@@ -96,8 +96,7 @@ impl Tiers {
     }
 }
 
-/// Plans the reads of a tenant for ascending buckets. Times between two buckets are neither read nor reported as
-/// missing.
+/// Plans a tenant's reads for ascending buckets. Times between two buckets are neither read nor reported as missing.
 pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers) -> Plan {
     let mut plan = Plan::default();
     let mut classes: BTreeMap<u8, Vec<PartitionKey>> = BTreeMap::new();
@@ -125,7 +124,7 @@ pub(crate) fn sort_missing(missing: &mut Vec<Missing>) {
     missing.dedup();
 }
 
-/// Returns the times that have windows, ascending and disjoint.
+/// Returns the times for which there are windows, ascending and disjoint.
 fn times_of(keys: &[PartitionKey]) -> Vec<(i64, i64)> {
     let with_windows = keys.iter().filter(|key| key.tier != Tier::Raw);
     let mut spans: Vec<(i64, i64)> = with_windows.map(|key| (key.start_ns(), key.end_ns())).collect();
@@ -146,14 +145,14 @@ struct Splitter<'a> {
     tenant: u32,
     tiers: Tiers,
     stale: Stale,
-    /// Times that have windows.
+    /// Times for which there are windows.
     times: Vec<(i64, i64)>,
     keys: BTreeSet<PartitionKey>,
     plan: &'a mut Plan,
 }
 
 impl Splitter<'_> {
-    /// Adds `(start, end]` in windows of this tier and finer ones.
+    /// Plans to read `(start, end]` from windows of this tier and finer ones.
     fn split(&mut self, tier: Tier, start_ns: i64, end_ns: i64, bucket: u32) {
         if start_ns >= end_ns {
             return;
@@ -181,7 +180,7 @@ impl Splitter<'_> {
         self.split(finer, end * width_ns, end_ns, bucket);
     }
 
-    /// Returns whether a window is exact, and the end of the run of windows for which the same holds. Runs avoid a
+    /// Returns whether a window is exact, and the end of the run of windows that are all exact or all not. Runs avoid a
     /// lookup for each minute of a year.
     fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
         // A horizon is the end of a partition, so it is also the end of a window.
@@ -240,7 +239,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Adds the part of a time that some tier holds.
+    /// Adds the parts of a time that some tier holds to the missing times.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
         let from = self.times.partition_point(|times| times.1 <= start_ns);
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {

@@ -24,7 +24,7 @@ use crate::select::read::stored_chunk::StoredChunk;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Position of a value, for reports of damage.
+/// Position of a value: its section, area and key. Reports of damage need it.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     section: Section,
@@ -32,7 +32,7 @@ struct Place<'a> {
     key: &'a [u8],
 }
 
-/// Reads one series of a partition after another. Ascending series numbers are cheapest.
+/// Reads the series of a partition one after another. Reads are cheapest if series numbers ascend.
 pub(crate) struct PartReader<'a> {
     snapshot: &'a Snapshot<'a>,
     part: &'a PartView,
@@ -61,7 +61,7 @@ impl<'a> PartReader<'a> {
         if section == Section::Chunks { self.part.key.in_tier(Tier::Raw) } else { self.part.key }
     }
 
-    /// Records damage. Reading continues after it.
+    /// Records damage. The caller continues to read after it.
     fn meet(&self, section: Section, area: Area, damage: EngineError) {
         let is_raw = section == Section::Chunks;
         let skipped = match &damage {
@@ -74,7 +74,8 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Skips the keys that a cursor failed to read, and records their damage. Other errors end the query.
+    /// Skips the keys that a cursor failed to read, and records their damage. An error other than damage ends the
+    /// query.
     fn skip_damage(&mut self, section: Section, error: EngineError) -> Result<(), SelectError> {
         if !error.is_damage() {
             return Err(error.into());
@@ -86,7 +87,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Returns a value that was read, unless it is damaged or must be skipped. Records new damage.
+    /// Returns a value that was read; `None` if it is damaged or must be skipped. Records new damage.
     fn readable<T>(&self, place: Place<'_>, read: Result<T, Corruption>) -> Option<T> {
         if self.part.damage.skips(place.key) {
             return None;
@@ -94,7 +95,7 @@ impl<'a> PartReader<'a> {
         read.map_err(|damage| self.meet(place.section, place.area, damage.into())).ok()
     }
 
-    /// Records the damage that a visit found. Other errors end the query.
+    /// Records the damage that a visit found. An error other than damage ends the query.
     fn visited(&self, place: Place<'_>, visited: Result<(), VisitError>) -> Result<(), SelectError> {
         let Err(error) = visited else { return Ok(()) };
         match error.of_value(place.key) {
@@ -108,7 +109,7 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Reads all planned data of a series, unless the query was cancelled.
+    /// Reads all planned data of a series. Fails if the query was cancelled.
     pub(crate) fn read(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
@@ -167,7 +168,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Visits the planned windows of a value whose first window has the number `first`.
+    /// Visits the planned windows of a stored value. The first window of the value has the number `first`.
     fn visit_windows(
         &self,
         place: Place<'_>,
@@ -234,8 +235,8 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    /// Visits the planned part of a chunk. `intervals` begin with the first one that ends after the chunk's window
-    /// begins.
+    /// Visits the planned part of a chunk. The first of `intervals` is the first interval that ends after the chunk's
+    /// window begins.
     fn visit_chunk(
         &self,
         stored: StoredChunk<'_>,
@@ -257,7 +258,7 @@ impl<'a> PartReader<'a> {
     }
 }
 
-/// Returns the series and window numbers in the key of a chunk or of windows.
+/// Returns the series and window numbers in the key of a chunk or of a value of windows.
 fn numbers_of(key: &[u8]) -> Result<(u32, u32), EngineError> {
     let numbers = PartitionKey::section_of(key).and_then(|(_, rest)| two_numbers(rest));
     let (series, window, _) = numbers.ok_or_else(|| corrupt(key))?;

@@ -1,9 +1,9 @@
-//! Stack tree of one response: user frames from the root on, kernel frames below the leaf of the user part.
+//! Stack tree of one response: user frames from the root on, and kernel frames below the leaf of the user part.
 //!
-//! Locations that the router knows keep their numbers in the tenant dictionary. The others are copied, and their
-//! numbers follow. If the tenant dictionary is rebuilt, none of its locations count as known. A node may then occur
-//! twice: with the known number and with the copied location. The router merges both, as it merges all nodes that have
-//! the same names.
+//! Locations that the router knows keep their numbers in the tenant dictionary. Other locations are copied, and get the
+//! numbers after the known ones. If the tenant dictionary is rebuilt, none of its locations count as known. A node may
+//! then occur twice: with the known number of its location, and with that of the copy. The router merges both, as it
+//! merges all nodes that have the same names.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -13,31 +13,31 @@ use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
 use crate::error::SelectError;
 use crate::memory::tenant_dictionary::{self, Pair, TenantDictionary};
 
-/// Stack tree of one response. Its dictionary holds exactly the unknown locations of the tree.
+/// Stack tree of one response. Its dictionary holds exactly those locations of the tree that the router does not know.
 pub(crate) struct SelectedStacks {
     detail: StackDetail,
     known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Children by parent and location: of kernel parts and single leaves, and of all nodes once the tenant dictionary
-    /// was rebuilt.
+    /// Children by parent and location. Holds kernel parts and single leaves, and once the tenant dictionary was
+    /// rebuilt, all nodes.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
-    /// Node of the user part in this tree, by node of the tenant dictionary; 0 if there is none yet.
+    /// For each node of the tenant dictionary, the node in this tree of that user part; 0 if there is none yet.
     users: Vec<u32>,
-    /// Nodes of the tenant dictionary to add, one bit each. All bits are 0 outside [`Naming::name`].
+    /// Nodes of the tenant dictionary that must be added, one bit each. All bits are 0 outside [`Naming::name`].
     marked: Vec<u64>,
     copied: Copied,
-    /// Generation of the tenant dictionary; `None` before the first.
+    /// Generation of the tenant dictionary that was used last; `None` if none was used yet.
     generation: Option<u64>,
 }
 
-/// [`SelectedStacks`] with the tenant dictionary that it is built from.
+/// [`SelectedStacks`] together with the tenant dictionary that its stacks come from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
-    /// Copies unknown locations; `None` before the first.
+    /// Copies unknown locations; `None` until the first unknown location.
     importer: Option<Importer<'a>>,
-    /// Locations with smaller numbers are known.
+    /// Number of locations that the router knows: those with smaller numbers.
     known: u32,
     tree: &'a mut SelectedStacks,
     path: Vec<u32>,
@@ -61,7 +61,7 @@ impl SelectedStacks {
         }
     }
 
-    /// Continues with the tenant dictionary, which may have grown or been rebuilt meanwhile.
+    /// Continues with the tenant dictionary, which may have grown or have been rebuilt since the last call.
     pub(crate) fn resume<'a>(&'a mut self, from: &'a TenantDictionary) -> Naming<'a> {
         if self.generation.is_some_and(|generation| generation != from.generation()) {
             self.forget_dictionary();
@@ -73,7 +73,7 @@ impl SelectedStacks {
         Naming { from, importer: None, known, tree: self, path: Vec::new() }
     }
 
-    /// Forgets the tenant dictionary's nodes. Nodes are then found by parent and location.
+    /// Forgets the tenant dictionary's node numbers. From then on, nodes are found by parent and location.
     fn forget_dictionary(&mut self) {
         self.users.clear();
         self.copied = Copied::default();
@@ -104,7 +104,7 @@ impl SelectedStacks {
         Ok(node)
     }
 
-    /// Returns the number of nodes, including the root.
+    /// Returns the number of nodes, with the root.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -121,7 +121,7 @@ impl Naming<'_> {
         }
     }
 
-    /// Appends the nodes at which the stacks of the pairs end.
+    /// Appends to `nodes` the nodes at which the stacks of the pairs end. Adds missing nodes to the tree.
     pub(crate) fn name(&mut self, pairs: &[Pair], nodes: &mut Vec<u32>) -> Result<(), SelectError> {
         match self.tree.detail {
             StackDetail::None => nodes.resize(nodes.len() + pairs.len(), ROOT),
@@ -141,7 +141,7 @@ impl Naming<'_> {
         Ok(())
     }
 
-    /// Returns the number in the response for a location of the tenant dictionary.
+    /// Returns the number that a location of the tenant dictionary has in the response.
     #[inline]
     fn location(&mut self, location: u32) -> u32 {
         if location < self.known {
@@ -162,9 +162,9 @@ impl Naming<'_> {
         self.tree.child(ROOT, location)
     }
 
-    /// Adds the missing user parts. Callers precede callees in the tenant dictionary, so one pass down its numbers
-    /// marks all needed nodes, and one pass up adds them. Both passes access memory in order, unlike a walk up each
-    /// stack.
+    /// Adds the missing user parts. Callers have smaller numbers than their callees in the tenant dictionary. So one
+    /// pass by falling numbers marks all needed nodes, and one pass by rising numbers adds them. Both passes access
+    /// memory in order, unlike a walk up each stack.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
         let mut low = usize::MAX;
         let mut high = 0;
@@ -215,7 +215,8 @@ impl Naming<'_> {
         Ok(())
     }
 
-    /// Marks a node that is not in this tree yet. Returns its word, or `usize::MAX` if the node exists.
+    /// Marks a node that is not in this tree yet. Returns the index of its word; `usize::MAX` if the node is in the
+    /// tree.
     fn mark(&mut self, node: u32) -> usize {
         if self.tree.users[node as usize] != ROOT {
             return usize::MAX;
@@ -240,8 +241,8 @@ impl Naming<'_> {
     }
 }
 
-/// Extends a list to `length` with default values. The first allocation uses zeroed pages, most of which are never
-/// touched: one service has few of a tenant dictionary's stacks.
+/// Extends a list to `length` with default values. The first allocation uses zeroed pages. Most of these are never
+/// touched, because one service has few of a tenant dictionary's stacks.
 fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
     if list.is_empty() {
         *list = vec![T::default(); length];
@@ -250,7 +251,7 @@ fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
     }
 }
 
-/// Returns the node of a bit.
+/// Returns the node that a bit of a word stands for.
 fn number(word: usize, bit: u32) -> u32 {
     u32::try_from(word * 64).unwrap_or(u32::MAX) + bit
 }
@@ -262,8 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a tenant dictionary with stacks of functions, leaf first, in this order, and the nodes at which they
-    /// end.
+    /// Returns a tenant dictionary with stacks of functions, leaf first, and the nodes at which these stacks end.
     fn tenant_dictionary(generation: u64, stacks: &[&[&str]]) -> (TenantDictionary, Vec<u32>) {
         let mut shared = TenantDictionary::new(generation);
         let mut ends = Vec::new();

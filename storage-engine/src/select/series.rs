@@ -1,7 +1,7 @@
-//! Lists the series of a window, and the attribute names of their samples.
+//! Lists the series that have samples in a window, and the attribute names of these samples.
 //!
-//! A series is listed after its first sample in the window, unless a matcher depends on attributes. Then the samples
-//! are read.
+//! A series is listed after its first sample in the window was found. If a matcher depends on attributes, the samples
+//! of the series are read instead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::select::read::PartReader;
 use crate::select::select_as;
 use crate::select::view::{PartView, View};
 
-/// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any tier
-/// still has them. Stops when `is_wanted` returns false.
+/// Returns the series that have samples in the window, and the times that the list may miss. Each series has all the
+/// labels that any tier still has. Stops when `is_wanted` returns false.
 pub(crate) fn series(
     store: &Store,
     tenant: &TenantId,
@@ -79,7 +79,7 @@ fn series_as(
     Ok(response)
 }
 
-/// Selection whose groups are the series.
+/// Returns a selection that has one group for each series.
 fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Selection {
     Selection {
         tenant: tenant.clone(),
@@ -92,14 +92,14 @@ fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Sele
     }
 }
 
-/// Series and names found so far.
+/// Series and names that were found so far.
 #[derive(Default)]
 struct List<'a> {
     matchers: &'a [ReadyMatcher],
     series: BTreeSet<Arc<LabelSet>>,
-    /// Attribute names of all samples in the partitions, and those that tiers dropped.
+    /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
     attribute_names: BTreeSet<String>,
-    /// Names of matchers for which some series has no label.
+    /// Names of matchers that apply to attributes, because some series has no label of that name.
     names_without_label: BTreeSet<&'a str>,
     left_out: BTreeSet<LeftOutLabel>,
 }

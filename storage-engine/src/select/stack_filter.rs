@@ -1,10 +1,10 @@
 //! Evaluates the stack filters of a query on the tenant dictionary's tree of stacks.
 //!
-//! Callers precede callees in the tree, so one pass over its nodes computes the matching filters of each node.
-//! A filter is a set of locations that the router knows. If a stack has an unknown location, the response is empty
-//! and reports that.
-//! Partitions are still read into memory then, so that the router can fetch all missing locations.
-//! If the tenant dictionary is rebuilt while partitions are read, locations are matched by their hashes.
+//! Callers precede callees in the tree, so one pass over its nodes computes the matching filters of each node. A filter
+//! is a set of locations that the router knows. If a stack has a location that the router does not know, the response
+//! is empty and reports that. In this case partitions are still read into memory, so that the router can fetch all
+//! missing locations. If the tenant dictionary is rebuilt while partitions are read, locations are matched by their
+//! hashes.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -13,30 +13,31 @@ use proto::{FramePlace, LocationSets};
 use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
 use crate::select::view::{PartView, View};
 
-/// One bit for each filter that matches, before negation. The last bit marks a stack with an unknown location.
+/// Set of filters that match, one bit each, before negation. The last bit marks a stack with an unknown location.
 type Mask = u32;
 
 const UNKNOWN: Mask = 1 << 31;
 
-/// Nodes, or pairs, that are processed under one hold of the locks: some milliseconds.
+/// Number of nodes or pairs that are processed under one hold of the locks. They take some milliseconds.
 const NODES_PER_LOCK: usize = 1 << 16;
 
 /// Evaluation of the stack filters of one query.
 pub(crate) struct StackFiltering<'a> {
     sets: &'a LocationSets,
-    /// Mask of each known location, up to the last one in a filter. Later known locations are in no filter.
+    /// Mask of each location that the router knows, up to the last one in a filter. Later locations are in no filter.
     known: Vec<Mask>,
-    /// Hashes of the known locations, recorded while their generation was current.
+    /// Hashes of the locations that the router knows, recorded while their generation was current.
     hashes: Vec<u128>,
-    /// Masks by hash, once the tenant dictionary was rebuilt.
+    /// Masks by hash of the location; `None` until the tenant dictionary is rebuilt.
     by_hash: Option<HashMap<u128, Mask, FixedState>>,
-    /// Mask of each location of the tenant dictionary, as far as it was read.
+    /// Mask of each location of the tenant dictionary that was processed so far.
     locations: Vec<Mask>,
-    /// Mask of each node of the tenant dictionary: the combined masks of its locations up to the root.
+    /// Mask of each processed node of the tenant dictionary: the combined masks of the locations from the node to the
+    /// root.
     paths: Vec<Mask>,
     /// Generation of the tenant dictionary that `paths` refers to.
     generation: u64,
-    /// Masks of the filters on leaves, of the negated filters, and of those that match the empty stack.
+    /// Masks of three sets of filters: filters on leaves, negated filters, and filters that match the empty stack.
     leaf: Mask,
     negated: Mask,
     empty: Mask,
@@ -44,7 +45,7 @@ pub(crate) struct StackFiltering<'a> {
     has_unknown: bool,
 }
 
-/// Pairs of a partition whose stacks pass, one bit each.
+/// Pairs of a partition whose stacks pass the filters, one bit each.
 #[derive(Debug, Default)]
 pub(crate) struct Passing {
     words: Vec<u64>,
@@ -52,7 +53,7 @@ pub(crate) struct Passing {
 }
 
 impl Passing {
-    /// Returns whether a pair's stack passes, or `None` if there is no such pair.
+    /// Returns whether a pair's stack passes; `None` if there is no such pair.
     #[inline]
     pub(crate) fn has(&self, pair: u32) -> Option<bool> {
         self.words.get(pair as usize / 64).map(|word| word & 1 << (pair % 64) != 0)
@@ -76,7 +77,7 @@ impl Passing {
 }
 
 impl<'a> StackFiltering<'a> {
-    /// Returns `None` if all stacks pass.
+    /// Creates the evaluation of these filters; `None` if there are none, so that all stacks pass.
     pub(crate) fn new(sets: &'a LocationSets) -> Option<Self> {
         if sets.filters.is_empty() {
             return None;
@@ -116,12 +117,12 @@ impl<'a> StackFiltering<'a> {
         })
     }
 
-    /// Returns whether some stack had a location that the router does not know.
+    /// Returns whether any stack had a location that the router does not know.
     pub(crate) fn has_unknown(&self) -> bool {
         self.has_unknown
     }
 
-    /// Returns the pairs of a partition that pass, or `None` if the partition was dropped meanwhile. Releases the locks
+    /// Returns the pairs of a partition that pass; `None` if the partition was dropped meanwhile. Releases the locks
     /// now and then, because `apply` waits for them.
     pub(crate) fn passing(&mut self, view: &View<'_>, part: &PartView) -> Option<Passing> {
         let mut passing = Passing::default();
@@ -143,7 +144,8 @@ impl<'a> StackFiltering<'a> {
         Some(passing)
     }
 
-    /// Processes up to [`NODES_PER_LOCK`] new nodes of the tenant dictionary. Returns whether all nodes are processed.
+    /// Processes up to [`NODES_PER_LOCK`] new nodes of the tenant dictionary. Returns whether all nodes are now
+    /// processed.
     fn follow(&mut self, shared: &TenantDictionary) -> bool {
         if self.generation != shared.generation() || self.paths.is_empty() {
             self.begin(shared);
@@ -169,7 +171,7 @@ impl<'a> StackFiltering<'a> {
         end == shared.nodes()
     }
 
-    /// Starts again with another tenant dictionary.
+    /// Starts again from the root, for another generation of the tenant dictionary.
     fn begin(&mut self, shared: &TenantDictionary) {
         self.generation = shared.generation();
         self.paths.clear();
@@ -187,7 +189,7 @@ impl<'a> StackFiltering<'a> {
         }
     }
 
-    /// Evaluates pairs whose nodes were all processed.
+    /// Evaluates pairs and adds the results to `passing`. The nodes of the pairs must be processed already.
     fn add_passing(&mut self, shared: &TenantDictionary, pairs: impl Iterator<Item = Pair>, passing: &mut Passing) {
         for pair in pairs {
             let met = self.met(shared, pair);
@@ -196,7 +198,7 @@ impl<'a> StackFiltering<'a> {
         }
     }
 
-    /// Returns the mask of a stack: of its leaf for filters on leaves, of all its frames for the others.
+    /// Returns the filters that match a stack: filters on leaves by the leaf, and other filters by all frames.
     fn met(&self, shared: &TenantDictionary, pair: Pair) -> Mask {
         let leaf = if pair.kernel == ROOT { pair.user } else { pair.kernel };
         if leaf == ROOT {
@@ -220,7 +222,7 @@ mod tests {
 
     const GENERATION: u64 = 3;
 
-    /// Returns a tenant dictionary with stacks of location numbers below 5, leaf first, and the nodes at which they
+    /// Returns a tenant dictionary with stacks of location numbers below 5, leaf first, and the nodes at which these
     /// end.
     fn tenant_dictionary(stacks: &[&[u32]]) -> (TenantDictionary, Vec<u32>) {
         let mut shared = TenantDictionary::new(GENERATION);
@@ -323,7 +325,7 @@ mod tests {
         assert!(pass(&[&third], of_b()).1, "of these numbers nothing was ever known");
     }
 
-    /// Returns a tenant dictionary with one stack for each function.
+    /// Returns a tenant dictionary with one stack of one frame for each function.
     fn dictionary_of(generation: u64, functions: &[&str]) -> TenantDictionary {
         let mut shared = TenantDictionary::new(generation);
         for (name, hash) in functions.iter().zip(1..) {

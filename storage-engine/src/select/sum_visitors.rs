@@ -13,7 +13,7 @@ use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::stack_filter::Passing;
 use crate::select::view::{PartView, View};
 
-/// Meaning and number of the slots of a dense table.
+/// Kind and number of the slots of a table of sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slots {
     Pairs(usize),
@@ -27,21 +27,21 @@ impl Slots {
     }
 }
 
-/// Used in place of a pair for samples whose stack does not pass. A partition has fewer pairs.
+/// Stands in place of a pair for samples whose stack does not pass the filters. No partition has a pair of this number.
 pub(crate) const UNPASSED: u32 = u32::MAX;
 
-/// Sum by group, bucket or time, and pair.
+/// Sums by group, bucket (or time), and pair.
 pub(crate) type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
 
 /// Numbers of samples and rows that were added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Added {
     pub(crate) samples: u64,
-    /// Sums of stacks, and samples, that were read one by one.
+    /// Number of rows: sums of stacks, and samples that were read one by one.
     pub(crate) rows: u64,
 }
 
-/// Checks the number of cells and the memory of groups against their limits.
+/// Checks the number of cells and the memory of the groups against their limits.
 pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectError> {
     let cells_max = limits::QUERY_CELLS_MAX;
     let bytes_max = limits::QUERY_GROUP_BYTES_MAX;
@@ -51,21 +51,21 @@ pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectErro
     if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
 }
 
-/// Adds all samples of a series, independent of their attributes.
+/// Visitor that adds all samples of a series. Attributes of the samples do not matter.
 pub(crate) struct WholeAdder<'a> {
     pub(crate) dense: &'a mut SlotSums,
     pub(crate) slots: Slots,
-    /// Passing pairs; `None` if all stacks pass. If slots are pairs, all pairs are added and the caller filters them
-    /// when it drains the slots.
+    /// Pairs that pass the filters; `None` if all stacks pass. If slots are pairs, all pairs are added, and the caller
+    /// filters them when it drains the slots.
     pub(crate) passing: Option<&'a Passing>,
-    /// Buckets that have samples.
+    /// Buckets that have samples, whether their stacks pass or not.
     pub(crate) seen: &'a mut SlotSums,
     pub(crate) added: Added,
 }
 
 impl WholeAdder<'_> {
-    /// Adds the total of the passing samples of one bucket; `None` if no sample passes. Returns `None` if the bucket
-    /// has no slot.
+    /// Adds the total of the samples in one bucket that pass. `total` is `None` if no sample passes. Returns `None` if
+    /// the bucket has no slot.
     fn add_passing(&mut self, bucket: u32, total: Option<i128>) -> Option<()> {
         self.seen.add(bucket, 0)?;
         total.map_or(Some(()), |total| self.dense.add(bucket, total))
@@ -125,7 +125,7 @@ impl Visitor for WholeAdder<'_> {
     }
 }
 
-/// Returns the sum of values. The upper and lower halves are summed separately, because SIMD adds several 64-bit
+/// Returns the sum of values. Sums the upper and the lower 32 bits separately, because SIMD then adds several 64-bit
 /// numbers at a time.
 fn sum_of(values: &[i64]) -> i128 {
     // SIMD shifts unsigned numbers, so each value is made larger by this.
@@ -141,7 +141,7 @@ fn sum_of(values: &[i64]) -> i128 {
     values.chunks(1 << 31).map(of_part).sum()
 }
 
-/// Adds samples by their attributes or their times.
+/// Visitor that adds samples by their attributes or their times.
 pub(crate) struct AttributeAdder<'a, 'q> {
     pub(crate) view: &'a View<'a>,
     pub(crate) part: &'a PartView,
@@ -150,15 +150,15 @@ pub(crate) struct AttributeAdder<'a, 'q> {
     pub(crate) sparse: &'a mut Sparse,
     pub(crate) by_time: bool,
     pub(crate) keeps_stacks: bool,
-    /// Passing pairs; `None` if all stacks pass.
+    /// Pairs that pass the filters; `None` if all stacks pass.
     pub(crate) passing: Option<&'a Passing>,
-    /// Adds only samples of this time, in nanoseconds.
+    /// Time in nanoseconds: only samples of this time are added. `None` if samples of all times are added.
     pub(crate) last_ns: Option<i64>,
     pub(crate) added: Added,
 }
 
 impl AttributeAdder<'_, '_> {
-    /// Returns `None` if there is no such pair.
+    /// Adds a sum to a group, bucket and pair; returns `None` if there is no such pair.
     fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) -> Option<()> {
         let passes = self.passing.map_or(Some(true), |passing| passing.has(pair))?;
         let (pair, sum) = match (passes, self.keeps_stacks) {
@@ -220,7 +220,7 @@ impl Visitor for AttributeAdder<'_, '_> {
     }
 }
 
-/// Last time at which a series has a sample, in nanoseconds.
+/// Visitor that finds the last time at which a series has a sample, in nanoseconds since 1970.
 pub(crate) struct LastTime(pub(crate) Option<i64>);
 
 impl Visitor for LastTime {

@@ -1,17 +1,17 @@
 //! Sums of a response by the nodes of their stacks.
 //!
-//! A flame graph has one group and one bucket, so each node has a slot. Otherwise the sums are a list, in which a key
-//! may occur several times until the list is joined.
+//! A flame graph has one group and one bucket, so each node has a slot. The sums of other responses are a list. A key
+//! may occur several times in the list until the list is joined.
 
 use proto::{Fold, Selection, StackDetail};
 
 use crate::select::sum_visitors::UNPASSED;
 
-/// Sum whose stack has a node.
+/// Sum of a stack that has a node in the response's tree.
 pub(crate) struct Total {
     pub(crate) group: u32,
     pub(crate) bucket: i64,
-    /// Node of the stack, or [`UNPASSED`] if only the presence of samples is recorded.
+    /// Node of the stack; [`UNPASSED`] if the sum only records that there are samples.
     pub(crate) node: u32,
     pub(crate) series: u32,
     pub(crate) sum: i128,
@@ -33,7 +33,7 @@ pub(crate) enum Totals {
 #[derive(Default)]
 pub(crate) struct NodeSums {
     sums: Vec<i128>,
-    /// True if anything was added to the node; its sum may be zero.
+    /// True for each node to which anything was added. The sum of such a node may be zero.
     has: Vec<bool>,
     count: usize,
     has_unpassed: bool,
@@ -65,7 +65,7 @@ impl Totals {
         }
     }
 
-    /// Returns the number of sums. Joining may reduce it.
+    /// Returns the number of sums. Joining may reduce this number.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::List(list) => list.len(),

@@ -15,13 +15,13 @@ use crate::memory::run::Run;
 use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::select::plan::PartPlan;
 
-/// Data that a query reads in addition to the partitions.
+/// Data that all partitions of a query share.
 pub(crate) struct View<'a> {
     pub(crate) shared: Option<Arc<RwLock<TenantDictionary>>>,
     pub(crate) snapshot: Snapshot<'a>,
-    /// Same as `is_wanted` of the query.
+    /// Function that returns false if the caller no longer waits: `is_wanted` of the query.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
-    /// Damage that was unknown before. A query that finds any is planned again.
+    /// Damage that the query found and that was unknown before. A query that finds any is planned again.
     pub(crate) found: RefCell<Vec<NewDamage>>,
 }
 
@@ -31,16 +31,16 @@ pub(crate) struct PartView {
     pub(crate) partition: Arc<RwLock<Partition>>,
     pub(crate) plan: PartPlan,
     pub(crate) series: Vec<SeriesView>,
-    /// Lengths of the partition's lists. Data that was written before refers only to numbers below them.
+    /// Lengths of the partition's lists. The data that the query reads refers only to numbers below these lengths.
     pub(crate) known: Lengths,
     pub(crate) damage: PartDamage,
 }
 
-/// Series that matches the query.
+/// A series that matches the query.
 pub(crate) struct SeriesView {
     pub(crate) number: u32,
     pub(crate) labels: Arc<LabelSet>,
     pub(crate) is_gauge: bool,
-    /// Its runs in the head, by window.
+    /// Planned runs of the series in the head, ascending by window.
     pub(crate) head: Vec<Arc<Run>>,
 }

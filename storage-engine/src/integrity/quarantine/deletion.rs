@@ -99,8 +99,7 @@ pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Win
     }
 }
 
-/// Deletes the minutes of chunks that cannot be read, also in windows on an edge of the deleted time, and quarantines
-/// them.
+/// Deletes the minutes of damaged chunks and quarantines their windows, also windows on an edge of the deleted time.
 pub(crate) fn delete_damaged_chunks(
     store: &Store,
     Selected { key: raw, series, .. }: Selected,

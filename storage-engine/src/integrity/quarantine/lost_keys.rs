@@ -67,7 +67,8 @@ fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     Ok(unreadable)
 }
 
-/// Makes all windows stale whose marks may be among lost keys: summing one again changes nothing if it was exact.
+/// Marks all windows as stale whose stale marks may be among lost keys. If a window was exact, summing it again changes
+/// nothing.
 fn restore_stale(store: &Store, lost: &Lost) -> Result<(), EngineError> {
     let sources: Vec<PartitionKey> = {
         let state = store.state();

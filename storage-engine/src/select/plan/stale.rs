@@ -6,15 +6,15 @@ use proto::Tier;
 
 use crate::engine::state::State;
 
-/// Windows of each tier that are not exact.
+/// Windows of each tier that are not exact, or damaged.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// Windows of chunks.
+    /// Chunks' windows whose minutes are not exact.
     chunks: BTreeSet<u32>,
     hours: BTreeSet<u32>,
     days: BTreeSet<u32>,
-    /// Damaged windows whose finer tier still exists: minutes by the windows of chunks, then hours and days. Windows
-    /// of coarser tiers remain exact.
+    /// Damaged windows whose finer tier still exists, by tier: minutes (numbered by the windows of chunks), hours,
+    /// days. Coarser windows than the damaged ones remain exact.
     damaged: [BTreeSet<u32>; 3],
 }
 
@@ -46,7 +46,7 @@ impl Stale {
         stale
     }
 
-    /// Returns the first window from `from` on that is not exact, and the first exact one after it.
+    /// Returns the first window at or after `from` that is not exact, and the first exact window after it.
     pub(super) fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
         let [chunks, hours, days] = &self.damaged;
         let (windows, of_tier) = match tier {

@@ -5,10 +5,10 @@ use crate::database::key::StaleKey;
 use crate::engine::state::horizons::Horizons;
 
 const DAY_NS: i64 = 86_400_000_000_000;
-/// 2026-09-21T00:00:00Z.
+/// 2026-09-21T00:00:00Z, in nanoseconds since 1970.
 const T0: i64 = 20_717 * DAY_NS;
 
-/// Returns a state in which every partition of these days exists.
+/// Returns a state in which every partition of the first `days` days exists.
 fn state(days: i64) -> State {
     let mut state = State::default();
     for tier in Tier::ALL {

@@ -1,4 +1,4 @@
-//! Passes samples that are sorted by time to a visitor, by the intervals of a plan.
+//! Passes samples, sorted by time, to a visitor, divided by the intervals of a plan.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::memory::run::Run;
 use crate::select::plan::Interval;
 use crate::select::read::visitor::{ReadSums, VisitError, Visitor};
 
-/// Does the same as [`visit_sorted`], but passes totals if the samples themselves are not needed.
+/// Passes samples as [`visit_sorted`] does, but passes totals if the visitor does not need the samples themselves.
 pub(super) fn visit_run(intervals: &[Interval], run: &Run, visitor: &mut impl Visitor) -> Result<(), VisitError> {
     let Some(value) = run.value().filter(|_| visitor.takes_totals()) else {
         return visit_sorted(intervals, run, 0..run.len(), visitor);
@@ -65,7 +65,7 @@ pub(super) fn visit_sorted(
     Ok(())
 }
 
-/// Returns the number of the ascending times that are not after `time_ns`.
+/// Returns the number of times that are at or before `time_ns`. `times` ascends.
 ///
 /// Samples are spread about evenly, so the search starts at the expected position. A binary search would wait for
 /// memory at each step.

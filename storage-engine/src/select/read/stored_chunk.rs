@@ -1,4 +1,4 @@
-//! Passes the samples of a chunk to a visitor, or the totals of its timeline.
+//! Passes the samples of a chunk, or the totals of the chunk's timeline, to a visitor.
 
 use crate::database::Snapshot;
 use crate::database::frame;
@@ -18,7 +18,8 @@ pub(super) struct StoredChunk<'a> {
 }
 
 impl StoredChunk<'_> {
-    /// Passes the samples in these intervals to the visitor, or totals from the timeline if those suffice.
+    /// Passes the samples in these intervals to the visitor, or totals of the timeline if the visitor needs only
+    /// totals.
     pub(super) fn read_samples(
         self,
         snapshot: &Snapshot<'_>,
@@ -32,7 +33,7 @@ impl StoredChunk<'_> {
         if parts.is_empty() { Ok(()) } else { self.read_events(snapshot, &parts, visitor) }
     }
 
-    /// Passes the totals of whole bins to the visitor. Returns the parts of intervals whose events must be read.
+    /// Passes the totals of whole bins to the visitor. Returns the parts of the intervals whose events must be read.
     fn read_timeline(self, intervals: &[Interval], visitor: &mut impl Visitor) -> Result<Vec<Interval>, VisitError> {
         let chunk = self.chunk;
         let timeline = chunk.timeline().ok_or(VisitError::Damaged)?;

@@ -7,20 +7,20 @@ use proto::Samples;
 use crate::encoding::sums::Sums;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
 
-/// Part of a chunk that a visitor needs.
+/// Part of a chunk that a visitor needs to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
-    /// Its sums suffice.
+    /// The sums of the chunk.
     Sums,
-    /// Its samples, one by one.
+    /// The samples of the chunk, one by one.
     Samples,
 }
 
-/// Consumer of the samples and sums of a series.
+/// Consumer of the samples and sums of one series.
 pub(crate) trait Visitor {
-    /// Returns the part that the visitor needs of a chunk with these first and last times, in nanoseconds. All samples
-    /// of the chunk belong to one bucket.
+    /// Returns the part of a chunk that the visitor needs. The arguments are the times of the chunk's first and last
+    /// sample, in nanoseconds since 1970. All samples of the chunk belong to one bucket.
     fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
 
     /// Returns whether the visitor needs only the sample count and total of each bucket, for all stacks and
@@ -46,7 +46,8 @@ pub(crate) trait Visitor {
 pub(crate) struct ReadSums<'a> {
     pub(crate) samples: u64,
     pub(crate) total: i128,
-    /// Time of the point in a gauge's window, in nanoseconds.
+    /// Time of the point in a gauge's window, in nanoseconds since 1970; `None` if the sums are not of a gauge's
+    /// window.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
 }
@@ -56,12 +57,12 @@ pub(crate) struct ReadSums<'a> {
 pub(crate) enum VisitError {
     /// The visited value cannot be decoded, or refers to undefined stacks or attribute sets.
     Damaged,
-    /// The query has no response.
+    /// The query failed for a reason other than damage.
     Failed(SelectError),
 }
 
 impl VisitError {
-    /// Returns the error of a query that visited the value of this key.
+    /// Converts the error of a visit to the value of this key to an error of the query.
     pub(crate) fn of_value(self, key: &[u8]) -> SelectError {
         match self {
             Self::Damaged => Corruption { key: key.to_vec(), check: CorruptionCheck::Content }.into(),
