@@ -22,7 +22,7 @@ impl Varve {
         http::request(method, url, &self.headers(headers, &token), body)
     }
 
-    /// GET on the HTTP port.
+    /// Sends a GET request to the HTTP port.
     #[must_use]
     pub fn get(&self, path: &str, parameters: &[(&str, &str)]) -> Reply {
         let url = format!("http://{}{path}?{}", self.http, http::encode(parameters));
@@ -45,7 +45,7 @@ impl Varve {
         self.try_push_otlp(body, key).unwrap_or_else(|lost| panic!("push: {lost}"))
     }
 
-    /// Posts a body to the OTLP port without changes.
+    /// Posts a body, as it is, to the OTLP/HTTP port.
     ///
     /// # Errors
     /// There was no response.
@@ -54,7 +54,7 @@ impl Varve {
         self.send("POST", &format!("http://{}/v1development/profiles", self.otlp), &headers, Some(body))
     }
 
-    /// Pushes a pprof; `parameters`: `service_name`, `name`, `label`.
+    /// Pushes a pprof. `parameters` may contain `service_name`, `name` and `label`.
     #[must_use]
     pub fn push_pprof(&self, body: &[u8], parameters: &[(&str, &str)], key: Option<&str>) -> Reply {
         let url = format!("http://{}/api/v1/push?{}", self.http, http::encode(parameters));
@@ -65,7 +65,7 @@ impl Varve {
     /// Returns the series of an instant query.
     ///
     /// # Errors
-    /// The response, if it is an error.
+    /// The server's response, which is an error.
     pub fn try_query(&self, promql: &str, at_s: f64) -> Result<Vec<(Labels, f64)>, Reply> {
         let reply = self.get("/api/v1/query", &[("query", promql), ("time", &format!("{at_s:.9}"))]);
         let json = reply.json();
@@ -88,7 +88,7 @@ impl Varve {
         self.query(promql, at_s).iter().map(|(_, value)| value).sum()
     }
 
-    /// Returns a flame graph of `(start, end]`.
+    /// Returns a flame graph of the window `(start, end]`.
     #[must_use]
     pub fn flamegraph(&self, selector: &str, window_s: (f64, f64), format: &str, nodes_max: u32) -> Reply {
         let [start, end] = [window_s.0, window_s.1].map(|time| format!("{time:.9}"));
@@ -98,13 +98,13 @@ impl Varve {
         self.get("/api/v1/flamegraph", &parameters)
     }
 
-    /// Returns the sums by stack, root first, of `(start, end]`.
+    /// Returns the sum of each stack in the window `(start, end]`. A stack lists its names root first.
     #[must_use]
     pub fn folded(&self, selector: &str, window_s: (f64, f64)) -> BTreeMap<Vec<String>, i128> {
         parse_folded(&self.flamegraph(selector, window_s, "folded", 1 << 20).expect(200).text())
     }
 
-    /// Returns the sum of a metric over its labels.
+    /// Returns the sum of a metric over all its labels; `None` if the server has no such metric.
     #[must_use]
     pub fn metric(&self, address: &str, name: &str) -> Option<f64> {
         let reply = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap();
@@ -116,7 +116,7 @@ impl Varve {
     }
 }
 
-/// Parses lines of `root;...;leaf value`.
+/// Parses folded stacks: lines `root;...;leaf value`.
 #[must_use]
 pub fn parse_folded(text: &str) -> BTreeMap<Vec<String>, i128> {
     let mut out: BTreeMap<Vec<String>, i128> = BTreeMap::new();

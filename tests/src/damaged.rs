@@ -1,9 +1,9 @@
-//! Export requests without any valid content, each invalid in one way.
+//! Export requests in which nothing is valid, each with one fault.
 
 use crate::payload::otlp::{Request, now_ns, stack};
 use crate::payload::wire::{Message, Value, decode, edit, encode, inner, packed, packed_fixed64s};
 
-/// The value -1 of a varint field.
+/// The number -1 as a varint field encodes it.
 const NEGATIVE: u64 = u64::MAX;
 
 /// Returns a valid request: one sample with three frames.
@@ -36,7 +36,7 @@ pub fn set(message: &mut Message, field: u32, value: Value) {
     message.push((field, value));
 }
 
-/// Returns all invalid requests, each with its fault.
+/// Returns all invalid requests, each with a description of its fault.
 #[must_use]
 pub fn requests(service: &str) -> Vec<(String, Vec<u8>)> {
     let good = good(service);
@@ -46,7 +46,7 @@ pub fn requests(service: &str) -> Vec<(String, Vec<u8>)> {
     out
 }
 
-/// Bytes that are not an export request.
+/// Returns bytes that are not an export request.
 fn broken_messages(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let dictionary = encode(&inner(&decode(good), 2));
     let attribute: Message = vec![(3, 99_999.into()), (2, (&vec![(8, Value::Varint(99_999))]).into())];
@@ -68,7 +68,7 @@ fn broken_messages(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     .into()
 }
 
-/// Samples with invalid references, shapes, values or times.
+/// Returns requests whose sample has an invalid reference, shape, value or time.
 fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     for (name, field, value) in [
@@ -104,7 +104,7 @@ fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     out
 }
 
-/// Dictionaries whose entries have invalid references, or that have no zero entries.
+/// Returns requests whose dictionary has an entry with an invalid reference, or a table without a zero entry.
 fn broken_tables(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     for (name, field, value) in [

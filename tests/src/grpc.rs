@@ -17,14 +17,14 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// Form of an export request.
+/// Compression and metadata of an export request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sending<'a> {
-    /// Compression.
+    /// Compression of the message; `None` if it is not compressed.
     pub compression: Option<CompressionEncoding>,
-    /// `idempotency-key`.
+    /// Value of the metadata `idempotency-key`, if any.
     pub key: Option<&'a str>,
-    /// Bearer token.
+    /// Bearer token, if any.
     pub token: Option<&'a str>,
 }
 
@@ -53,7 +53,7 @@ pub fn export(address: &str, request: &[u8], sending: Sending<'_>) -> Result<Mes
     })
 }
 
-/// Returns the number of profiles that an export response reports as rejected, and the reason.
+/// Returns the number of rejected profiles and the reason, as an export response reports them.
 #[must_use]
 pub fn rejected(response: &Message) -> (u64, String) {
     let partial = inner(response, 1);

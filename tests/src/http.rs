@@ -14,7 +14,7 @@ use crate::payload::wire;
 pub struct Reply {
     /// Status code.
     pub status: u16,
-    /// Names in lower case.
+    /// Headers of the response, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// Decompressed body.
     pub body: Vec<u8>,
@@ -33,20 +33,20 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// Returns a header, or "".
+    /// Returns the value of a header, or "" if there is no such header.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns this response, which must have this status.
+    /// Checks that the response has this status, and returns the response.
     #[must_use]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text());
         self
     }
 
-    /// Returns this response, which must have one of these statuses and a reason in JSON.
+    /// Checks that the response has one of these statuses and a reason in JSON, and returns the response.
     #[must_use]
     pub fn refused_with(self, statuses: &[u16]) -> Self {
         let json = self.json();
@@ -64,15 +64,15 @@ pub struct RpcStatus {
     pub code: u64,
     /// Error message.
     pub message: String,
-    /// The types of its details.
+    /// Types of the error's details.
     pub details: Vec<String>,
 }
 
 impl Reply {
-    /// Returns the error in the form of OTLP/HTTP: protobuf or JSON, by the content type.
+    /// Decodes the body as an error of the OTLP/HTTP port: protobuf or JSON, by the content type.
     ///
     /// # Panics
-    /// The body is neither.
+    /// The body is neither protobuf nor JSON.
     #[must_use]
     pub fn rpc_status(&self) -> RpcStatus {
         if self.header("content-type") == "application/json" {
@@ -96,7 +96,8 @@ impl Reply {
         }
     }
 
-    /// Returns this response, which must have one of these statuses, and be a `google.rpc.Status` with a reason.
+    /// Checks that the response has one of these statuses and is a `google.rpc.Status` with a reason. Returns the
+    /// response.
     #[must_use]
     pub fn refused_by_otlp_with(self, statuses: &[u16]) -> Self {
         assert!(statuses.contains(&self.status), "want one of {statuses:?}, got {}: {}", self.status, self.text());
@@ -112,7 +113,7 @@ pub type Lost = ureq::Error;
 /// Sends a request, with or without a body.
 ///
 /// # Errors
-/// An incomplete response: the outcome of the request is unknown.
+/// The response is missing or incomplete, so the outcome of the request is unknown.
 pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Result<Reply, Lost> {
     static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
     let agent = AGENT.get_or_init(|| {
@@ -137,7 +138,7 @@ pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&
     Ok(Reply { status, headers, body })
 }
 
-/// Returns the query string of these parameters.
+/// Encodes parameters as a query string.
 #[must_use]
 pub fn encode(pairs: &[(&str, &str)]) -> String {
     let escape = |text: &str| -> String {
@@ -152,7 +153,8 @@ pub fn encode(pairs: &[(&str, &str)]) -> String {
     pairs.join("&")
 }
 
-/// Sends exactly these bytes, and reads until the server closes the connection. Returns the status and the whole text.
+/// Sends exactly these bytes, and reads until the server closes the connection. Returns the status, and the whole
+/// response as text.
 ///
 /// # Errors
 /// The connection failed.

@@ -1,11 +1,11 @@
-//! Helpers of the whole-system tests in `tests/`: they run the binary, push to it over the network, and compare its
-//! responses with an independent reading of the same bytes.
+//! Helpers of the whole-system tests in `tests/`: the tests run the binary, push to it over the network, and compare
+//! its responses with an independent decoding of the pushed bytes.
 //!
 //! # Limits
-//! The helpers do not link the router, the node or the storage engine, use none of their decoders, and report every
-//! skipped test.
+//! The helpers do not link the router, the node or the storage engine, and use none of their decoders. They report
+//! every skipped test.
 //! # Modules
-//! - [`server`]: a varve in one process or in three. [`http`], [`grpc`], [`client`]: requests to it. [`shared`]:
+//! - [`server`]: a varve in one process or in three. [`http`], [`grpc`], [`client`]: requests to a varve. [`shared`]:
 //!   files outside of this crate.
 //! - [`payload`]: payloads and independent decoders. [`stored`]: the samples that a node has.
 //! - [`load`]: pushes with serial numbers, and their outcomes. [`damaged`]: invalid payloads. [`program`],

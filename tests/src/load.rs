@@ -1,6 +1,7 @@
 //! Pushes with serial numbers, and the outcome of each: acknowledged, refused, or unknown.
 //!
-//! Afterwards acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, and each serial number counts once.
+//! After a load, acknowledged ⊆ visible ⊆ acknowledged ∪ unknown must hold, and each visible serial number must be
+//! stored once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,18 +18,19 @@ use crate::server::Varve;
 pub struct Outcomes {
     /// Serial numbers of pushes that got the status 200.
     pub acknowledged: BTreeSet<String>,
-    /// Serial numbers of pushes of which every attempt got an error that means that nothing was stored.
+    /// Serial numbers of pushes whose every attempt got an error after which nothing is stored.
     pub refused: BTreeSet<String>,
-    /// Serial numbers of pushes of which some attempt got no response, and none was acknowledged.
+    /// Serial numbers of pushes that were not acknowledged, and of which an attempt got no response.
     pub unknown: BTreeSet<String>,
     /// Status and text of the first refusals.
     pub refusals: Vec<(u16, String)>,
-    /// Start of the last attempt of each acknowledged push, and the time of its response.
+    /// Start of the last attempt of each acknowledged push, and the time of the response to it.
     pub acknowledged_between: Vec<(SystemTime, SystemTime)>,
 }
 
 impl Outcomes {
-    /// Returns the violations in the visible samples. `visible` has the sum of each serial number.
+    /// Describes the samples that are lost, unexpected, or not stored once. `visible` has the sum of each visible
+    /// serial number.
     #[must_use]
     pub fn violations(&self, visible: &BTreeMap<String, f64>) -> Vec<String> {
         let mut out = Vec::new();
@@ -58,7 +60,7 @@ impl Outcomes {
     }
 }
 
-/// Addresses of a load, which stay the same over restarts.
+/// Address to which a load pushes. It stays the same over restarts of the server.
 #[derive(Clone, Debug)]
 struct Target {
     url: String,
@@ -67,7 +69,7 @@ struct Target {
 /// Clients that push one sample after another until they are stopped.
 #[derive(Debug)]
 pub struct Load {
-    /// Label `run` of everything that it pushes.
+    /// Value of the label `run` of all samples of this load.
     pub run: String,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
@@ -78,7 +80,7 @@ pub struct Load {
 /// Behaviour of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
-    /// Clients at once.
+    /// Number of concurrent clients.
     pub clients: usize,
     /// True if each push has an `Idempotency-Key` and is retried until it gets a response.
     pub retries: bool,
@@ -87,7 +89,7 @@ pub struct Behaviour {
 }
 
 impl Load {
-    /// Starts to push.
+    /// Starts the clients.
     #[must_use]
     pub fn start(varve: &Varve, behaviour: Behaviour) -> Self {
         let run = format!("run-{}", now_ns());
@@ -116,7 +118,7 @@ impl Load {
         Self { run, stop, acknowledged, outcomes, clients }
     }
 
-    /// Pushes acknowledged so far.
+    /// Returns the number of pushes acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
@@ -134,7 +136,7 @@ impl Load {
     }
 }
 
-/// Returns the request of one serial number: equal bytes for equal times.
+/// Returns the request of a serial number. Equal arguments give equal bytes, so a retry sends the same bytes.
 fn request(run: &str, serial: &str, time_ns: u64) -> Vec<u8> {
     let leaf = format!("leaf{}", serial.len() * 7 + serial.bytes().map(usize::from).sum::<usize>() % 31);
     let request = Request::new(&format!("load-{}", serial.split('-').next().unwrap_or_default()));
@@ -188,7 +190,7 @@ fn push(
     }
 }
 
-/// Returns the sum of each serial number of a load, after checking that each is in one series.
+/// Returns the sum of the samples of each serial number of a load.
 #[must_use]
 pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");
@@ -197,7 +199,7 @@ pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     varve.query(&promql, at_s).into_iter().map(serial).collect()
 }
 
-/// Returns a push of many samples: each of this many stacks at each of these times.
+/// Returns an export request with `stacks` stacks. Each stack has one sample at each of these times.
 #[must_use]
 pub fn bulk(service: &str, stacks: usize, times: &[u64]) -> Vec<u8> {
     let mut request = Request::new(service);

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// A program with two functions that share a thread's CPU time 70 : 30. It uses `SECONDS` of CPU time; with 0, it runs
-/// until it is killed.
+/// C source of a program with two functions that share a thread's CPU time 70 : 30. The program uses `SECONDS` of CPU
+/// time; with 0, it runs until it is killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
-/// A library to preload. With it, reads of a state database do not return, and exit handlers write a file.
+/// C source of a library to preload. It makes reads of a state database not return, and an exit handler write a file.
 pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
 /// A compiled program in a temporary folder.
@@ -20,7 +20,7 @@ pub struct Program {
     folder: TempDir,
 }
 
-/// A process that a test started. It is killed when it is dropped.
+/// A process that a test started. The process is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Running(pub Child);
 
@@ -36,7 +36,7 @@ impl Program {
     /// Compiles a source to a program `name`, with frame pointers, debug information and a build ID.
     ///
     /// # Panics
-    /// Without gcc, or if it does not compile.
+    /// Gcc is missing, or the source does not compile.
     #[must_use]
     pub fn compile(name: &str, source: &str, flags: &[&str]) -> Self {
         let folder = tempfile::Builder::new().prefix("varve-program-").tempdir().unwrap();
@@ -95,7 +95,8 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the reason why this process cannot sample this host with BPF. `None` if it can; then the agent must, too.
+/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. In the case of `None`, the
+/// agent must be able to sample, too.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -124,7 +125,8 @@ pub fn bpf_obstacle() -> Option<String> {
     bpf_call_refused()
 }
 
-/// Tries to create a BPF map, because a sandbox may refuse even root.
+/// Returns the reason why this process cannot create a BPF map; `None` if it can. Tries it, because a sandbox may
+/// refuse even root.
 #[allow(unsafe_code, reason = "bpf is a system call without a wrapper in libc")]
 fn bpf_call_refused() -> Option<String> {
     const BPF_MAP_CREATE: libc::c_long = 0;

@@ -1,5 +1,5 @@
 //! A varve under test: `varve up`, or node, router and agent as three processes, on free ports and with a new data
-//! directory. Both have the same interface, so a test can run against either.
+//! directory. One process and three processes have one interface, so that a test can run against either.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -13,12 +13,12 @@ pub use testkit::ports::free_addresses;
 use crate::http;
 use crate::shared::varve_binary;
 
-/// Time limit of a start.
+/// Longest time until a started varve must be ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit of a stop.
+/// Longest time until a stopped varve must have ended.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Processes of a varve.
+/// Number of processes of a varve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processes {
     /// `varve up`.
@@ -30,23 +30,23 @@ pub enum Processes {
 /// Options of a varve under test.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Processes.
+    /// Number of processes.
     pub processes: Processes,
     /// Sampling frequency of the agent; `None` for no agent.
     pub agent_hz: Option<u32>,
-    /// Further flags: of `up`, or of the node.
+    /// Further flags of `varve up`, or of `varve node` if there are three processes.
     pub flags: Vec<String>,
-    /// Words before the command, for example `strace ...`.
+    /// Command that runs varve, for example `strace ...`; empty for none.
     pub wrapper: Vec<String>,
-    /// Environment variables of all its processes.
+    /// Environment variables of all processes.
     pub environment: Vec<(String, String)>,
-    /// Data directory; by default a new one.
+    /// Data directory; `None` for a new one.
     pub data_dir: Option<PathBuf>,
-    /// Binary; by default the release build.
+    /// Binary; `None` for [`varve_binary`].
     pub binary: Option<PathBuf>,
-    /// Token that is sent with every request.
+    /// Token that tests send with every request; `None` for no token.
     pub token: Option<String>,
-    /// Token file of all its processes.
+    /// Token file of all processes; `None` for no token file.
     pub token_file: Option<PathBuf>,
 }
 
@@ -67,7 +67,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Adds flags.
+    /// Returns the setup with more flags.
     #[must_use]
     pub fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -75,12 +75,12 @@ impl Setup {
     }
 }
 
-/// A varve under test. It is killed when it is dropped.
+/// A varve under test. Its processes are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Varve {
-    /// Its options.
+    /// Options of this varve.
     pub setup: Setup,
-    /// `127.0.0.1:port` of the web UI and the HTTP API.
+    /// Address, `127.0.0.1:PORT`, of the web UI and the HTTP API.
     pub http: String,
     /// Address of the OTLP/gRPC receiver.
     pub grpc: String,
@@ -104,7 +104,7 @@ impl Varve {
     /// Starts varve; returns when it is ready.
     ///
     /// # Panics
-    /// It does not become ready; the message has its output.
+    /// Varve does not become ready. The message has its output.
     #[must_use]
     pub fn start(setup: Setup) -> Self {
         let mut varve = Self::prepare(setup);
@@ -121,13 +121,13 @@ impl Varve {
         Self { setup, http, grpc, otlp, node, operations, folder, children: Vec::new() }
     }
 
-    /// Data directory.
+    /// Returns the data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// A folder for other files of a test, removed at the end.
+    /// Returns a folder for other files of a test. The folder is removed at the end.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -136,7 +136,7 @@ impl Varve {
     /// Starts or restarts varve; returns the time until it was ready.
     ///
     /// # Panics
-    /// It does not become ready.
+    /// Varve does not become ready.
     pub fn launch(&mut self) -> Duration {
         self.try_launch().unwrap_or_else(|said| panic!("varve did not start; it said:\n{said}"))
     }
@@ -144,7 +144,7 @@ impl Varve {
     /// Starts or restarts varve.
     ///
     /// # Errors
-    /// It ended before it was ready, or was not ready within a minute. The error is its output.
+    /// Varve ended before it was ready, or was not ready within a minute. The error is the output of varve.
     pub fn try_launch(&mut self) -> Result<Duration, String> {
         let began = Instant::now();
         self.spawn();
@@ -178,7 +178,7 @@ impl Varve {
         }
     }
 
-    /// Arguments of each process; the first holds the data.
+    /// Returns the arguments of each process. The first process holds the data.
     fn commands(&self) -> Vec<Vec<String>> {
         match self.setup.processes {
             Processes::One => vec![self.up_arguments()],
@@ -213,7 +213,7 @@ impl Varve {
     /// Starts the process that holds the data, and waits until it is ready.
     ///
     /// # Panics
-    /// If it does not become ready.
+    /// The process does not become ready.
     pub fn start_first(&mut self) {
         let first = self.spawn_one(self.commands().remove(0));
         self.children.insert(0, first);
@@ -277,13 +277,13 @@ impl Varve {
         self.pid_of(self.children.first().expect("it runs"))
     }
 
-    /// Returns whether all its processes run.
+    /// Returns true if all processes run.
     #[must_use]
     pub fn is_running(&mut self) -> bool {
         !self.children.is_empty() && self.children.iter_mut().all(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// Kills all its processes at once.
+    /// Kills all processes at once.
     pub fn kill(&mut self) {
         for child in &self.children {
             signal(-child.id().cast_signed(), libc::SIGKILL);
@@ -293,10 +293,11 @@ impl Varve {
         }
     }
 
-    /// Stops varve with SIGTERM; returns success if all its processes returned it, or the status of one that failed.
+    /// Stops varve with SIGTERM. Returns success if all processes ended with success, or the status of a process that
+    /// failed.
     ///
     /// # Panics
-    /// If it does not end.
+    /// A process does not end.
     pub fn terminate(&mut self) -> ExitStatus {
         // Agents and routers first, as an operator would.
         let mut all = ExitStatus::from_raw(0);
@@ -311,7 +312,8 @@ impl Varve {
         all
     }
 
-    /// Waits until the process that holds the data has ended by itself.
+    /// Waits until the process that holds the data has ended by itself, and returns its status. Kills the other
+    /// processes.
     pub fn ended(&mut self) -> ExitStatus {
         let mut first = self.children.remove(0);
         let status = self.wait_for(&mut first);
@@ -344,7 +346,7 @@ impl Varve {
         }
     }
 
-    /// Returns the end of the output of its processes.
+    /// Returns the last part of the output of all processes.
     #[must_use]
     pub fn said(&self) -> String {
         let text = fs::read(self.folder.path().join("log")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Folders and files of tests outside this crate.
+//! Folders and files outside this crate that tests use.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace")
 }
 
-/// Returns the binary under test: `VARVE_BINARY`, else that of the same build, else the workspace's release build.
+/// Returns the binary under test: `VARVE_BINARY`, else the binary beside the test, else the workspace's release build.
 ///
 /// # Panics
-/// There is no binary: a run without tests must not look like a passed run.
+/// There is no binary. Tests that did not run must not look like tests that passed.
 #[must_use]
 pub fn varve_binary() -> PathBuf {
     if let Some(named) = std::env::var_os("VARVE_BINARY") {
@@ -56,7 +56,7 @@ pub fn payloads(test: &str, kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the path of a program, if this machine has it.
+/// Returns the path of a program; `None` if this machine does not have the program.
 #[must_use]
 pub fn tool(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();

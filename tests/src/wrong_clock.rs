@@ -16,10 +16,10 @@ pub struct WrongClock {
 }
 
 impl WrongClock {
-    /// Returns a clock that is still right.
+    /// Returns a clock that is right until it is set.
     ///
     /// # Panics
-    /// Without gcc.
+    /// Gcc is missing.
     #[must_use]
     pub fn new() -> Self {
         let library = Program::compile("wrong_clock.so", SOURCE, &["-shared", "-fPIC"]);
@@ -28,7 +28,7 @@ impl WrongClock {
         Self { library, file }
     }
 
-    /// Returns the environment variables of a program that uses this clock.
+    /// Returns the environment variables with which a program uses this clock.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &PathBuf| path.to_str().unwrap().to_owned();
@@ -36,7 +36,7 @@ impl WrongClock {
         vec![library, ("WRONG_CLOCK".to_owned(), text(&self.file))]
     }
 
-    /// Sets the clock ahead of the right time by this many seconds, or back if negative.
+    /// Sets the clock `seconds` ahead of the right time; a negative number sets it back.
     pub fn set(&self, seconds: i64) {
         let file = std::fs::File::options().write(true).open(&self.file).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();

@@ -9,14 +9,14 @@ use crate::payload::otlp::{Frame, Tables, key_value};
 use crate::payload::profilers::{Profiler, ValueType};
 use crate::payload::wire::{Message, Value, encode, packed, packed_fixed64s};
 
-/// A defect because of which a profile is rejected. In pprof, it rejects all sample types.
+/// A defect because of which a profile is rejected. In a pprof, all sample types are then rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The profile is valid, if its values are.
+    /// No defect: the profile is valid if its values are valid.
     None,
-    /// Its time is in 1999.
+    /// The profile's time is in 1999.
     TooOld,
-    /// Its time is an hour ahead.
+    /// The profile's time is an hour ahead.
     Ahead,
     /// A sample has two values and three timestamps; in pprof, it has more values than there are sample types.
     Shape,
@@ -25,32 +25,32 @@ pub enum Defect {
 /// Relation of the values of an OTLP profile to their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One value, at the profile's time.
+    /// A sample has one value, at the profile's time.
     Value,
-    /// Only timestamps, each of which counts 1.
+    /// A sample has only timestamps, each with the value 1.
     Timestamps,
-    /// The same number of values and timestamps.
+    /// A sample has as many values as timestamps.
     Both,
 }
 
 /// Versions of OTLP whose field numbers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// `profile_id` is field 8.
+    /// OTLP 1.8: `profile_id` is field 8.
     V1_8,
-    /// `profile_id` is field 7.
+    /// OTLP 1.9: `profile_id` is field 7.
     V1_9,
     /// OTLP 1.10 and 1.11.
     Newest,
 }
 
 impl Layout {
-    /// Field numbers of `values`, `attribute_indices` and `link_index` inside `Sample`.
+    /// Returns the field numbers of `values`, `attribute_indices` and `link_index` inside `Sample`.
     fn of_sample(self) -> [u32; 3] {
         if self == Self::Newest { [4, 2, 3] } else { [2, 3, 4] }
     }
 
-    /// Field numbers of `profile_id` and `attribute_indices` inside `Profile`.
+    /// Returns the field numbers of `profile_id` and `attribute_indices` inside `Profile`.
     fn of_profile(self) -> [u32; 2] {
         if self == Self::V1_8 { [8, 12] } else { [7, 11] }
     }
@@ -59,17 +59,17 @@ impl Layout {
 /// Number of different frames.
 pub const FRAMES: u8 = 24;
 
-/// Number of different labels. The last has the same key twice.
+/// Number of different labels. The last label has one key twice.
 pub const LABELS: u8 = 6;
 
 /// One sample.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Numbers of its frames ([`frame`]), leaf first; empty for the empty stack.
+    /// Numbers of the frames of the stack ([`frame`]), leaf first; empty for the empty stack.
     pub stack: Vec<u8>,
     /// One value per sample type of the profiler.
     pub values: Vec<i64>,
-    /// Number of its label, less than [`LABELS`]; 0 for none.
+    /// Number of the sample's label, less than [`LABELS`]; 0 if the sample has no label.
     pub label: u8,
     /// Times of the sample, in seconds before the profile's time. Only OTLP has them.
     pub seconds_before: Vec<u32>,
@@ -78,18 +78,18 @@ pub struct Seen {
 /// One profile. In OTLP it is written as one profile per sample type.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Profiler whose sample types it has.
+    /// Profiler of the profile, which determines the sample types.
     pub profiler: &'static Profiler,
-    /// Defect because of which it is rejected, if any.
+    /// Defect because of which the profile is rejected, if any.
     pub defect: Defect,
     /// Shape of the values in OTLP.
     pub shape: Shape,
-    /// Samples.
+    /// Samples of the profile.
     pub samples: Vec<Seen>,
 }
 
-/// Returns the frame with this number. Some have an inlined call, some are in the kernel, some have no name. `names` is
-/// the prefix of all names.
+/// Returns the frame with this number. Some frames have an inlined call, some are in the kernel, and some have no name.
+/// `names` is the prefix of all names.
 #[must_use]
 pub fn frame(names: &str, number: u8) -> Frame {
     let name = format!("{names}f{number}");
@@ -169,7 +169,7 @@ impl PprofTables {
         (&vec![(1, Value::from(self.string(kind))), (2, self.string(unit).into())]).into()
     }
 
-    /// Returns a label: some are text, some are numbers with a unit.
+    /// Returns the label with this number. Some labels are text, others are numbers with a unit.
     fn label(&mut self, label: u8) -> Value {
         if label.is_multiple_of(2) {
             let key = self.string("handler");
@@ -227,13 +227,13 @@ impl PprofTables {
     }
 }
 
-/// Ids of mappings in a pprof.
+/// ID of the program's mapping in a pprof. The constant below is the ID of the kernel's mapping.
 const PROGRAM: u64 = 1;
 const KERNEL: u64 = 2;
 /// An ID that no mapping has.
 const NO_MAPPING: u64 = 3;
 
-/// The labels of a sample: the last of [`LABELS`] is two with the same key.
+/// Returns the numbers of a sample's labels. The last of [`LABELS`] stands for two labels with one key.
 fn labels(label: u8) -> impl Iterator<Item = u8> {
     let of_key = (label == LABELS - 1).then_some([2, 4]);
     let only = (label > 0 && of_key.is_none()).then_some(label);
@@ -267,7 +267,7 @@ struct OtlpWriter<'p> {
     layout: Layout,
     now_ns: u64,
     tables: Tables,
-    /// Indices of stacks that were written, by their frames.
+    /// Indices of the stacks written so far, by their frames.
     stacks: HashMap<&'p [u8], u64>,
 }
 

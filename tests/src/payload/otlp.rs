@@ -8,26 +8,26 @@ use crate::payload::wire::{Message, Value, decode, edit, encode, fixed64s, numbe
 /// Path and name of the gRPC method.
 pub const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// The period of built profiles: 20 Hz.
+/// Sampling period of built profiles, in nanoseconds: 1 / 20 Hz.
 pub const PERIOD_NS: u64 = 50_000_000;
 
 /// A frame of a built stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// Function names, innermost first: all but the last are inlined.
+    /// Function names of a location, innermost first. All functions but the last are inlined.
     Named(Vec<String>),
     /// A function of the kernel.
     Kernel(String),
-    /// An address of a binary, to be symbolized by the receiver.
+    /// An address in a binary, which the receiver has to symbolize.
     Native {
-        /// Hexadecimal GNU build ID; none is sent if it is empty.
+        /// Hexadecimal GNU build ID; if it is empty, no build ID is sent.
         build_id: String,
         /// Path of the binary.
         file: String,
         /// ELF virtual address.
         address: u64,
     },
-    /// Marker at which the sender's unwinder stopped, with its error code.
+    /// Marker frame at which the sender's unwinder stopped, with the unwinder's error code.
     Abort(u64),
 }
 
@@ -50,18 +50,18 @@ pub struct Request {
     pub attributes: Vec<(String, String)>,
     /// Stacks, each leaf first.
     pub stacks: Vec<Vec<Frame>>,
-    /// Samples of the stacks.
+    /// Samples, each of one of the stacks.
     pub samples: Vec<Seen>,
 }
 
-/// One sample of a request: a stack and its times.
+/// Samples of one stack in a request, one for each time.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Index into the stacks.
+    /// Index into [`Request::stacks`].
     pub stack: usize,
-    /// Nanoseconds since 1970.
+    /// Times of the samples, in nanoseconds since 1970.
     pub times: Vec<u64>,
-    /// Keys and values.
+    /// Attributes of the samples: keys and values.
     pub attributes: Vec<(String, String)>,
 }
 
@@ -78,14 +78,14 @@ impl Request {
         Self { attributes: vec![("service.name".to_owned(), service.to_owned())], ..Self::default() }
     }
 
-    /// Adds a resource attribute.
+    /// Returns the request with one more resource attribute.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.attributes.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Adds a stack with samples at these times.
+    /// Returns the request with one more stack, which has samples at these times.
     #[must_use]
     pub fn seen(mut self, stack: Vec<Frame>, times: Vec<u64>) -> Self {
         self.stacks.push(stack);
@@ -93,7 +93,7 @@ impl Request {
         self
     }
 
-    /// Returns the request as protobuf.
+    /// Encodes the request as protobuf.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut tables = Tables::default();
@@ -130,7 +130,7 @@ pub(crate) fn key_value(name: &str, value: &str) -> Message {
     vec![(1, name.into()), (2, (&vec![(1, Value::from(value))]).into())]
 }
 
-/// Dictionary that is being built; index 0 of each table is the zero entry.
+/// Dictionary that is being built. Index 0 of each table is the zero entry.
 #[derive(Default)]
 pub(crate) struct Tables {
     strings: Vec<String>,
@@ -266,7 +266,8 @@ pub fn requests_in(path: &std::path::Path) -> Vec<Vec<u8>> {
     requests
 }
 
-/// Returns the request with one more attribute on every resource, and its newest time moved to `newest_ns`.
+/// Returns the request with one more attribute on every resource, and with all times shifted so that the newest is
+/// `newest_ns`.
 #[must_use]
 pub fn moved(request: &[u8], label: (&str, &str), newest_ns: u64) -> Vec<u8> {
     let mut newest = 0;

@@ -9,7 +9,7 @@ use crate::payload::sample::{
 };
 use crate::payload::wire::{Message, Value, all, decode, fixed64s, inner, number, numbers};
 
-/// Keys and values, rendered as queries see them.
+/// Keys and values, in the form in which queries see them.
 type Pairs = Vec<(String, String)>;
 
 /// Attributes that may hold a service's name, in order of preference.
@@ -31,7 +31,7 @@ pub fn read(request: &[u8]) -> Multiset {
     expected(request).samples
 }
 
-/// Reads the content of a request, and the profiles of it that must be stored.
+/// Reads the content of a request, and the part of it that must be stored.
 #[must_use]
 pub fn expected(request: &[u8]) -> Expected {
     let request = decode(request);
@@ -59,7 +59,8 @@ fn service_name(resource: &Pairs) -> String {
     SERVICE_NAMES.iter().find_map(value).map_or("unknown_service", |(_, value)| value).to_owned()
 }
 
-/// Field numbers inside `Sample` (values, attribute_indices, link_index), and of `Profile.attribute_indices`.
+/// Version of OTLP. It determines the field numbers inside `Sample` (values, attribute_indices, link_index), and of
+/// `Profile.attribute_indices`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Since1_10,
@@ -138,7 +139,7 @@ impl Tables {
         (self.string(&value_type, 1).to_owned(), self.string(&value_type, 2).to_owned())
     }
 
-    /// The `KeyValue`s of a field.
+    /// Returns the keys and values of a repeated `KeyValue` field.
     fn pairs(&self, message: &Message, field: u32) -> Pairs {
         all(message, field)
             .map(decode)
@@ -234,7 +235,7 @@ impl Tables {
         Some(out)
     }
 
-    /// Returns the names of the functions, root first; each inlined call is a separate frame.
+    /// Returns the function names of a stack, root first. Each inlined call is a separate frame.
     fn functions(&self, at: u64) -> Vec<String> {
         let indices = self.stacks.get(index(at)).map(|stack| numbers(stack, 1)).unwrap_or_default();
         let name = |line: Message| self.string(&self.functions[index(number(&line, 1))], 1).to_owned();
@@ -256,7 +257,7 @@ impl Tables {
         vec![("trace_id".to_owned(), hex(1)), ("span_id".to_owned(), hex(2))]
     }
 
-    /// Returns the stack, root first.
+    /// Returns the locations of a stack as texts, root first.
     fn stack(&self, at: u64) -> Vec<String> {
         let indices = self.stacks.get(index(at)).map(|stack| numbers(stack, 1)).unwrap_or_default();
         indices.iter().rev().map(|&location| self.location(&self.locations[index(location)])).collect()
@@ -274,7 +275,7 @@ impl Tables {
         address_location([&build_id, &file], false, number(location, 2), frame_type.unwrap_or("native"))
     }
 
-    /// Build ID, with its kind, and file of a location's mapping.
+    /// Returns the build ID, prefixed by its kind, and the file of a location's mapping.
     fn binary(&self, location: &Message) -> [String; 2] {
         let mapping = &self.mappings[index(number(location, 1))];
         let of_mapping = self.attributes(&numbers(mapping, 5));
@@ -296,7 +297,7 @@ impl Tables {
     }
 }
 
-/// Returns a value as queries see it.
+/// Converts a value to the text that queries see.
 fn text_of(value: &Json) -> String {
     match value {
         Json::Null => String::new(),

@@ -8,16 +8,16 @@ use crate::payload::wire::{Message, Value, decode, fixed64s, numbers};
 enum Kind {
     Text,
     Texts,
-    /// 32 bits.
+    /// A 32-bit number, which JSON writes as a number.
     Number,
     Numbers,
-    /// 64 bits, which JSON writes as text.
+    /// A 64-bit number, which JSON writes as text.
     Long,
     Longs,
-    /// fixed64.
+    /// A fixed64, which JSON writes as text.
     Time,
     Times,
-    /// Bytes in hexadecimal.
+    /// Bytes, which JSON writes in hexadecimal.
     Id,
     Inner(&'static [Field]),
     Inners(&'static [Field]),

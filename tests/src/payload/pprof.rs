@@ -21,7 +21,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the message in a file that may be compressed.
+/// Returns the message in a file, which is decompressed if it is compressed.
 #[must_use]
 pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
@@ -32,7 +32,7 @@ pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the same profile with this time, gzipped.
+/// Returns the profile with its time replaced by `time_ns`, gzipped.
 #[must_use]
 pub fn at_time(bytes: &[u8], time_ns: u64) -> Vec<u8> {
     let mut message = decode(&unpacked(bytes));
@@ -41,7 +41,7 @@ pub fn at_time(bytes: &[u8], time_ns: u64) -> Vec<u8> {
     gzip(&encode(&message))
 }
 
-/// The same profile, not compressed, without a time.
+/// Returns the profile without its time, not compressed.
 #[must_use]
 pub fn without_time(bytes: &[u8]) -> Vec<u8> {
     let mut message = decode(&unpacked(bytes));
@@ -93,9 +93,9 @@ pub fn build(kind: ValueType, period: Option<(ValueType, u64)>, stacks: &[(&[&st
 /// A decoded profile.
 #[derive(Debug)]
 pub struct Profile {
-    /// (type, unit) of each column of values.
+    /// Type and unit of each column of values.
     pub sample_types: Vec<ValueType>,
-    /// Name of the profile types, if the push has one; otherwise empty.
+    /// Name of the profile types that the push gives; empty if the push gives none.
     name: String,
     message: Message,
     strings: Vec<String>,
@@ -121,14 +121,14 @@ impl Profile {
         profile
     }
 
-    /// The profile, as pushed with a name for its types.
+    /// Returns the profile as pushed with a name for its types.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// The profile, whose time is that of its receipt if it has none.
+    /// Returns the profile as received at `time_ns`, which becomes its time if the profile has none.
     #[must_use]
     pub fn received_at(mut self, time_ns: u64) -> Self {
         if number(&self.message, 9) == 0 {
@@ -145,7 +145,7 @@ impl Profile {
         (self.string(message, 1).to_owned(), self.string(message, 2).to_owned())
     }
 
-    /// Returns the stored type of each column, and the factor of its values.
+    /// Returns the stored profile type of each column, and the factor by which the column's values are multiplied.
     #[must_use]
     pub fn profile_types(&self) -> Vec<(String, i64)> {
         let period = self.value_type(&inner(&self.message, 11));
@@ -154,19 +154,20 @@ impl Profile {
         self.sample_types.iter().map(stored).collect()
     }
 
-    /// Returns whether every location has lines.
+    /// Returns true if every location has lines.
     #[must_use]
     pub fn is_symbolized(&self) -> bool {
         self.locations.values().all(|location| all(location, 4).next().is_some())
     }
 
-    /// Returns the samples that a node should store, in the series of these labels. The profile must have a time.
+    /// Returns the samples that a node must store in the series with these labels. The profile must have a time.
     #[must_use]
     pub fn samples(&self, labels: &[(String, String)]) -> Multiset {
         self.expected(labels).expect("a profile that may be stored").samples
     }
 
-    /// Returns the content of the profile, and the sample types that must be stored. `None` if it must be rejected.
+    /// Returns the content of the profile, and the sample types that must be stored; `None` if the profile must be
+    /// rejected.
     #[must_use]
     pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
         let time_ns = number(&self.message, 9);
@@ -194,7 +195,7 @@ impl Profile {
         Some(out)
     }
 
-    /// Returns the names of the functions, root first; each inlined call is a separate frame.
+    /// Returns the function names of a sample's stack, root first. Each inlined call is a separate frame.
     fn names(&self, sample: &Message) -> Vec<String> {
         let name = |line: Message| self.string(&self.functions[&number(&line, 1)], 2).to_owned();
         let of_location = |id: &u64| {
@@ -236,12 +237,12 @@ impl Profile {
         address_location([&build_id, &file], is_offset, address, if is_kernel { "kernel" } else { "native" })
     }
 
-    /// The mapping of a location. A mapping that does not exist is none.
+    /// Returns the mapping of a location; `None` if the location refers to no mapping or to one that does not exist.
     fn mapping(&self, location: &Message) -> Option<&Message> {
         self.mappings.get(&number(location, 2))
     }
 
-    /// Build ID, with its kind, and file of a location's mapping.
+    /// Returns the build ID, prefixed by its kind, and the file of a location's mapping.
     fn binary(&self, location: &Message) -> [String; 2] {
         let text = |field| self.mapping(location).map_or("", |mapping| self.string(mapping, field));
         let build_id = text(6);
@@ -254,7 +255,8 @@ impl Profile {
         [build_id, text(5).to_owned()]
     }
 
-    /// A process address inside its mapping is an offset in the file (true); any other stays.
+    /// Converts the address of a location. An address inside the mapping becomes a file offset (true); any other
+    /// address stays as it is (false).
     fn address(&self, location: &Message) -> (bool, u64) {
         let address = number(location, 3);
         let of_mapping = |field| self.mapping(location).map_or(0, |mapping| number(mapping, field));

@@ -1,4 +1,4 @@
-//! Properties of the profilers of each language: sample types, period, and whether they set a duration.
+//! Properties of the profilers of each language: sample types, period, and use of the duration.
 
 /// A type and its unit.
 pub type ValueType = (&'static str, &'static str);
@@ -8,13 +8,13 @@ pub type ValueType = (&'static str, &'static str);
 pub struct Profiler {
     /// Name for messages of failed tests.
     pub name: &'static str,
-    /// Columns of values.
+    /// Type and unit of each column of values.
     pub sample_types: &'static [ValueType],
     /// Type and unit of the period; empty if the profiler gives none.
     pub period_type: ValueType,
     /// Period, in its unit; 0 if the profiler gives none.
     pub period: u64,
-    /// True if the profile covers an interval, and not the time since the process started.
+    /// True if the profile has a duration: it then covers an interval, and not the time since the process started.
     pub has_duration: bool,
 }
 

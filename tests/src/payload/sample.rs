@@ -1,32 +1,32 @@
 //! A sample, as decoded from a payload or as read from a node.
 //!
-//! A stack is a list of texts from root to leaf, one per location, with all its properties. Labels of the series and
-//! attributes of the sample are one set of names, as queries see them: a label hides an attribute of the same name.
+//! A stack is a list of texts from root to leaf. Each text has all properties of one location. As in queries, labels of
+//! the series and attributes of the sample are one set of names, in which a label hides an attribute of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All properties of a sample except its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Labels and attributes by name, as in queries; none is empty.
+    /// Labels and attributes by name, as in queries. No value is empty.
     pub names: BTreeMap<String, String>,
     /// Locations of the stack, root first.
     pub stack: Vec<String>,
-    /// Nanoseconds since 1970.
+    /// Time of the sample, in nanoseconds since 1970.
     pub time_ns: i64,
 }
 
-/// Sums by stack: names from root to leaf.
+/// Sum of each stack. A stack is its names from root to leaf.
 pub type Folded = BTreeMap<Vec<String>, i128>;
 
 /// Content of a push, and the part of it that must be stored.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Number of valid profiles; for a pprof, of its sample types.
+    /// Number of valid profiles; for a pprof, number of valid sample types.
     pub accepted: u64,
-    /// Number of invalid profiles.
+    /// Number of invalid profiles; for a pprof, number of invalid sample types.
     pub rejected: u64,
-    /// The samples of accepted profiles, without those that are dropped.
+    /// The samples of accepted profiles that must be stored.
     pub samples: Multiset,
     /// Samples of accepted profiles, by profile type and labels of the series.
     series: BTreeMap<(String, BTreeMap<String, String>), Vec<Weighted>>,
@@ -36,8 +36,8 @@ pub struct Expected {
 type Weighted = (Vec<String>, i64, i128);
 
 impl Expected {
-    /// Adds one profile of the push: its type, the labels of its series, and its samples, each with names from root to
-    /// leaf and its value.
+    /// Adds one profile of the push: its type, the labels of its series, and its samples. Each sample comes with its
+    /// names from root to leaf and its value. `None` adds a rejected profile.
     pub fn add(&mut self, id: &str, labels: &[(String, String)], profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
         let Some(samples) = profile else {
             self.rejected += 1;
@@ -64,7 +64,8 @@ impl Expected {
         self.series.iter().filter(|((id, _), samples)| is_stored(id, samples)).map(|((id, _), _)| id.as_str()).collect()
     }
 
-    /// Returns the sums of one type by stack; for a gauge, those of the newest time of each series.
+    /// Returns the sum of each stack of one profile type. For a gauge, only samples of the newest time of each series
+    /// count.
     #[must_use]
     pub fn folded(&self, id: &str) -> Folded {
         let mut folded = Folded::new();
@@ -78,32 +79,33 @@ impl Expected {
     }
 }
 
-/// Returns whether a sample may have this time: from the year 2000 to ten minutes from now.
+/// Returns true if a sample may have this time: from the year 2000 to ten minutes after `now_ns`.
 #[must_use]
 pub fn is_possible(time_ns: u64, now_ns: u64) -> bool {
     (946_684_800_000_000_000..=now_ns + 600_000_000_000).contains(&time_ns)
 }
 
-/// Returns the value in the unit of its profile type; `None` if it is invalid: only gauges may have negative values.
+/// Returns the value in the unit of its profile type; `None` if the value is invalid. Only gauges may have negative
+/// values.
 #[must_use]
 pub fn stored_value(id: &str, value: i64, scale: i64) -> Option<i128> {
     let value = value.checked_mul(scale)?;
     (value >= 0 || is_gauge(id)).then_some(value.into())
 }
 
-/// Returns whether values of this profile type are a state, which must not be added over time.
+/// Returns true if values of this profile type are a state, which must not be added over time.
 #[must_use]
 pub fn is_gauge(id: &str) -> bool {
     let kind = id.split(':').nth(1).unwrap_or_default();
     kind.starts_with("inuse_") || ["goroutine", "goroutines", "threadcreate"].contains(&kind)
 }
 
-/// Samples with their values; equal samples are added up, and samples of value 0 are omitted.
+/// Samples with their values. The values of equal samples are added up, and samples of value 0 are omitted.
 #[derive(Clone, Debug, Default)]
 pub struct Multiset {
     /// Sum of the values of each sample.
     pub sums: BTreeMap<Sample, i128>,
-    /// Number of added samples, without zeros.
+    /// Number of added samples whose value is not 0.
     pub count: u64,
 }
 
@@ -116,7 +118,7 @@ impl Multiset {
         }
     }
 
-    /// Adds all samples of another.
+    /// Adds all samples of another multiset.
     pub fn extend(&mut self, other: Self) {
         self.count += other.count;
         for (sample, sum) in other.sums {
@@ -124,7 +126,7 @@ impl Multiset {
         }
     }
 
-    /// Fails if two differ, with the first differences.
+    /// Fails if this multiset differs from `want`. The message has the first differences.
     pub fn assert_equals(&self, want: &Self, what: &str) {
         let sum_of = |sums: &Self, sample: &Sample| sums.sums.get(sample).copied().unwrap_or_default();
         let differs = |(sample, sum): &(&Sample, &i128), other: &Self| sum_of(other, sample) != **sum;
@@ -162,7 +164,7 @@ pub fn address_location([build_id, file]: [&str; 2], is_file_offset: bool, addre
     format!("{build_id}|{file}|{frame_type}|{}{address:#x}", if is_file_offset { "offset " } else { "" })
 }
 
-/// Returns a label's name as in queries: `[a-zA-Z0-9_]`, no digit first.
+/// Converts the name of a label to its form in queries: characters `[a-zA-Z0-9_]`, no digit first.
 #[must_use]
 pub fn query_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -172,7 +174,7 @@ pub fn query_name(name: &str) -> String {
     out
 }
 
-/// Merges names of several sources; a later source takes precedence.
+/// Merges names and values of several sources. A later source takes precedence.
 #[must_use]
 pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
@@ -183,7 +185,7 @@ pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> B
     out
 }
 
-/// Returns the displayed name of an unnamed frame: its file, or else its build ID, and the address in it.
+/// Returns the displayed name of an unnamed frame: the file name, or else the build ID, and the address.
 #[must_use]
 pub fn unnamed([build_id, file]: &[String; 2], address: u64) -> String {
     let binary = match file.rsplit('/').next() {
@@ -194,9 +196,10 @@ pub fn unnamed([build_id, file]: &[String; 2], address: u64) -> String {
     format!("{binary}+{address:#x}")
 }
 
-/// Returns a profile type's ID, and the factor of its values. `siblings` are all sample types, each (type, unit).
+/// Returns the ID of a profile type, and the factor by which its values are multiplied. `siblings` are the types and
+/// units of all sample types of the profile.
 ///
-/// `name` is the name in the push, or empty.
+/// `name` is the name that the push gives; empty if it gives none.
 #[must_use]
 pub fn profile_type(
     name: &str,

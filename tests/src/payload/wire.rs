@@ -1,4 +1,5 @@
-//! The protobuf wire format without a schema. A message is a list of fields, so tests can edit and damage it.
+//! The protobuf wire format without a schema. A message is a list of fields, so that tests can edit and damage
+//! messages.
 
 /// A message: field numbers and values, in the order of the bytes.
 pub type Message = Vec<(u32, Value)>;
@@ -6,13 +7,13 @@ pub type Message = Vec<(u32, Value)>;
 /// The value of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Wire type 0.
+    /// A varint: wire type 0.
     Varint(u64),
-    /// Wire type 1.
+    /// A fixed 64-bit number: wire type 1.
     Fixed64(u64),
-    /// Wire type 2.
+    /// Bytes, text or a message: wire type 2.
     Bytes(Vec<u8>),
-    /// Wire type 5.
+    /// A fixed 32-bit number: wire type 5.
     Fixed32(u32),
 }
 
@@ -120,7 +121,7 @@ pub fn decode(mut bytes: &[u8]) -> Message {
     message
 }
 
-/// Returns the last value of a number field; 0 if it is absent.
+/// Returns the last value of a number field; 0 if the field is absent.
 #[must_use]
 pub fn number(message: &Message, field: u32) -> u64 {
     let found = message.iter().rev().find(|(number, _)| *number == field);
@@ -139,7 +140,7 @@ pub fn all(message: &Message, field: u32) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the last value of a field of bytes, as a message; empty if it is absent.
+/// Returns the last value of a field of bytes, decoded as a message; empty if the field is absent.
 #[must_use]
 pub fn inner(message: &Message, field: u32) -> Message {
     all(message, field).last().map(decode).unwrap_or_default()
@@ -194,7 +195,7 @@ pub fn packed_fixed64s(numbers: &[u64]) -> Value {
     Value::Bytes(numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
 }
 
-/// Rewrites every message at the end of a path of fields.
+/// Replaces every message at the end of a path of fields by the result of `change`.
 #[must_use]
 pub fn edit(bytes: &[u8], path: &[u32], change: &mut dyn FnMut(Message) -> Message) -> Vec<u8> {
     let message = decode(bytes);

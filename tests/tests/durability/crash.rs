@@ -1,4 +1,5 @@
-//! `kill -9` under load, twenty times: acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, each exactly once.
+//! `kill -9` under load, twenty times. Samples must satisfy acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, and each
+//! visible sample must be stored once.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +8,11 @@ use tests::load::{Behaviour, Load, visible};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Time limit for an acknowledged push between two kills.
+/// Longest time until a push must be acknowledged between two kills.
 const ACKNOWLEDGEMENT_MAX: Duration = Duration::from_secs(10);
 
-/// Kills `varve` under load; every acknowledged sample must be stored once, also after one more clean restart.
+/// Kills varve under load several times. Every acknowledged sample must be stored once, also after one more clean
+/// restart.
 fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
     let _alone = alone();
     let mut varve = Varve::start(Setup { processes, ..Setup::default() });

@@ -15,16 +15,16 @@ use tests::shared::varve_binary;
 const MINUTE_NS: u64 = 60_000_000_000;
 const HOUR_NS: u64 = 60 * MINUTE_NS;
 
-/// Samples of each push.
+/// Number of samples in each push.
 const SAMPLES: u64 = 200;
 
-/// Time in which a push must be accepted.
+/// Longest time until a push must be acknowledged.
 const PUSH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time of the load on the damaged state.
+/// Duration of the load on the damaged state.
 const LOAD_TIME: Duration = Duration::from_secs(8);
 
-/// Pushes samples of five minutes, with 40 different stacks.
+/// Pushes samples with 40 different stacks and with times of five minutes from `from_ns` on.
 fn push(varve: &Varve, service: &str, from_ns: u64) {
     let body = (0..40).fold(Request::new(service), |body, kind| {
         let frames: Vec<String> = (0..30).map(|depth| format!("{service}::function_{kind}_of_depth_{depth}")).collect();
@@ -40,7 +40,7 @@ fn push(varve: &Varve, service: &str, from_ns: u64) {
     }
 }
 
-/// A service's samples in an hour, and the warnings of the response.
+/// Returns the number of a service's samples in the hour before `end_ns`, and the warnings of the response.
 fn samples(varve: &Varve, service: &str, end_ns: u64) -> (u64, Vec<String>) {
     let query = format!("sum(sum_over_time(process_cpu{{service_name=\"{service}\"}}[1h]))");
     let time = (end_ns as f64 / 1e9).to_string();
@@ -71,7 +71,7 @@ fn damage(varve: &Varve) {
     std::fs::write(&largest, bytes).unwrap();
 }
 
-/// One service in each of many hours.
+/// Samples of many hours, each hour with a service of its own.
 struct History {
     starts_ns: Vec<u64>,
 }
@@ -85,13 +85,13 @@ impl History {
         Self { starts_ns }
     }
 
-    /// The samples and the warnings of each hour.
+    /// Queries each hour. Returns the number of its samples, and the warnings.
     fn query(&self, varve: &Varve) -> Vec<(u64, Vec<String>)> {
         let of_hour = |(i, start_ns): (usize, &u64)| samples(varve, &format!("s{i}"), start_ns + HOUR_NS);
         self.starts_ns.iter().enumerate().map(of_hour).collect()
     }
 
-    /// Checks that every response without a warning is exact; returns the number of damaged hours.
+    /// Checks that every response without a warning is exact. Returns the number of hours whose response has a warning.
     fn damaged(&self, varve: &Varve) -> usize {
         let answers = self.query(varve);
         for (samples, warnings) in &answers {

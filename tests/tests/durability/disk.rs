@@ -1,5 +1,5 @@
-//! Disk use of a node: with a full disk, pushes are refused and queries served; old data is dropped by age and by the
-//! cap on disk use.
+//! Disk use of a node. With a full disk, pushes are refused and queries are served. Old data is dropped past its
+//! retention, and at the cap on disk use.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ use tests::small_disk::SmallDisk;
 
 const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Waits until something holds.
+/// Waits until `holds` returns true. Fails after `patience`.
 fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

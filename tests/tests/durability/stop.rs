@@ -1,4 +1,4 @@
-//! SIGTERM under load: `varve` ends with status 0 each time, and the next start has everything that it acknowledged.
+//! SIGTERM under load: varve ends with status 0 each time, and the next start has everything that was acknowledged.
 //!
 //! A process that runs its exit handlers while a thread still uses a database would abort.
 
@@ -17,9 +17,9 @@ use tests::program::{Program, STUCK_READS};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Rounds; with `VARVE_SOAK=1`, ten times as many.
+/// Number of rounds of a test; ten times as many with `VARVE_SOAK=1`.
 const ROUNDS: u64 = 20;
-/// The time after which supervisors kill.
+/// Longest time of a stop: supervisors kill a process after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn rounds() -> u64 {
@@ -27,7 +27,7 @@ fn rounds() -> u64 {
     if is_soak { 10 * ROUNDS } else { ROUNDS }
 }
 
-/// Gives an ELF file another build ID, so that the server does not know it. Other bytes stay as they are.
+/// Gives an ELF file another build ID, so that the server does not know the file. Other bytes stay as they are.
 fn set_build_id(file: &mut [u8], number: u64) {
     // The header of the note: name and value have 4 and 20 bytes; type 3.
     let note = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
@@ -36,7 +36,7 @@ fn set_build_id(file: &mut [u8], number: u64) {
     }
 }
 
-/// Threads that send requests until they are stopped, whatever the responses are.
+/// Threads that send requests until they are stopped, and ignore the responses.
 struct Requests {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -135,7 +135,7 @@ fn sigterm_of_a_node_with_a_router_exits_with_status_0() {
     survives_sigterm(Processes::Three, rounds() / 4);
 }
 
-/// The sum of the service `bulk`.
+/// Returns the sum of the values of the service `bulk`.
 fn bulk_total(varve: &Varve) -> f64 {
     varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0)
 }
@@ -144,7 +144,7 @@ fn bulk_total(varve: &Varve) -> f64 {
 struct StuckReads {
     varve: Varve,
     stuck: PathBuf,
-    /// Exists after exit handlers ran.
+    /// File that exists after exit handlers ran.
     handlers: PathBuf,
     library: Program,
 }
@@ -170,7 +170,7 @@ impl StuckReads {
     }
 }
 
-/// The process ends although a thread does not end, and does not destroy RocksDB's static objects before that.
+/// The process ends although a thread does not end. RocksDB's static objects are not destroyed before the end.
 #[test]
 fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let StuckReads { mut varve, stuck, handlers, library: _library } = StuckReads::stopped();
@@ -197,7 +197,7 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
 }
 
-/// A state that is opened for long, as one with damaged files is, does not keep the process from ending.
+/// A state that takes long to open, such as a state with damaged files, does not keep the process from ending.
 #[test]
 fn sigterm_while_the_state_is_opened_exits_with_status_0() {
     let StuckReads { mut varve, stuck, handlers: _, library: _library } = StuckReads::stopped();

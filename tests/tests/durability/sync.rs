@@ -1,7 +1,8 @@
-//! Acknowledgements and syncs under strace: a sync that began after the push succeeded before the response.
+//! Acknowledgements and syncs under strace. Between the start of a push and its response, a sync must begin and
+//! succeed.
 //!
-//! Group commit lets one sync serve many pushes, so the rule is by time. An entry is written after its push began,
-//! and a sync makes durable everything that was written before the sync began.
+//! With group commit, one sync serves many pushes, so the rule compares times. An entry is written after its push
+//! began. A sync makes everything durable that was written before the sync began.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +13,7 @@ use tests::report::{alone, figure, skipped};
 use tests::server::{Setup, Varve};
 use tests::shared::tool;
 
-/// One call of fsync or fdatasync, seconds since 1970.
+/// One call of fsync or fdatasync, with times in seconds since 1970.
 #[derive(Clone, Copy, Debug)]
 struct Sync {
     began: f64,
@@ -53,7 +54,7 @@ fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Returns the acknowledgements that no sync preceded.
+/// Describes the acknowledged pushes without a successful sync between their start and their response.
 fn unsynced(trace: &str, outcomes: &Outcomes) -> Vec<String> {
     let syncs = syncs(trace);
     let is_covered = |began: f64, ended: f64| {
@@ -91,7 +92,7 @@ impl Traced {
         std::fs::read_to_string(self.folder.path().join("trace")).unwrap()
     }
 
-    /// Pushes for some time, or until varve has ended.
+    /// Pushes for `patience`, or until varve has ended. Returns the label `run` of the samples, and the outcomes.
     fn load(&mut self, patience: Duration) -> (String, Outcomes) {
         let load = Load::start(&self.varve, Behaviour { clients: 4, retries: false, pause: Duration::from_millis(3) });
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The agent's spool over `kill -9`, while the receiver is unreachable: each spooled sample is counted once, even if it
+//! The agent's spool over `kill -9`, while the receiver is unreachable. Each spooled sample is stored once, even if it
 //! is sent twice.
 
 use std::path::Path;
@@ -11,9 +11,10 @@ use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::server::{Setup, Varve, free_addresses};
 use tests::shared::varve_binary;
 
-/// Sampling period of 20 Hz, less the thousandth by which the agent shortens it (`agent/src/config.rs`).
+/// Sampling period in nanoseconds: 1 / 20 Hz, less the thousandth by which the agent shortens it
+/// (`agent/src/config.rs`).
 const PERIOD_NS: f64 = 49_951_029.0;
-/// Time without a receiver, enough for some requests: agents send one every 5 s.
+/// Time without a receiver. It is enough for some requests, because an agent sends one every 5 s.
 const AWAY: Duration = Duration::from_secs(17);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,7 +32,8 @@ fn start_agent(endpoint: &str, spool: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// Returns number and samples of each request on disk, from the names of the files, oldest first.
+/// Returns the sequence number and the number of samples of each spooled request, from the names of the files, oldest
+/// first.
 fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
     let parsed = |name: &str| {

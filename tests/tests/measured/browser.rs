@@ -1,6 +1,6 @@
 //! The web UI in a real browser, against a real `varve up` with its agent.
 //!
-//! Runs `npm run test:browser` and checks that the tests which need a real server did run.
+//! Runs `npm run test:browser`, and checks that the tests that need a real server ran.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use tests::report::{alone, bpf_test_ran, say, skipped};
 use tests::server::{Setup, Varve};
 use tests::shared::{payloads, tool, workspace};
 
-/// Tests that need a running varve.
+/// Names of the browser tests that need a running varve.
 const ON_A_REAL_SERVER: [&str; 3] = [
     "a large C++ profile draws within 100 ms",
     "an empty store shows how to send a profile, then the first one",
     "the web UI reports a killed server and reconnects automatically",
 ];
 
-/// The test that also needs samples of this host.
+/// Name of the browser test that also needs samples of this host.
 const ON_THIS_HOST: &str = "a user finds the hot function of this host";
 
-/// Tests of a response that is incomplete, or that changes while somebody looks at it.
+/// Names of the browser tests of a response that is incomplete, or that changes while the UI shows it.
 const OF_CHANGING_RESPONSES: [&str; 12] = [
     "the view announces missing names, which appear automatically",
     "the zoom and the marked function follow a frame to its name",
@@ -38,7 +38,7 @@ const OF_CHANGING_RESPONSES: [&str; 12] = [
     "a closed dialog does not release what is still open",
 ];
 
-/// Number of tests that run on every machine: all except [`ON_THIS_HOST`] and the large profile.
+/// Number of browser tests that run on every machine: all except [`ON_THIS_HOST`] and the test of the large profile.
 const TESTS_MIN: usize = 39;
 
 fn chromium() -> Option<PathBuf> {
@@ -46,8 +46,8 @@ fn chromium() -> Option<PathBuf> {
     named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
-/// Serves the shell commands `kill` and `start` of the browser tests.
-/// Each command creates a file and waits until it is removed.
+/// Runs the commands `kill` and `start` for the browser tests. A test's shell command creates a file, and waits until
+/// the file is removed.
 struct Switch {
     folder: tempfile::TempDir,
 }
@@ -74,7 +74,7 @@ impl Switch {
     }
 }
 
-/// Lines of both outputs of a process, as they arrive.
+/// Receives the lines of stdout and stderr of a process, as they arrive.
 fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel();
     let outputs: [Box<dyn std::io::Read + Send>; 2] =

@@ -1,7 +1,8 @@
-//! From the kernel's timer to the flame graph, for `varve up` and for node, router and agent as three processes.
+//! The path of a sample from the kernel's timer to the flame graph, for `varve up` and for node, router and agent as
+//! three processes.
 //!
-//! A program spends its CPU time 70 : 30 in two functions. The flame graph shows the same shares, by name, file and
-//! line. The total of all processes equals the CPU time that the kernel counted.
+//! A program spends its CPU time 70 : 30 in two functions. The flame graph shows these shares, with the functions'
+//! names, files and lines. The total of all processes equals the CPU time that the kernel counted.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,15 +13,15 @@ use tests::server::{Processes, Setup, Varve};
 
 const FREQUENCY_HZ: u32 = 97;
 const WINDOW: Duration = Duration::from_secs(20);
-/// Time until samples arrive: agents send every 5 s, and a busy machine may need more.
+/// Longest time until samples arrive. Agents send every 5 s, and a busy machine may need longer.
 const ARRIVAL: Duration = Duration::from_secs(8);
 
 fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// CPU time of all CPUs except idle time, as the kernel counts it, in seconds. User time includes guests; stolen time
-/// is not counted, because no process of this host used it.
+/// Returns the CPU time of all CPUs except idle time, as the kernel counts it, in seconds. User time includes guests.
+/// Stolen time is excluded, because no process of this host used it.
 fn busy_s() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let fields: Vec<f64> =
@@ -29,7 +30,7 @@ fn busy_s() -> f64 {
     (user + nice + system + irq + softirq) / 100.0
 }
 
-/// Returns the weight of the outermost frames of this function, and the description of the frame in the response.
+/// Returns the sum of the outermost frames of a function, and the description of the frame in the response.
 fn of_function(graph: &Value, name: &str) -> (f64, Value) {
     let names = graph["names"].as_array().unwrap();
     let nodes = graph["nodes"].as_array().unwrap();

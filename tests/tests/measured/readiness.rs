@@ -1,4 +1,4 @@
-//! Time until a large store is ready again after `kill -9`.
+//! Time until a varve with a large store is ready again after `kill -9`.
 
 use std::time::{Duration, Instant};
 

@@ -20,12 +20,13 @@ use tests::shared::{tool, varve_binary};
 
 /// Sampling frequency in Hz, high enough for shares over a few seconds.
 const FREQUENCY: &str = "97";
-/// Sampling period, less the thousandth by which the agent shortens it (`agent/src/config.rs`).
+/// Sampling period in nanoseconds: 1 / 97 Hz, less the thousandth by which the agent shortens it
+/// (`agent/src/config.rs`).
 const PERIOD_NS: i128 = 10_299_181;
-/// Time limit of a recording; names take at most two minutes.
+/// Time limit of a recording, which names frames for at most two minutes.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A folder for the file, and one for temporary files.
+/// A folder for the recorded file, and a folder for temporary files.
 struct Folders {
     output: TempDir,
     temporary: TempDir,
@@ -49,8 +50,8 @@ impl Folders {
         command
     }
 
-    /// Records while a process is busy. Returns the file, the output of the command, and the CPU time that the process
-    /// used during the recording.
+    /// Records while a process is busy. Returns the content of the file, the output of the command, and the CPU time
+    /// that the process used during the recording.
     fn record(&self, name: &str, arguments: &[&str], busy: &Running) -> (Vec<u8>, String, f64) {
         let path = self.path(name);
         let mut command = self.command(&path, arguments);
@@ -90,13 +91,13 @@ impl Folders {
     }
 }
 
-/// Returns the output of a successful recording.
+/// Returns the output of a recording command, which must have succeeded.
 fn said(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Starts a program with a unique name, in which two functions share a CPU 70 : 30.
+/// Starts a program in which two functions share a CPU 70 : 30. Returns the program, its process, and its unique name.
 fn hot_and_cold(name: &str) -> (Program, Running, String) {
     let name = format!("{name}_{}", std::process::id());
     let program = Program::compile(&name, HOT_AND_COLD, &[]);
@@ -111,13 +112,13 @@ fn cpu_seconds(child: &Child) -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Returns the duration of the recording, from the output, in seconds.
+/// Returns the duration of the recording in seconds, which the output states.
 fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks the CPU time of the program's stacks: the total is right, and the functions' shares are 70 : 30. Each stack
-/// ends in one of the two functions, or in a function that it calls.
+/// Checks the CPU time of the program's stacks: the total is `used`, and the shares of the two functions are 70 : 30.
+/// Each stack ends in one of the two functions, or in a function that one of them calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));

@@ -18,7 +18,7 @@ fn push() -> Vec<u8> {
     Request::new("access").seen(stack(&["f", "main"]), vec![now_ns()]).bytes()
 }
 
-/// Calls of the HTTP port that read or write.
+/// Methods and paths of requests to the HTTP port that read or write.
 const CALLS: [(&str, &str); 11] = [
     ("GET", "/metrics"),
     ("GET", "/api/v1/query?query=process_cpu"),
@@ -79,8 +79,8 @@ fn without_a_token_only_loopback_and_the_own_origin_are_answered() {
     assert_eq!(status, 403, "{text}");
 }
 
-/// Sends a request that is to be refused. A server may close the connection after a refusal if it did not read the
-/// body. The next request on that connection then fails, so it is sent again.
+/// Sends a request that must be refused. After a refusal, the server may close the connection without reading the body.
+/// The next request on that connection then fails, so that request is sent again.
 fn refusal(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Reply {
     (0..5).find_map(|_| request(method, url, headers, body).ok()).expect("a response")
 }
@@ -157,7 +157,7 @@ fn a_node_requires_a_token_and_its_router_sends_one() {
     }
 }
 
-/// Returns the error of `varve`, which must not start with these arguments.
+/// Runs varve with arguments with which it must not start, and returns the error.
 fn refused(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(varve_binary()).args(arguments).current_dir(folder.path()).output().unwrap();
@@ -226,7 +226,7 @@ fn a_busy_port_names_its_holder_and_the_flag_that_moves_it() {
     }
 }
 
-/// Returns the value that `varve config` prints.
+/// Returns the value of the option `name` that `varve config` prints.
 fn effective(arguments: &[&str], environment: &[(&str, &str)], name: &str) -> toml::Value {
     let mut command = Command::new(varve_binary());
     let output = command.arg("config").args(arguments).env_clear().envs(environment.iter().copied()).output().unwrap();

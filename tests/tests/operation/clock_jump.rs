@@ -1,4 +1,4 @@
-//! A system clock that jumps: retention does not follow it, and nothing is refused once it is right again.
+//! A system clock that jumps: retention does not follow the jump, and no push is refused once the clock is right again.
 //!
 //! The process uses a system clock that the test sets ([`tests::wrong_clock`]).
 
@@ -17,17 +17,18 @@ const YEAR_S: i64 = 365 * 86_400;
 const RETENTION: [&str; 8] =
     ["--retention", "10d", "--retention-1m", "20d", "--retention-1h", "30d", "--retention-1d", "60d"];
 
-/// Time for which the clock is wrong: some seconds, because expiry runs every second. `VARVE_SOAK=1` makes it a minute.
+/// Returns the time for which the clock is wrong: some seconds, because expiry runs every second; a minute with
+/// `VARVE_SOAK=1`.
 fn wrong_for() -> Duration {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
     Duration::from_secs(if is_soak { 60 } else { 8 })
 }
 
-/// A varve whose clock a test sets, and the samples that it must have.
+/// A varve whose clock a test sets, and the number of samples that it must have.
 struct World {
     varve: Varve,
     clock: WrongClock,
-    /// Number of pushed samples with times up to the right time.
+    /// Number of pushed samples whose times are not in the future.
     pushed: u64,
 }
 
@@ -52,7 +53,7 @@ impl World {
         }
     }
 
-    /// Pushes a sample of one time; the error is the response.
+    /// Pushes one sample with this time. The error is the response.
     fn push_to(&self, service: &str, time_ns: u64) -> Result<(), String> {
         let reply =
             self.varve.push_otlp(&Request::new(service).seen(stack(&["f", "main"]), vec![time_ns]).bytes(), None);
@@ -65,13 +66,13 @@ impl World {
         Ok(())
     }
 
-    /// Samples of a service in the 400 days before a time.
+    /// Returns the number of a service's samples in the 400 days before a time.
     fn samples(&self, service: &str, end_ns: u64) -> u64 {
         let promql = format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[400d])");
         (self.varve.total(&promql, end_ns as f64 / 1e9) / PERIOD_NS as f64) as u64
     }
 
-    /// Checks for some time that nothing is missing, and that no pushed sample is refused.
+    /// Pushes samples for some time, and checks that no sample is refused or missing.
     fn holds_for(&mut self, duration: Duration, when: &str) {
         let began = Instant::now();
         while began.elapsed() < duration {
@@ -90,7 +91,7 @@ impl World {
         self.varve.metric(&self.varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"))
     }
 
-    /// `varve admin clock`: the text, and the report.
+    /// Runs `varve admin clock`. Returns its text, and its report in JSON.
     fn admin_clock(&self, flags: &[&str]) -> (String, Value) {
         let endpoint = format!("http://{}", self.varve.http);
         let run = |more: &[&str]| {
@@ -170,7 +171,7 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     world.holds_for(Duration::from_secs(2), "after a restart");
 }
 
-/// The clock was a year ahead at the first start, so the log is. An operator accepts the right time.
+/// The clock was a year ahead at the first start, so the log is a year ahead, too. An operator accepts the right time.
 #[test]
 fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     let mut world = World::start_empty(YEAR_S);
@@ -192,7 +193,7 @@ fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     assert_eq!(world.admin_clock(&[]).1["state"], "agrees");
 }
 
-/// After a start, the stored time is the only source of the time, so an idle node stores it.
+/// A restarted node knows the time only from the stored time, so an idle node must store the time, too.
 #[test]
 fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();

@@ -13,7 +13,7 @@ fn run_at(endpoint: &str, arguments: &[&str]) -> Output {
     Command::new(varve_binary()).args(arguments).args(["--endpoint", &format!("http://{endpoint}")]).output().unwrap()
 }
 
-/// Stdout and stderr of a command that succeeds.
+/// Runs a command that must succeed. Returns its stdout and stderr.
 fn run(varve: &Varve, arguments: &[&str]) -> (String, String) {
     let output = run_at(&varve.http, arguments);
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8(text.clone()).unwrap());
@@ -21,7 +21,7 @@ fn run(varve: &Varve, arguments: &[&str]) -> (String, String) {
     (stdout, stderr)
 }
 
-/// Stderr of a command that fails.
+/// Runs a command that must fail. Returns its stderr.
 fn refusal(endpoint: &str, arguments: &[&str]) -> String {
     let output = run_at(endpoint, arguments);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -29,7 +29,7 @@ fn refusal(endpoint: &str, arguments: &[&str]) -> String {
     stderr
 }
 
-/// Starts a varve with one sample of 90 minutes ago, and one of now.
+/// Starts a varve, and pushes a sample of 90 minutes ago and a sample of now.
 fn with_two_samples() -> Varve {
     let varve = Varve::up();
     let now = now_ns();

@@ -58,7 +58,7 @@ fn a_selector_that_selects_no_series_deletes_nothing() {
     let body = Request::new("api").seen(stack(&["f"]), vec![now]).bytes();
     assert_eq!(varve.push_otlp(&body, None).status, 200);
     let refusals = [
-        ("process_cpu{stack_function=\"f\"}", "looks into the stacks"),
+        ("process_cpu{stack_function=\"f\"}", "is a stack label"),
         ("rate(process_cpu[5m])", "expected a selector"),
         ("{service_name=~\"(\"}", "illegal regex"),
         ("", "query"),

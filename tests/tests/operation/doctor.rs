@@ -8,7 +8,7 @@ use tests::program::bpf_obstacle;
 use tests::report::{bpf_test_ran, skipped};
 use tests::shared::varve_binary;
 
-/// Copies the binary to a folder that the user nobody can read.
+/// Copies the binary to a folder that the user `nobody` can read.
 fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -18,7 +18,7 @@ fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
     (folder, copy)
 }
 
-/// Runs the doctor as the user nobody, with these capabilities.
+/// Runs `varve agent doctor` as the user `nobody`, with these capabilities.
 fn doctor_with(held: &[&str], varve: &Path) -> std::io::Result<Output> {
     let held: String = held.iter().map(|name| format!(",+{name}")).collect();
     let inheritable = format!("--inh-caps=-all{held}");

@@ -49,7 +49,7 @@ fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     (name, labels, value)
 }
 
-/// Checks text by the rules of format 0.0.4; returns the types of its metrics.
+/// Checks an exposition by the rules of the text format 0.0.4. Returns the type of each metric.
 fn check_text(text: &str) -> BTreeMap<String, String> {
     let mut types = BTreeMap::new();
     let mut helps = BTreeSet::new();

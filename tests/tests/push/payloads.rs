@@ -10,7 +10,7 @@ use tests::server::Varve;
 use tests::shared::payloads;
 use tests::stored;
 
-/// One push, and its content.
+/// One push, and the samples that it must store.
 struct Push {
     name: String,
     run: String,
@@ -71,7 +71,7 @@ impl Push {
     }
 }
 
-/// Pushes twice, checks, restarts, pushes again, and checks again.
+/// Checks that each push is stored once although it is sent three times: twice in a row, and again after a restart.
 fn counts_once(pushes: &[Push], key: impl Fn(&Push) -> Option<String>) {
     let mut varve = Varve::up();
     for push in pushes {
@@ -189,7 +189,7 @@ fn pprof_downloads_have_the_stacks_that_were_pushed() {
     }
 }
 
-/// Fails with the first stack that differs.
+/// Fails if a stack differs. The message has the first stack that differs.
 fn assert_same(got: &Folded, want: &Folded, what: &str) {
     let differs = |stack: &&Vec<String>| got.get(*stack) != want.get(*stack);
     let wrong: Vec<_> = want.keys().chain(got.keys()).filter(differs).collect();

@@ -1,4 +1,5 @@
-//! Valid pprofs that may not mean what their sender expects: they are stored, and the response says what to do.
+//! Valid pprofs that may not mean what their sender expects. They are stored, and the response has a warning with the
+//! remedy.
 
 use tests::payload::generated::{Defect, Profile, Seen, Shape};
 use tests::payload::otlp::now_ns;
@@ -7,7 +8,7 @@ use tests::payload::profilers::PROFILERS;
 use tests::server::Varve;
 use tests::shared::payloads;
 
-/// Returns a pprof of one stack with this value in every column.
+/// Returns a pprof of a profiler with one stack, which has this value in every column.
 fn body(profiler: &str, value: i64) -> Vec<u8> {
     let profiler = PROFILERS.iter().find(|known| known.name == profiler).unwrap();
     let values = vec![value; profiler.sample_types.len()];
@@ -15,7 +16,7 @@ fn body(profiler: &str, value: i64) -> Vec<u8> {
     Profile { profiler, defect: Defect::None, shape: Shape::Value, samples }.pprof("", now_ns())
 }
 
-/// Returns the warnings of a push that is stored.
+/// Pushes a body, which must be stored. Returns the warnings of the response.
 fn warnings(varve: &Varve, body: &[u8], parameters: &[(&str, &str)]) -> Vec<String> {
     let json = varve.push_pprof(&pprof::gzip(body), parameters, None).expect(200).json();
     let warnings = json["data"]["warnings"].as_array().unwrap().iter();

@@ -1,4 +1,5 @@
-//! Responses to OTLP senders. A sender drops a request after a final response, so faults of the server are never final.
+//! Errors to OTLP senders. A sender drops a request after an error that is final, so the error for a fault of the
+//! server is never final.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +25,7 @@ fn push(service: &str) -> Vec<u8> {
     Push::new(service).seen(stack(&["f", "main"]), vec![now_ns()]).bytes()
 }
 
-/// Starts another router of a node; returns its addresses for OTLP over gRPC and HTTP.
+/// Starts another router of a node. Returns the router's addresses for OTLP over gRPC and HTTP.
 fn start_router(folder: &Path, node: &str, token_file: Option<&Path>) -> (Running, [String; 2]) {
     let [http, grpc, otlp] = free_addresses();
     let mut command = Command::new(varve_binary());
@@ -48,7 +49,7 @@ fn push_over_http(otlp: &str, body: &[u8], token: Option<&str>) -> Reply {
     request("POST", &format!("http://{otlp}/v1development/profiles"), &headers, Some(body)).unwrap()
 }
 
-/// Checks that a sender must retry, over gRPC and HTTP; returns the reason.
+/// Checks that the errors over gRPC and HTTP make a sender retry. Returns the reason.
 fn retried([grpc, otlp]: &[String; 2], token: Option<&str>) -> String {
     let status = export(grpc, &push("retried"), Sending { token, ..Sending::default() }).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -83,7 +84,7 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     assert_eq!(reply.rpc_status().code, 16);
 }
 
-/// Forwards appends to a real node, like a router with another placement.
+/// A node that forwards appends to a real node with another placement than the router sent.
 struct OtherPlacement(NodeClient<Channel>);
 
 #[tonic::async_trait]
@@ -155,7 +156,7 @@ fn a_batch_that_the_node_cannot_read_is_not_blamed_on_the_sender() {
     }
 }
 
-/// Method, path, content type, token, body; status and gRPC code of the response.
+/// Method, path, content type, token and body of a request, and the status and gRPC code that the response must have.
 type Call<'a> = (&'a str, &'a str, &'a str, &'a str, &'a [u8], u16, u64);
 
 #[test]

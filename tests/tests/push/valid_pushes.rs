@@ -19,16 +19,16 @@ use tests::payload::{otlp_decoded, otlp_json, pprof};
 use tests::server::{Processes, Setup, Varve};
 use tests::stored;
 
-/// Default number of cases; each has two pushes, and the queries that check them.
+/// Default number of cases. Each case has two pushes, and the queries that check the stored samples.
 const CASES: u32 = 128;
 
-/// Factor of the number of cases with `VARVE_SOAK=1`.
+/// Factor by which `VARVE_SOAK=1` multiplies the number of cases.
 const SOAK_FACTOR: u32 = 16;
 
 /// Format and transport of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    /// `name` is the name of the profile types, or empty.
+    /// A pprof. `name` is the name of the profile types; it may be empty.
     Pprof {
         name: &'static str,
         has_time: bool,
@@ -53,7 +53,7 @@ const FORMATS: [Format; 8] = [
 #[derive(Clone, Debug)]
 struct Case {
     format: Format,
-    /// True if its names are unique, so that the store has none of its stacks.
+    /// True if the names of the push are unique, so that the store has none of its stacks.
     is_new: bool,
     resources: Vec<Vec<Profile>>,
 }
@@ -64,10 +64,10 @@ fn serial() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Response to a push: its status and its counts.
+/// Response to a push: status and counts.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// `samples` is the number of stored samples; only pprof pushes report it.
+    /// The push is stored. `samples` is the number of stored samples, which only the response to a pprof reports.
     Stored {
         rejected: u64,
         samples: Option<u64>,
@@ -124,7 +124,7 @@ impl Case {
     }
 }
 
-/// Returns the response with this status and these counts; a status other than 200 and 400 fails the test.
+/// Converts a status and counts to an [`Answer`]. A status other than 200 and 400 fails the test.
 fn answer(status: u16, text: &str, counts: impl FnOnce() -> (u64, Option<u64>)) -> Answer {
     match status {
         200 => {
@@ -171,17 +171,17 @@ fn shown(folded: &Folded) -> Folded {
     folded.iter().filter(|(_, sum)| **sum != 0).map(|(stack, sum)| (name(stack), *sum)).collect()
 }
 
-/// A push with a response.
+/// A push that was sent and got a response.
 struct Pushed<'c> {
     service: &'c str,
-    /// Time before it was sent.
+    /// Time just before the push was sent.
     now_ns: u64,
     has_time: bool,
     what: &'c str,
 }
 
 impl Pushed<'_> {
-    /// Checks types, totals, stacks, and each sample with its labels and time.
+    /// Checks the stored types, totals and stacks, and each stored sample with its labels and time.
     fn check(&self, varve: &Varve, expected: &Expected) {
         let &Self { service, now_ns, what, .. } = self;
         let at_s = now_ns as f64 / 1e9 + 60.0;
@@ -204,7 +204,7 @@ impl Pushed<'_> {
         self.stored(varve).assert_equals(&expected.samples, what);
     }
 
-    /// Returns the stored samples. Those of a push without a time get the time before it was sent.
+    /// Returns the stored samples. If the push has no time, the times of the samples are replaced by `now_ns`.
     fn stored(&self, varve: &Varve) -> Multiset {
         let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
         let mut stored = stored::samples(varve, ("service_name", self.service), window);
@@ -287,7 +287,7 @@ fn valid_pushes_are_stored_exactly_by_a_remote_node() {
     run(&Varve::start(Setup { processes: Processes::Three, ..Setup::default() }), CASES / 4);
 }
 
-/// Returns a sample of stack `[number]` with these values.
+/// Returns a sample with these values, whose stack is the frame with this number.
 fn seen(number: u8, values: &[i64]) -> Seen {
     Seen { stack: vec![number], values: values.to_vec(), label: number % 3, seconds_before: vec![0] }
 }

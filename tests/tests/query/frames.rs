@@ -72,7 +72,7 @@ fn a_function_without_a_name_is_one_frame_until_its_name_comes() {
     assert_eq!(pprof_leaves(&varve).0, named);
 }
 
-/// A pprof of one sample for each file offset.
+/// Returns a pprof with one sample at each of these file offsets.
 fn pprof_of_offsets(file: &str, build_id: &str, offsets: &[u64]) -> Vec<u8> {
     let strings = ["", "cpu", "nanoseconds", file, build_id];
     let cpu = ValueType { kind: 1, unit: 2 };
@@ -141,7 +141,7 @@ fn frames_of_a_service_have_the_file_name_that_it_pushed() {
 
 type Leaves = Vec<(String, u64)>;
 
-/// Returns names and sums of the leaves below `caller`, the heaviest first.
+/// Returns the names and sums of the leaves below `caller`, the largest sum first.
 fn leaves_of(graph: &Value) -> Leaves {
     let nodes = graph["nodes"].as_array().unwrap();
     let leaf = |node: &Value| {
@@ -175,7 +175,7 @@ fn folded_leaves(varve: &Varve) -> Leaves {
     text.lines().map(leaf).collect()
 }
 
-/// Returns the leaves by function, and the number of their distinct locations.
+/// Downloads a pprof. Returns the sum of each leaf function, and the number of distinct locations of the leaves.
 fn pprof_leaves(varve: &Varve) -> (Leaves, usize) {
     let profile = Profile::decode(unpacked(&written(varve, "assembly", "pprof").body).as_slice()).unwrap();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();

@@ -6,7 +6,7 @@ use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::payload::pprof;
 use tests::server::{Processes, Setup, Varve};
 
-/// Sends these bytes; returns status and error of the response, which must be JSON.
+/// Sends these bytes. Returns the status of the response, and the error in its body, which must be JSON.
 fn error_of(address: &str, sent: &[u8]) -> (u16, String) {
     let (status, text) = raw(address, sent).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {text:?}"));

@@ -1,4 +1,4 @@
-//! Faults that other profiling databases have; each test shows that varve does not have one of them.
+//! Faults that other profiling databases have. Each test shows that varve does not have one of these faults.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Names of native frames: they come from files with the same build ID, on the host or uploaded, and are never wrong.
+//! Names of native frames. The names come from files with the build ID of the frame, on the host or uploaded, and are
+//! never wrong.
 
 use std::fs;
 use std::io::Write as _;
@@ -26,7 +27,8 @@ __attribute__((noinline, noipa)) uint64_t outer_function(uint64_t x) {
 int main(void) { return (int)outer_function(1); }
 "#;
 
-/// Returns the source of a program with the same structure, whose names must never appear.
+/// Returns the source of a program with the structure of the tested program, but with other names. Its names must never
+/// appear.
 fn impostor_source() -> String {
     SOURCE.replace("outer_function", "wrong_function").replace("inlined_leaf", "wrong_leaf")
 }
@@ -63,7 +65,7 @@ fn graph(varve: &Varve, service: &str) -> Value {
     varve.flamegraph(&selector, (now_s - 600.0, now_s + 10.0), "json", 1000).expect(200).json()
 }
 
-/// Returns the names of a flame graph of one stack, from the root on, and the frame of its leaf.
+/// Returns the names of a flame graph of one stack, root first, and the description of the leaf's frame.
 fn names(graph: &Value) -> (Vec<String>, Value) {
     let name =
         |node: &Value| graph["names"][usize::try_from(node[1].as_u64().unwrap()).unwrap()].as_str().unwrap().to_owned();
@@ -82,7 +84,7 @@ fn upload(varve: &Varve, files: &[&Path]) -> (bool, String) {
     )
 }
 
-/// Checks that the frame is an address of this file, with this reason, and keeps its weight.
+/// Checks that the frame is shown as `shown`, an address in a file, with one of these reasons, and keeps its value.
 fn assert_unnamed(varve: &Varve, service: &str, shown: &str, reasons: &[&str]) {
     let graph = graph(varve, service);
     let (names, frame) = names(&graph);

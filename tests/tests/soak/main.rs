@@ -13,14 +13,14 @@ use tests::payload::otlp::{PERIOD_NS, now_ns};
 use tests::report::figure;
 use tests::server::Varve;
 
-/// Bytes of a folder's files with this ending.
+/// Returns the bytes of a folder's files whose names end with `ending`.
 fn bytes_of(folder: &Path, ending: &str) -> u64 {
     let entries = fs::read_dir(folder).unwrap().filter_map(Result::ok);
     let of_kind = entries.filter(|entry| entry.path().extension().is_some_and(|found| found == ending));
     of_kind.map(|entry| entry.metadata().map_or(0, |metadata| metadata.len())).sum()
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true. Fails after `patience`.
 fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {

@@ -1,4 +1,4 @@
-//! Dependencies between the crates of the workspace, from `cargo metadata`, compared with the list of allowed ones.
+//! Dependencies between the crates of the workspace, from `cargo metadata`, compared with the allowed dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tests::shared::workspace;
 
-/// Crates that each crate may depend on, for its build scripts, its code and its tests.
+/// For each crate, the crates on which its code, build scripts and tests may depend.
 const ALLOWED: [(&str, &[&str]); 11] = [
     ("proto", &[]),
     ("rocksdb-files", &[]),
@@ -21,13 +21,13 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("storage-model", &["proto", "storage-engine"]),
 ];
 
-/// Crates that may depend on any other, and that nothing depends on.
+/// Crates that may depend on any crate, and on which no crate depends.
 const ON_TOP: [&str; 3] = ["varve", "tests", "bench"];
 
-/// Test helpers: every crate may have them as a dev-dependency.
+/// Test helpers, which every crate may have as dev-dependencies.
 const TEST_HELPERS: [&str; 2] = ["testkit", "storage-model"];
 
-/// Dependencies of each crate of the workspace on others of it.
+/// Returns, for each crate of the workspace, the crates of the workspace on which it depends.
 fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let packages = metadata["packages"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -44,7 +44,7 @@ fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     packages.iter().map(of_package).collect()
 }
 
-/// Dependencies that are not allowed.
+/// Describes the dependencies that are not allowed.
 fn violations(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.into_iter().collect();
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Documents agree with the code: versions, folders, tests and decisions that they name.
+//! Documents agree with the code: the versions, folders, tests and decisions that documents name exist.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Files of this repository, without generated and foreign ones.
+//! Files of this repository, without generated and foreign files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,20 @@ const FOREIGN: [&str; 9] =
 /// A text file.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Path below the workspace.
+    /// Path of the file, relative to the workspace.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
 impl Source {
-    /// Extension of the file, or "".
+    /// Returns the extension of the file, or "" if it has none.
     pub(crate) fn extension(&self) -> &str {
         Path::new(&self.path).extension().and_then(|extension| extension.to_str()).unwrap_or_default()
     }
 }
 
-/// Every file with one of these extensions, and every script if "sh" is one of them.
+/// Returns every file with one of these extensions. With the extension "sh", also returns every file in a folder of
+/// scripts.
 pub(crate) fn with_extensions(extensions: &[&str]) -> Vec<Source> {
     let is_wanted = |path: &Path| {
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -43,7 +44,7 @@ pub(crate) fn with_extensions(extensions: &[&str]) -> Vec<Source> {
     paths.into_iter().map(read).collect()
 }
 
-/// The files and folders of one folder.
+/// A folder, with its files and folders.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) files: Vec<PathBuf>,
@@ -69,12 +70,12 @@ pub(crate) fn walk(path: &Path, visit: &mut impl FnMut(&Folder)) {
     folder.folders.iter().for_each(|below| walk(below, visit));
 }
 
-/// A path below the workspace, as text.
+/// Returns a path as text, relative to the workspace.
 pub(crate) fn below_workspace(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap().to_str().unwrap().to_owned()
 }
 
-/// Fails with all violations: pairs of a path and the fault there.
+/// Fails if there are violations of a rule. A violation is a path and the fault in that file or folder.
 pub(crate) fn check(rule: &str, violations: &[(String, String)]) {
     let found: Vec<String> = violations.iter().map(|(path, what)| format!("{path}: {what}")).collect();
     assert!(found.is_empty(), "{rule}; {} violations: {found:#?}", found.len());

@@ -3,11 +3,11 @@
 use crate::files::{below_workspace, check, walk, with_extensions};
 use tests::shared::workspace;
 
-/// Most lines of a source file: a longer file holds more than one noun.
+/// Largest number of lines of a source file. A longer file has more than one subject.
 const LINES_MAX: usize = 500;
-/// Most files and folders in one folder.
+/// Largest number of files and folders in one folder.
 const ENTRIES_MAX: usize = 15;
-/// Most characters of a test's name.
+/// Largest number of characters in the name of a test.
 const TEST_NAME_MAX: usize = 70;
 
 #[test]

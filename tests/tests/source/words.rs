@@ -2,11 +2,11 @@
 
 use crate::files::{Source, check, with_extensions};
 
-/// Characters of a line.
+/// Largest number of characters in a line.
 const LINE_MAX: usize = 120;
-/// Words of a sentence.
+/// Largest number of words in a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
-/// Words with which no comment begins, because its subject is a thing and not a question.
+/// Words with which no comment may begin, because the subject of a comment is a thing and not a question.
 const QUESTION_WORDS: [&str; 8] = ["What", "Which", "Whether", "How", "Where", "When", "Why", "Who"];
 /// Abbreviations whose period does not end a sentence.
 const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "vs.", "etc."];
@@ -95,7 +95,7 @@ fn no_comment_begins_with_a_question_word() {
     check("name the thing that these comments describe", &violations);
 }
 
-/// Returns whether a line has this word, not as a part of another word.
+/// Returns true if a line has this word, and not only as a part of another word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
@@ -108,7 +108,7 @@ fn has_word(line: &str, word: &str) -> bool {
 /// Text of one paragraph, list item or line, without markup.
 #[derive(Debug)]
 struct Prose {
-    /// Number of its first line.
+    /// Number of the text's first line in the file.
     number: usize,
     text: String,
 }
@@ -134,7 +134,7 @@ struct Comment<'a> {
     is_start: bool,
 }
 
-/// Returns the comment in a line of source: doc comments of Rust, and lines of comments in C and TypeScript.
+/// Returns the comment in a line of source: a doc comment in Rust, or any comment in C and TypeScript.
 fn comment_of<'a>(extension: &str, line: &'a str) -> Option<Comment<'a>> {
     let line = line.trim();
     if extension == "rs" {
@@ -147,7 +147,7 @@ fn comment_of<'a>(extension: &str, line: &'a str) -> Option<Comment<'a>> {
     Some(Comment { text, is_start: block.is_some() })
 }
 
-/// Lines of a document that are prose: no code, no table, no heading.
+/// Returns the prose of a document: no code, no tables, no headings.
 fn prose_of_markdown(text: &str) -> Vec<Prose> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -161,7 +161,7 @@ fn prose_of_markdown(text: &str) -> Vec<Prose> {
     lines
 }
 
-/// Joins lines to paragraphs. `None` is a line that is not text.
+/// Joins lines to paragraphs. `None` stands for a line that is not text, which ends a paragraph.
 fn paragraphs<'a>(lines: impl Iterator<Item = (usize, Option<&'a str>)>) -> Vec<Prose> {
     let mut paragraphs: Vec<Prose> = Vec::new();
     let mut is_code = false;
@@ -190,7 +190,7 @@ fn paragraphs<'a>(lines: impl Iterator<Item = (usize, Option<&'a str>)>) -> Vec<
     paragraphs
 }
 
-/// The text with each piece of code as one word.
+/// Returns the text with each piece of code replaced by one word.
 fn without_code(text: &str) -> String {
     let pieces = text.split('`').enumerate();
     pieces.map(|(i, piece)| if i % 2 == 0 { piece } else { "code" }).collect()
