@@ -1,7 +1,7 @@
 //! The catalog: lists of series, label names, label values and profile types.
 //!
-//! A metric name here means every type with that full id or short name. These lists help to find names, so no name is
-//! refused.
+//! In a list request, a metric name means every profile type with that full ID or short name. These lists help to find
+//! names, so no name is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,31 +24,31 @@ use crate::query::selection::missing::{MissingData, list_warnings};
 use crate::query::selection::resolve::is_named;
 use crate::query::selection::selector::Selector;
 
-/// Request for a list.
+/// A request for a list.
 #[derive(Clone, Debug)]
 pub(crate) struct CatalogRequest {
     pub(crate) tenant: TenantId,
-    /// Selectors, one of which must match. An empty list matches everything.
+    /// Selectors, at least one of which must match. An empty list of selectors matches everything.
     pub(crate) selectors: Vec<String>,
     pub(crate) window: Window,
 }
 
-/// A list, and its warnings.
+/// A list and its warnings.
 #[derive(Debug)]
 pub(crate) struct Listed<T> {
     pub(crate) list: Vec<T>,
-    /// A sentence for each reason why entries may be missing.
+    /// Warnings, with one sentence for each reason why entries may be missing.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A selector, and its matchers with those for its names.
+/// A selector, and its matchers including the ones for its metric names.
 struct Matched {
     selector: Selector,
     matchers: Vec<Matcher>,
 }
 
 impl Reader {
-    /// Lists the labels of all series that have samples, sorted, with metric names.
+    /// Lists the label sets of all series that have samples, sorted. Label sets contain the metric name.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Labels>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
         let found = self.found(&request, &mut run).await?;
@@ -72,7 +72,7 @@ impl Reader {
         Ok((Listed { list, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
-    /// Lists the values of one label, sample attribute or label of stacks, sorted.
+    /// Lists the values of one series label, sample attribute or label of stacks, sorted.
     pub(crate) async fn label_values(
         &self,
         name: &str,
@@ -106,7 +106,7 @@ impl Reader {
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
-    /// Lists profile types by their full ids.
+    /// Lists the full IDs of profile types.
     pub(crate) async fn profile_types(
         &self,
         tenant: TenantId,
@@ -120,7 +120,7 @@ impl Reader {
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
 
-    /// The series of each selector, and the names of sample attributes.
+    /// Returns the series that each selector matches, and the names of sample attributes.
     async fn found(&self, request: &CatalogRequest, run: &mut Run) -> Result<Vec<SeriesAnswer>, QueryError> {
         let mut all = Vec::new();
         for matched in matched(request, run).await?.into_iter().flatten() {
@@ -133,7 +133,7 @@ impl Reader {
         Ok(all)
     }
 
-    /// The values of samples and their stacks, fetched as groups of a sum.
+    /// Returns the values of a sample attribute or label of stacks. Fetches them as the groups of a sum.
     async fn values_of_samples(
         &self,
         name: &str,
@@ -178,7 +178,7 @@ impl Reader {
     }
 }
 
-/// Warnings of lists, and of other missing data. `is_wanted`: whether a missing label matters.
+/// Returns the warnings of the lists, and of other missing data. `is_wanted` tells whether a missing label matters.
 fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left_out = BTreeSet::new();
     for list in lists {
@@ -188,7 +188,7 @@ fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl 
     list_warnings(&missing, &left_out)
 }
 
-/// Parses the selectors. `None` for a selector whose name no type can have.
+/// Parses the selectors. Returns `None` for a selector whose metric name no profile type can have.
 async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<Matched>>, QueryError> {
     if request.selectors.is_empty() {
         let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Arc::default() };
@@ -215,7 +215,7 @@ fn with_names(selector: Selector) -> Option<Matched> {
     Some(Matched { selector, matchers })
 }
 
-/// The labels of a series, with the metric's name.
+/// Returns the labels of a series, including the metric name.
 fn named(labels: &proto::LabelSet) -> Labels {
     let labels = Labels::from(labels);
     let id = labels.get(PROFILE_TYPE_LABEL).to_owned();

@@ -6,37 +6,37 @@ use tonic::Code;
 use crate::nodes::NodesError;
 use crate::query::limits;
 
-/// Error of a query. Each text says what to do.
+/// The error of a query. Each text tells the caller what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueryError {
     /// The text is not PromQL.
     #[error("the query cannot be parsed: {problem}")]
     Syntax {
-        /// Error of the parser.
+        /// Error text of the parser.
         problem: String,
     },
     /// The query exceeds a limit.
     #[error("the query has more than {max} {what}: split it")]
     TooComplex {
-        /// Plural noun.
+        /// Name of the counted items, in the plural.
         what: &'static str,
-        /// The limit.
+        /// Largest allowed number of items.
         max: usize,
     },
     /// A regular expression is invalid or needs too much memory.
     #[error("{pattern:?} is not a usable regular expression: {source}")]
     BadRegex {
-        /// The expression.
+        /// Text of the regular expression.
         pattern: String,
-        /// Fault of the expression.
+        /// Fault in the regular expression.
         source: Box<regex::Error>,
     },
-    /// The PromQL is valid, and not supported yet.
+    /// The PromQL is valid, but not supported yet.
     #[error("{feature} is not supported yet; supported are {supported}")]
     Unsupported {
-        /// Unsupported feature.
+        /// Name of the unsupported feature.
         feature: String,
-        /// Supported features of the same kind.
+        /// Names of the supported features of the same kind.
         supported: &'static str,
     },
     /// A duration or time is out of range.
@@ -48,22 +48,22 @@ pub(crate) enum QueryError {
         /// Name of the duration or time.
         what: &'static str,
     },
-    /// Several types have the short name.
+    /// Several profile types have the short name.
     #[error("{name:?} is ambiguous here, use one of: {}", list(types))]
     AmbiguousName {
-        /// The short name.
+        /// Short name in the selector.
         name: String,
-        /// The types with that name, sorted.
+        /// Profile types with that short name, sorted.
         types: Vec<ProfileType>,
     },
-    /// A flame graph of several types.
+    /// The selector of a flame graph covers several profile types.
     #[error(
         "the selector covers several profile types, and a flame graph shows one: \
          add a matcher __profile_type__=\"...\" with one of: {}",
         list(types)
     )]
     SeveralTypes {
-        /// The types that the selector covers, sorted.
+        /// Profile types that the selector covers, sorted.
         types: Vec<ProfileType>,
     },
     /// A function that adds values over time is applied to a gauge.
@@ -73,20 +73,20 @@ pub(crate) enum QueryError {
          __profile_type__"
     )]
     GaugeSummed {
-        /// The function.
+        /// Name of the function.
         function: &'static str,
-        /// The gauge.
+        /// Profile type of the gauge.
         profile_type: Box<ProfileType>,
     },
     /// Vector matching is not one to one.
     #[error("{0}")]
     Matching(MatchingProblem),
-    /// The parameter of an aggregation is not a number that can be used.
+    /// The parameter of an aggregation is not a usable number.
     #[error("the parameter of {operator} is {value}: give a number that fits 64 bits")]
     BadParameter {
-        /// The aggregation.
+        /// Name of the aggregation.
         operator: &'static str,
-        /// The parameter.
+        /// Value of the parameter.
         value: f64,
     },
     /// The response exceeds a limit.
@@ -95,21 +95,21 @@ pub(crate) enum QueryError {
          group by fewer labels"
     )]
     TooLarge {
-        /// Plural noun.
+        /// Name of the counted items, in the plural.
         what: &'static str,
-        /// The limit.
+        /// Largest allowed number of items.
         max: usize,
     },
-    /// A sum does not fit the format.
+    /// A sum does not fit in the number type of the response's format.
     #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the range")]
     ValueTooLarge,
     /// A label of stacks is used to select series.
     #[error("{label} is a stack label and cannot select series: remove it")]
     StackLabelInMatch {
-        /// The label.
+        /// Name of the label.
         label: &'static str,
     },
-    /// New locations kept appearing while stacks were selected by name.
+    /// New locations kept appearing in shards while stacks were selected by name.
     #[error(
         "the stacks of this range keep changing while they are searched by name: try again in a moment, or use \
          a shorter range"
@@ -126,7 +126,7 @@ pub(crate) enum QueryError {
     Broken,
 }
 
-/// Fault in the sides of a binary operator.
+/// A fault in the two sides of a binary operator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MatchingProblem {
     /// Several series of one side have the same matching labels.
@@ -135,34 +135,34 @@ pub(crate) enum MatchingProblem {
          group_left / group_right, or aggregate that side"
     )]
     Duplicate {
-        /// `left` or `right`.
+        /// Side with these series: `left` or `right`.
         side: &'static str,
-        /// The matching labels.
+        /// Matching labels of these series.
         labels: String,
     },
     /// Several results have the same labels.
     #[error("several results of the operator have the labels {labels}: match on more labels")]
     SameResult {
-        /// The labels.
+        /// Labels of these results.
         labels: String,
     },
 }
 
-/// Kind of error in the HTTP API.
+/// Kind of a query error, as the HTTP API reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    /// The request is wrong.
+    /// The request is invalid.
     BadData,
-    /// The query cannot be executed.
+    /// The request is valid, but the query cannot be executed.
     Execution,
     /// The query cannot be run now; a retry may succeed.
     Unavailable,
-    /// A fault of the server.
+    /// The server has a fault.
     Internal,
 }
 
 impl QueryError {
-    /// The kind of this error.
+    /// Returns the kind of this error.
     #[must_use]
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
@@ -180,12 +180,12 @@ impl QueryError {
         }
     }
 
-    /// Error: too many sums in the responses of shards.
+    /// Returns the error of too many sums in the responses of shards.
     pub(crate) fn too_many_cells() -> Self {
         Self::TooLarge { what: "sums (group x time x stack)", max: shared::QUERY_CELLS_MAX }
     }
 
-    /// Error: too many values in memory.
+    /// Returns the error of too many values in memory.
     pub(crate) fn too_many_values() -> Self {
         let what = "values (series x steps, and 32 for each series' labels) at one time";
         Self::TooLarge { what, max: limits::QUERY_VALUES_MAX }
@@ -198,7 +198,7 @@ impl From<NodesError> for QueryError {
     }
 }
 
-/// The kind of a node's error.
+/// Returns the kind of an error that a node returned with this code.
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         Code::InvalidArgument => ErrorKind::BadData,

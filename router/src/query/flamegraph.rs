@@ -1,4 +1,4 @@
-//! Flame graphs: merges stacks into one tree, prunes it, and writes it as JSON, folded stacks or pprof.
+//! Flame graphs. Merges stacks into one tree, prunes the tree, and writes it as JSON, folded stacks or pprof.
 
 mod folded;
 mod json;

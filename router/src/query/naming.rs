@@ -1,4 +1,4 @@
-//! Names of frames: functions, files and lines of locations, with a cache per tenant.
+//! Names of frames: the functions, files and lines of locations, with a cache of all tenants.
 
 pub(crate) mod abort_marker;
 pub(crate) mod cache;

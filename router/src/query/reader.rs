@@ -1,5 +1,5 @@
-//! The parts that all queries share: the shards, the symbol store, the cache of names, and the limit on queries at
-//! one time.
+//! The parts that all queries share: the shards, the symbol store, the cache of names, and the limit on concurrent
+//! queries.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::nodes::Nodes;
 use crate::query::limits::NAMES_BYTES_MAX;
 use crate::query::naming::cache::NameCache;
 
-/// Runs queries. Cheap to clone; all clones share the limit on queries at one time.
+/// Runs queries. Cheap to clone; all clones share the limit on concurrent queries.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) nodes: Nodes,
@@ -22,7 +22,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of these shards and symbols. Its metrics are in `registry`, with the prefix `varve_router`.
+    /// Makes a reader of these shards and symbols. Adds its metrics to `registry`, with the prefix `varve_router`.
     #[must_use]
     pub fn new(nodes: Nodes, symbols: SymbolStore, registry: &mut Registry) -> Self {
         let slots = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));

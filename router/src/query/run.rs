@@ -1,4 +1,4 @@
-//! One running query: its slot, its blocking work, its cancellation and its timings.
+//! One running query, with its slot, blocking work, cancellation and timings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,16 +8,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::query::error::QueryError;
 
-/// Longest time that one query waits for symbol tables that are being made. Later queries have them.
+/// Longest time that one query waits for symbol tables that are being built. Later queries have these tables.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A running query. If it is dropped because the client has disconnected, its running work is cancelled.
+/// A running query. If the client disconnects, the query is dropped, and dropping it cancels its running work.
 #[derive(Debug)]
 pub(crate) struct Run {
     permit: Arc<OwnedSemaphorePermit>,
     cancelled: Cancelled,
     timings: Timings,
-    /// Time of arrival.
+    /// Time at which the query arrived.
     arrived: Instant,
     began: Instant,
 }
@@ -28,7 +28,7 @@ impl Drop for Run {
     }
 }
 
-/// Flag that the query is cancelled, because the client has disconnected.
+/// Flag that is set if the query is cancelled, because the client has disconnected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cancelled(Arc<AtomicBool>);
 
@@ -38,8 +38,10 @@ impl Cancelled {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// Checks for cancellation. Long work calls this regularly.
+    ///
     /// # Errors
-    /// [`QueryError::Cancelled`] if the query is cancelled. Long work checks this regularly.
+    /// Returns [`QueryError::Cancelled`] if the query is cancelled.
     pub(crate) fn check(&self) -> Result<(), QueryError> {
         if self.0.load(Ordering::Relaxed) { Err(QueryError::Cancelled) } else { Ok(()) }
     }
@@ -50,7 +52,7 @@ impl Cancelled {
 pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
 
 impl Timings {
-    /// Runs a part and measures it.
+    /// Runs a part of the query and measures its time.
     pub(crate) fn measure<T>(&mut self, part: &'static str, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
@@ -58,7 +60,7 @@ impl Timings {
         done
     }
 
-    /// Adds to the time of a part.
+    /// Adds a duration to the time of a part.
     pub(crate) fn add(&mut self, part: &'static str, took: Duration) {
         match self.0.iter_mut().find(|(known, _)| *known == part) {
             Some((_, total)) => *total += took,
@@ -68,7 +70,7 @@ impl Timings {
 }
 
 impl Run {
-    /// Waits for a slot: the number of queries that run at one time is limited.
+    /// Waits for a free slot. The number of slots limits the number of concurrent queries.
     pub(crate) async fn start(slots: &Arc<Semaphore>) -> Result<Self, QueryError> {
         let arrived = Instant::now();
         // Never closed.
@@ -78,8 +80,8 @@ impl Run {
         Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, arrived, began: Instant::now() })
     }
 
-    /// Runs work that uses the CPU or the disk on a blocking thread. The work keeps the query's slot until it ends,
-    /// even after the query is cancelled, and it measures its parts.
+    /// Runs work that uses the CPU or the disk on a blocking thread. The work measures its parts. It keeps the query's
+    /// slot until it ends, even after the query is cancelled.
     pub(crate) async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
@@ -100,7 +102,7 @@ impl Run {
         done
     }
 
-    /// Waits for shards, and measures the time.
+    /// Waits for the responses of shards, and measures the time.
     pub(crate) async fn shards<T, E>(&mut self, request: impl Future<Output = Result<T, E>>) -> Result<T, QueryError>
     where
         QueryError: From<E>,
@@ -111,12 +113,12 @@ impl Run {
         Ok(response)
     }
 
-    /// Time until which the query waits for symbol tables.
+    /// Returns the time until which the query waits for symbol tables.
     pub(crate) fn symbols_deadline(&self) -> Instant {
         self.began + SYMBOLS_WAIT_MAX
     }
 
-    /// Timings of all parts, and the total since the query arrived.
+    /// Returns the timings of all parts, and the total time since the query arrived.
     pub(crate) fn timings(&self) -> Timings {
         let mut timings = self.timings.clone();
         timings.add("total", self.arrived.elapsed());

@@ -1,4 +1,4 @@
-//! Selections: the series, times and stacks of a query, and the responses of the shards that hold them.
+//! Selections: the series, times and stacks of a query. Sends them to the shards and receives the responses.
 
 mod deletion;
 pub(crate) mod fetch;

@@ -31,7 +31,7 @@ use crate::nodes::Nodes;
 use crate::query::Reader;
 use crate::query::naming::cache::NameCache;
 
-/// The time in these tests: a multiple of ten seconds.
+/// Current time in these tests, in seconds since 1970: a multiple of ten.
 const NOW_S: i64 = 1_700_000_000;
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
@@ -42,14 +42,14 @@ const ALLOCATED: &str = "memory:alloc_space:bytes:space:bytes";
 const IN_USE: &str = "memory:inuse_space:bytes:space:bytes";
 const GOROUTINES: &str = "goroutine:goroutine:count::";
 
-/// The API for queries, over some samples.
+/// The query API over some samples.
 struct Server {
     routes: Router,
     registry: Registry,
     _symbols: tempfile::TempDir,
 }
 
-/// A response: status, content type, body.
+/// A response of the query API: status, content type, body.
 struct Answer {
     status: StatusCode,
     kind: String,
@@ -80,8 +80,8 @@ impl Server {
         Self::with(node, None, None)
     }
 
-    /// `names_bytes_max`: another limit on kept names. `converter`: program that converts files of this host to
-    /// symbol tables.
+    /// Starts a server. `names_bytes_max` replaces the limit on kept names. `converter` is a program that converts
+    /// files of this host to symbol tables.
     fn with(node: Arc<NaiveNode>, names_bytes_max: Option<usize>, converter: Option<Converter>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let symbols = SymbolStore::open(Config {
@@ -128,7 +128,7 @@ impl Server {
         self.ask(request.body(Body::from(form)).unwrap())
     }
 
-    /// The value of a metric, from the line with this beginning.
+    /// Returns the value of a metric, from the metrics line that begins with `line`.
     fn metric(&self, line: &str) -> f64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -136,7 +136,7 @@ impl Server {
         value.parse().unwrap()
     }
 
-    /// The response to an instant query at `NOW_S`. Long queries do not fit a URL.
+    /// Returns the response to an instant query at `NOW_S`. Sends a form if the query is too long for a URL.
     fn query(&self, promql: &str) -> Answer {
         let parameters = [("query", promql), ("time", &NOW_S.to_string())];
         if promql.len() > 10_000 {
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-/// Samples of most tests: two services, every kind of profile type, and odd cases of them.
+/// Samples of most tests: two services, every kind of profile type, and unusual cases.
 fn samples() -> Vec<Sample> {
     let a = [("service_name", "a"), ("region", "eu")];
     let b = [("service_name", "b"), ("region", "us")];

@@ -1,6 +1,7 @@
-//! Folded stacks: lines `root;...;leaf value`, for flame graph tools.
+//! Writer of folded stacks, which are lines `root;...;leaf value` for flame graph tools.
 //!
-//! Frames with the same name are merged, so that every line is unique. Stacks without frames are the line `[no stack]`.
+//! Frames with the same name are merged, so that every line is unique. The line of stacks without frames is `[no
+//! stack]`.
 
 use std::cmp::Ordering;
 
@@ -12,22 +13,22 @@ use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
 use crate::query::flamegraph::stack_tree::LocationKeys;
 use crate::query::naming::frame::{FrameTable, NamedLocations};
 
-/// Largest text, in bytes. 40,000 stacks of 100 frames with long names are 200 MB.
+/// Largest size of the text, in bytes. For comparison: 40,000 stacks of 100 frames with long names are 200 MB.
 const BYTES_MAX: usize = 1 << 30;
 
-/// Line of stacks without frames.
+/// Text in place of the frames, for stacks without frames.
 const NO_STACK: &str = "[no stack]";
 
-/// Written names of the frames.
+/// Names of the frames, in the form in which they are written.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     names: Strings,
-    /// The name of each frame, or none yet.
+    /// Index of the name of each frame; `None` if the name is not computed yet.
     of_frame: Vec<Option<u32>>,
 }
 
 impl Names {
-    /// The names of each location's frames, outermost first.
+    /// Returns the names of each location's frames as keys of the tree, outermost first.
     pub(crate) fn keys(&mut self, named: &NamedLocations, table: &FrameTable) -> LocationKeys {
         self.of_frame.resize(table.len(), None);
         let mut keys = LocationKeys::default();
@@ -49,7 +50,7 @@ impl Names {
         })
     }
 
-    /// The alphabetical order of two names.
+    /// Compares two names alphabetically.
     pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
         self.names.get(a).cmp(self.names.get(b))
     }
@@ -58,7 +59,7 @@ impl Names {
 /// Writes a tree whose keys are names.
 ///
 /// # Errors
-/// [`QueryError::TooLarge`] if the text is larger than any tool can show.
+/// Returns [`QueryError::TooLarge`] if the text is larger than any tool can show.
 pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryError> {
     let mut out = Vec::new();
     // The line up to the node; and for each node on the path, its index and the length of the line up to it.

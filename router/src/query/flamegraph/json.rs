@@ -1,6 +1,6 @@
-//! The JSON form of a flame graph: flat, `names` and `nodes`, described in `docs/api.md`.
+//! Writer of a flame graph as JSON: flat lists `names` and `nodes`, described in `docs/api.md`.
 //!
-//! It is written without serde_json, whose numbers have 64 bits: sums have more.
+//! This module does not use serde_json, because the numbers of serde_json have 64 bits, and sums can have more.
 
 use crate::json::JsonText;
 use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
@@ -8,7 +8,7 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::flamegraph::symbolization::Symbolization;
 use crate::query::naming::frame::Frames;
 
-/// Files listed in `names_pending`.
+/// Most files that `names_pending` lists.
 const NAMES_PENDING_MAX: usize = 100;
 
 /// Writes a tree whose keys are frames.
@@ -48,18 +48,18 @@ pub(crate) fn write(
     out.into_bytes()
 }
 
-/// The long lists, without their brackets.
+/// The long lists of the response, without their brackets.
 struct Columns {
     names: JsonText,
     frames: JsonText,
     nodes: JsonText,
 }
 
-/// Placeholder for the number of a name that is not written yet: 0 is the name of the root.
+/// Placeholder for the index of a name that is not written yet. 0 is the name of the root, so no frame has it.
 const NO_NAME: u32 = 0;
 
 impl Columns {
-    /// Names and frames in the order in which nodes use them, and the nodes.
+    /// Writes the nodes, and the names and frames in the order in which nodes first use them.
     fn of(tree: &PrunedTree, frames: Frames<'_>, symbolization: &Symbolization) -> Self {
         let nodes = JsonText::with_capacity(tree.nodes.len() * 40);
         let mut out = Self { names: JsonText::default(), frames: JsonText::default(), nodes };
@@ -89,7 +89,7 @@ impl Columns {
         out
     }
 
-    /// Writes a name, and the facts about its frame.
+    /// Writes the name of a frame, and the facts about the frame.
     fn name(&mut self, kind: NodeKind, of: Frames<'_>, symbolization: &Symbolization) {
         let names = self.names.raw(",");
         let frames = self.frames.raw(",");

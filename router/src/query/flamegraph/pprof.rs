@@ -1,10 +1,10 @@
-//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples
-//! with their labels. Comments report what is missing.
+//! Writer of a flame graph as a gzipped pprof file: whole locations with their inlined calls, mappings with their build
+//! IDs, samples with their labels. Comments in the file report missing data.
 //!
-//! Addresses in no known function have no lines, and pprof tools name them from local files. An unnamed function is a
-//! line; its mapping does not claim to have functions, so that these tools still search. A mapping begins at 0, so that
-//! addresses are addresses in the file. A mapping without an end has virtual addresses, and one with an end has file
-//! offsets: `go tool pprof` distinguishes them in this way.
+//! An address that is in no known function has no lines, and pprof tools look for its name in local files. A function
+//! without a name is a line, but its mapping does not claim to have functions, so that the tools still search. A
+//! mapping begins at 0, so that addresses are relative to the file. The addresses are virtual if the mapping has no
+//! end, and file offsets if it has one: `go tool pprof` distinguishes them in this way.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,31 +24,31 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
 use crate::query::naming::tenant_names::NamedAnswer;
 
-/// Location ids of all samples together, which take 512 MiB.
+/// Most location IDs of all samples together. They take 512 MiB.
 const LOCATION_IDS_MAX: usize = 64 << 20;
 
-/// End of a mapping of file offsets, beyond the end of any file.
+/// End of a mapping whose addresses are file offsets. It is beyond the end of any file.
 const OFFSETS_END: u64 = 1 << 47;
 
-/// Flag in the key of a node with the labels of stacks that end at its parent.
+/// Flag in the key of a node that holds labels: the labels of stacks that end at the node's parent.
 const LABELS: u32 = 1 << 31;
 
-/// Distinct locations and label sets of all responses: the keys of a tree's nodes.
+/// Distinct locations and label sets of all responses. Their indices are the keys of the tree's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     locations: IndexSet<LocationKey>,
     mappings: IndexSet<MappingKey>,
-    /// Sets that are not empty, without labels of value "".
+    /// Label sets that are not empty. Labels with the value "" are skipped.
     label_sets: IndexSet<LabelSet>,
 }
 
 /// Identity of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LocationKey {
-    /// Lines, innermost first; none if it has no name.
+    /// Lines, innermost first. Empty if the location has no name.
     lines: Box<[NamedLine]>,
     mapping: usize,
-    /// 0 if the sender gave lines.
+    /// Address of the location; 0 if the sender gave lines.
     address: u64,
 }
 
@@ -61,7 +61,7 @@ struct MappingKey {
 }
 
 impl Keys {
-    /// The key of each group of a response; `None` for a group without labels.
+    /// Returns the key of each group of a response; `None` for a group without labels.
     pub(crate) fn groups(&mut self, answer: &Answer) -> Vec<Option<u32>> {
         let mut key = |group: &LabelSet| {
             let labels = LabelSet::new(group.iter().filter(|label| !label.value.is_empty()).cloned().collect());
@@ -71,7 +71,7 @@ impl Keys {
         answer.groups.iter().map(&mut key).collect()
     }
 
-    /// Returns whether any group has labels.
+    /// Returns whether any group of any response has labels.
     pub(crate) fn has_labels(&self) -> bool {
         !self.label_sets.is_empty()
     }
@@ -80,7 +80,7 @@ impl Keys {
         (key & LABELS != 0).then(|| self.label_sets.get_index((key & !LABELS) as usize))?
     }
 
-    /// The keys of each location: the location itself.
+    /// Returns the key of each location, which is the index of the location in [`Keys`].
     pub(crate) fn locations(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
         let mut keys = LocationKeys::default();
         for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
@@ -112,7 +112,7 @@ impl Keys {
         keys
     }
 
-    /// The order of two locations, or of two label sets, by their content.
+    /// Compares two locations, or two label sets, by their content.
     pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
         let line = |line: &NamedLine| {
             let texts = table.key(line.frame).map(|key| table.texts(key));
@@ -136,7 +136,7 @@ fn is_unnamed(line: &NamedLine, frames: Frames<'_>) -> bool {
     why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
 }
 
-/// A build ID as in pprof: without its kind, and GNU build IDs in hexadecimal.
+/// Returns a build ID in pprof's form, without its kind. GNU build IDs are hexadecimal.
 fn plain_build_id(id: &BuildId) -> String {
     match id {
         BuildId::Gnu(bytes) => build_id::to_hex(bytes),
@@ -145,10 +145,11 @@ fn plain_build_id(id: &BuildId) -> String {
     }
 }
 
-/// Writes a tree whose keys are locations and label sets. `comments`: sentences about the profile.
+/// Writes a tree whose keys are locations and label sets. `comments` are sentences about the profile.
 ///
 /// # Errors
-/// [`QueryError::ValueTooLarge`] for a sum of more than 64 bits, [`QueryError::TooLarge`] for too many location ids.
+/// Returns [`QueryError::ValueTooLarge`] for a sum of more than 64 bits, and [`QueryError::TooLarge`] for too many
+/// location IDs.
 pub(crate) fn write(
     tree: &PrunedTree,
     keys: &Keys,
@@ -202,10 +203,10 @@ pub(crate) fn write(
     compress(&writer.profile)
 }
 
-/// The period of the profile, in the unit of its type; 0 if it is not known.
+/// Returns the period of the profile, in the unit of its type; 0 if unknown.
 ///
-/// Shards do not return it. It is taken to be the mean of the samples of a CPU or wall time profile, if each value is
-/// a multiple of the mean.
+/// Shards do not return the period. In a CPU or wall time profile, the period is assumed to be the mean value of a
+/// sample, if each value is a multiple of this mean.
 fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
     let is_of_period =
         |kind: &ProfileType| kind.sample() == kind.period() && matches!(kind.sample().kind.as_str(), "cpu" | "wall");
@@ -230,7 +231,7 @@ fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
     })
 }
 
-/// Ids of entries that are written already.
+/// IDs of the entries that are already written.
 #[derive(Default)]
 struct Ids {
     strings: HashMap<String, i64>,
@@ -286,7 +287,7 @@ impl Writer<'_> {
         id
     }
 
-    /// Returns the location of pruned nodes.
+    /// Returns the ID of the location that stands for pruned nodes.
     fn other(&mut self) -> u64 {
         if let Some(id) = self.ids.other {
             return id;
@@ -335,8 +336,8 @@ impl Writer<'_> {
         function.id
     }
 
-    /// The mapping of a location, or 0 if nothing is known about it. A mapping claims functions, files or lines only
-    /// if all its locations have them.
+    /// Returns the ID of a location's mapping, or 0 if nothing is known about the mapping. The mapping claims
+    /// functions, files or lines only if all its locations have them.
     fn mapping(&mut self, location: &LocationKey) -> u64 {
         let keys = self.keys;
         let Some(key) = keys.mappings.get_index(location.mapping) else { return 0 };

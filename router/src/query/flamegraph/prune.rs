@@ -1,8 +1,8 @@
-//! Pruning of a tree to a number of nodes without losing weight.
+//! Pruning of a tree to a number of nodes. The total weight does not change.
 //!
-//! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so `own` plus the
-//! children's totals is `total` everywhere. The result depends only on the tree's content. Of equal weights, children
-//! of nodes that were kept earlier come first, and children of one node are sorted by the content of their keys.
+//! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so for every node, `total` is
+//! `own` plus the totals of the children. The result depends only on the content of the tree. Among nodes of equal
+//! weight, children of nodes that were kept earlier come first, and siblings are sorted by the content of their keys.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -11,26 +11,26 @@ use std::num::NonZeroU32;
 
 use crate::query::flamegraph::stack_tree::{ROOT, StackTree};
 
-/// A pruned tree. Every node is followed by its subtree, and children are sorted by total, the largest first.
+/// A pruned tree. Each node is followed by its subtree, and siblings are sorted by total, the largest first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PrunedTree {
-    /// Node 0 is the root.
+    /// Nodes of the tree. Node 0 is the root.
     pub(crate) nodes: Vec<PrunedNode>,
     /// Number of nodes that were pruned.
     pub(crate) pruned_nodes: usize,
-    /// Total of all `(other)` nodes.
+    /// Total value of all `(other)` nodes.
     pub(crate) pruned_value: i128,
 }
 
-/// A kept node, or an `(other)`.
+/// A kept node, or an `(other)` node that stands for pruned nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrunedNode {
-    /// Index of a node before this one; the root's is 0.
+    /// Index of the parent, which comes before this node. 0 for the root.
     pub(crate) parent: u32,
     pub(crate) kind: NodeKind,
     pub(crate) own: i128,
     pub(crate) total: i128,
-    /// True if stacks end here. `own` may still be 0 if negative values cancel out positive ones.
+    /// True if stacks end at this node. `own` may still be 0 if negative values cancel out positive ones.
     pub(crate) has_own: bool,
 }
 
@@ -38,15 +38,15 @@ pub(crate) struct PrunedNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Root,
-    /// Key of the tree.
+    /// A kept node with this key of the tree.
     Key(u32),
-    /// The pruned children of its parent.
+    /// An `(other)` node, which stands for the pruned children of its parent.
     Other,
 }
 
-/// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included.
+/// Prunes a tree to at most `nodes_max` nodes, including the root and `(other)` nodes.
 ///
-/// `order` compares two keys by their content. It orders siblings of the same weight.
+/// `order` compares two keys by their content, and decides between siblings of the same weight.
 pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32) -> Ordering) -> PrunedTree {
     let total = tree.total(ROOT);
     // Only the root: an `(other)` node does not fit.
@@ -73,7 +73,7 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
 struct Child {
     total: i128,
     node: u32,
-    /// Its index among the kept nodes, if it was kept. The root has index 0.
+    /// Index of this child among the kept nodes; `None` if it was not kept. It is never 0, the index of the root.
     kept: Option<NonZeroU32>,
 }
 
@@ -81,23 +81,23 @@ struct Child {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     node: u32,
-    /// Range of its children.
+    /// Start of the range of this node's children; `end` is the end.
     first: u32,
     end: u32,
-    /// End of the children that are sorted.
+    /// End of the sorted part of this node's children.
     sorted: u32,
-    /// Number of its children that are not kept so far.
+    /// Number of this node's children that are not kept so far.
     left: u32,
-    /// Total of the children that are too light to be kept: at least two, or none.
+    /// Total of this node's children that are too light to be kept. It stands for at least two children, or for none.
     light: i128,
 }
 
-/// The heaviest child of a node that was not considered yet. Of equal weights, the one whose parent was kept earlier
-/// is first.
+/// The heaviest child of a kept node that was not considered yet. Among candidates of equal weight, the one whose
+/// parent was kept earlier comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     total: i128,
-    /// Index among the kept nodes.
+    /// Index of the parent among the kept nodes.
     parent: Reverse<u32>,
     child: u32,
 }
@@ -106,16 +106,16 @@ struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: &'a F,
     nodes_max: usize,
-    /// Weight that enough nodes reach, if no node weighs more than its parent. Lighter nodes are kept only as the last
-    /// sibling of kept ones.
+    /// Weight that enough nodes reach; `None` if a node may weigh more than its parent. A node below this weight is
+    /// kept only as the last remaining sibling of kept nodes.
     least: Option<i128>,
     kept: Vec<Kept>,
-    /// Children of all kept nodes that are heavy enough, node after node, the heaviest first.
+    /// Children that are heavy enough, of all kept nodes: one kept node after another, each from heavy to light.
     children: Vec<Child>,
 }
 
 impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
-    /// Keeps the root.
+    /// Makes a pruning that has kept only the root.
     fn of(tree: &'a StackTree, nodes_max: usize, least: Option<i128>, order: &'a F) -> Self {
         let kept = Vec::with_capacity(nodes_max.min(tree.weighing() + 1));
         let children = Vec::new();
@@ -124,7 +124,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         pruning
     }
 
-    /// Keeps a node, and returns its index.
+    /// Keeps a node, and returns its index among the kept nodes.
     fn keep(&mut self, node: u32) -> u32 {
         let tree = self.tree;
         let index = dense(self.kept.len());
@@ -152,8 +152,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         index
     }
 
-    /// Sorts the next `count` children of a kept node, the heaviest first. A node may have many children of the same
-    /// weight, most of which will be pruned.
+    /// Sorts the next `count` children of a kept node, the heaviest first. Sorts only some, because a node may have
+    /// many children of equal weight, most of which will be pruned.
     fn sort(&mut self, index: u32, count: usize) {
         let tree = self.tree;
         let order = self.order;
@@ -174,7 +174,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         self.children[child as usize].kept = NonZeroU32::new(index);
     }
 
-    /// Keeps all nodes with any stack.
+    /// Keeps all nodes that have stacks.
     fn keep_all(&mut self) {
         let mut parent = 0;
         while let Some(&Kept { first, end, .. }) = self.kept.get(parent as usize) {
@@ -183,10 +183,10 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         }
     }
 
-    /// Keeps the heaviest node whose parent is kept, from the root on, as long as it and the `(other)` nodes of the
-    /// others fit.
+    /// Repeatedly keeps the heaviest node whose parent is kept, starting at the root. Stops when this node and the
+    /// necessary `(other)` nodes do not fit.
     ///
-    /// Returns `false`, which is rare, if the last node to be kept was classified as too light.
+    /// Returns `false`, which is rare, if the last node that would be kept was classified as too light.
     fn keep_heaviest(&mut self) -> bool {
         let nodes_max = self.nodes_max;
         let mut candidates = BinaryHeap::new();
@@ -245,7 +245,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         Candidate { total: self.children[child as usize].total, parent: Reverse(parent), child }
     }
 
-    /// The heaviest child of a kept node.
+    /// Returns the heaviest child of a kept node as a candidate.
     fn first_child(&self, index: u32) -> Option<Candidate> {
         let Kept { first, end, .. } = self.kept[index as usize];
         (first < end).then(|| self.candidate(index, first))
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::query::flamegraph::stack_tree::tests::tree_of;
 
-    /// A tree of any shape: the parent of node i is one before it.
+    /// Returns a tree of any shape. The index of a node's parent is lower than the node's index.
     fn any_tree() -> impl Strategy<Value = StackTree> {
         proptest::collection::vec((any::<u32>(), 0_u32..6, 0_i128..50), 0..200).prop_map(|shape| {
             let parents = (0_u32..).zip(&shape).map(|(i, (parent, _, _))| parent % (i + 1));
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    /// A root with 3 of its own, and these children.
+    /// Returns a tree whose root has an own value of 3, and children with these weights.
     fn star(weights: &[i128]) -> StackTree {
         tree_of(&(0..).zip(weights).map(|(key, &own)| (ROOT, key, own)).collect::<Vec<_>>())
     }

@@ -1,6 +1,6 @@
-//! A flame graph, from its request to its bytes: all stacks of a selector in a window, as one tree.
+//! A flame graph, from the request to the bytes of the response: all stacks of a selector in a window, as one tree.
 //!
-//! Equal requests over equal data give equal bytes, in every format.
+//! Equal requests over equal data produce equal bytes, in every format.
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
@@ -31,16 +31,16 @@ pub(crate) enum Format {
 /// Parameters of a flame graph.
 #[derive(Clone, Debug)]
 pub(crate) struct FlamegraphRequest {
-    /// A vector selector.
+    /// Vector selector of the samples, in PromQL.
     pub(crate) query: String,
     pub(crate) window: Window,
     pub(crate) format: Format,
-    /// Largest number of nodes, root and `(other)` nodes included; at least 1.
+    /// Largest number of nodes, including the root and `(other)` nodes; at least 1.
     pub(crate) nodes_max: usize,
 }
 
 impl Reader {
-    /// Returns a flame graph in its format.
+    /// Returns the bytes of a flame graph in the requested format.
     pub(crate) async fn flamegraph(
         &self,
         tenant: &TenantId,
@@ -107,7 +107,7 @@ pub(crate) struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Merges, prunes and writes.
+    /// Merges the stacks, prunes the tree, and writes the flame graph.
     pub(crate) fn write(&self, cancelled: &Cancelled, timings: &mut Timings) -> Result<Vec<u8>, QueryError> {
         let Self { named, summary, request } = self;
         let frames = named.frames();
@@ -146,8 +146,8 @@ impl Writing<'_> {
         }
     }
 
-    /// Merges the stacks of all responses, with a node for each set of labels of each stack. If these nodes do not
-    /// all fit, merges without them, and returns `false`.
+    /// Merges the stacks of all responses into a tree that has a node for each label set of each stack. If these nodes
+    /// do not all fit, merges without them, and returns `false`.
     fn labelled(
         &self,
         keys: &mut pprof::Keys,
@@ -176,7 +176,7 @@ impl Writing<'_> {
         Ok((self.tree(|answer| keys.locations(answer, frames), cancelled)?, false))
     }
 
-    /// Merges the stacks of all responses.
+    /// Merges the stacks of all responses into a tree.
     fn tree(
         &self,
         mut keys: impl FnMut(&NamedAnswer<'_>) -> LocationKeys,
@@ -190,7 +190,7 @@ impl Writing<'_> {
     }
 }
 
-/// Keys of locations by frame, inlined frames included.
+/// Returns the frames of each location as keys of the tree, including inlined frames.
 fn frame_keys(named: &NamedLocations) -> LocationKeys {
     let mut keys = LocationKeys::default();
     for location in 0..named.len() {

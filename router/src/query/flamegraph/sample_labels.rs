@@ -1,7 +1,7 @@
-//! Labels of the samples of a pprof: sample attributes, and the labels in which series differ.
+//! Labels of the samples in a pprof response: sample attributes, and the labels in which series differ.
 //!
-//! Only raw samples have attributes, so these samples are read one by one instead of sums. If there are too many, the
-//! profile has fewer labels, and a note with the reason.
+//! Only raw samples have attributes, so a labelled response reads raw samples instead of stored sums. If there are too
+//! many, the profile has fewer labels, and a note with the reason.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::query::run::Run;
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::selector::Selector;
 
-/// Stacks with labels, and a note for each reason why labels are missing.
+/// Stacks with labels, and one note for each reason why labels are missing.
 #[derive(Debug, Default)]
 pub(crate) struct Labelled {
     pub(crate) fetched: Fetched,
@@ -23,7 +23,7 @@ pub(crate) struct Labelled {
 }
 
 impl Reader {
-    /// Fetches from all shards, grouped by as many labels as possible.
+    /// Fetches stacks from all shards, grouped by as many labels as possible.
     pub(crate) async fn select_labelled(
         &self,
         selection: &Selection,
@@ -65,7 +65,7 @@ impl Reader {
     }
 }
 
-/// The names of the wanted labels, sorted.
+/// Names of the labels to group by, sorted.
 struct Choice {
     of_series: Vec<String>,
     of_samples: Vec<String>,

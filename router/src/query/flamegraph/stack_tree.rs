@@ -1,6 +1,6 @@
-//! All stacks of a flame graph as one tree, root first.
+//! Tree of all stacks of a flame graph. The root is at the outermost frames.
 //!
-//! Invariant: every node comes after its parent, and its total is its own value plus the totals of its children.
+//! Invariant: every node has a higher index than its parent, and its total is its own value plus its children's totals.
 
 use std::collections::HashMap;
 
@@ -13,26 +13,27 @@ use crate::query::flamegraph::weights::Weights;
 use crate::query::limits::TREE_NODES_MAX;
 use crate::query::run::Cancelled;
 
-/// The root. It has no key, and it is nobody's child or sibling.
+/// Index of the root. The root has no key, and is never a child or a sibling.
 pub(crate) const ROOT: u32 = 0;
 
-/// No child, or no further sibling.
+/// Marks that a node has no child, or no further sibling.
 const NONE: u32 = ROOT;
 
-/// Nodes between two checks for cancellation.
+/// Number of nodes between two checks for cancellation.
 const NODES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// Siblings that are searched one by one: nearly all nodes have fewer children. Further ones are found by hash.
+/// Most siblings that are searched one by one. Nearly all nodes have fewer children. Further siblings are found by
+/// hash.
 const NEAR_SIBLINGS_MAX: usize = 8;
 
-/// Nodes of the largest tree whose memory is kept for the next one: 18 MB.
+/// Number of nodes of the largest tree whose memory is kept for the next tree. They take 18 MB.
 const SPARE_NODES_MAX: usize = 1 << 19;
 
-/// Memory of the last dropped tree, for the next one: new pages from the kernel take about as long as building a tree.
-/// All queries share it.
+/// Memory of the last dropped tree, which the next tree of any query reuses. New pages from the kernel take about as
+/// long as building a tree.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), indices: Vec::new() });
 
-/// Empty lists with capacity.
+/// Empty lists with allocated memory.
 #[derive(Debug, Default)]
 struct Spare {
     nodes: Vec<TreeNode>,
@@ -40,20 +41,20 @@ struct Spare {
     indices: Vec<u32>,
 }
 
-/// A tree of stacks, with totals.
+/// A tree of stacks with the total of each node.
 #[derive(Debug)]
 pub(crate) struct StackTree {
     nodes: Vec<TreeNode>,
-    /// Total of the stacks that pass or end at each node.
+    /// Total of the stacks that pass through or end at each node.
     totals: Vec<i128>,
     weighing: usize,
-    /// `None` if some values are negative: a node may then weigh more than its parent.
+    /// Histogram of the totals; `None` if some values are negative, because a node may then weigh more than its parent.
     weights: Option<Weights>,
-    /// True if the own values of each node cancel out. Empty if no value is negative.
+    /// For each node, true if its positive and negative own values cancel out. Empty if no value is negative.
     cancelled_out: Vec<bool>,
-    /// True if a stack passes or ends at each node, for any total. Empty if no value is negative.
+    /// For each node, true if a stack passes through or ends at it, for any total. Empty if no value is negative.
     passed: Vec<bool>,
-    /// Buffer that is kept for the next tree.
+    /// Buffer whose memory the next tree reuses.
     indices: Vec<u32>,
 }
 
@@ -72,20 +73,20 @@ impl Drop for StackTree {
     }
 }
 
-/// A node: a frame, or the content of another key, below its parent.
+/// A node of the tree. Its key is a frame, or other content, depending on the format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeNode {
-    /// The root is its own parent.
+    /// Index of the parent. The root is its own parent.
     pub(crate) parent: u32,
     pub(crate) key: u32,
     first_child: u32,
     next_sibling: u32,
 }
 
-/// The keys of each location of one response, outermost first.
+/// The keys of each location of one response. The keys of a location are outermost first.
 #[derive(Debug)]
 pub(crate) struct LocationKeys {
-    /// Location i has the keys from `starts[i]` to `starts[i + 1]`.
+    /// Start of each location's keys. Location i has the keys from `starts[i]` to `starts[i + 1]`.
     starts: Vec<u32>,
     keys: Vec<u32>,
 }
@@ -97,7 +98,7 @@ impl Default for LocationKeys {
 }
 
 impl LocationKeys {
-    /// Adds the next location.
+    /// Adds the keys of the next location.
     pub(crate) fn push(&mut self, outermost_first: impl Iterator<Item = u32>) {
         self.keys.extend(outermost_first);
         self.starts.push(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));
@@ -113,17 +114,17 @@ impl LocationKeys {
     }
 }
 
-/// A tree to which responses are added.
+/// A tree under construction, to which responses are added.
 #[derive(Debug)]
 pub(crate) struct StackTreeBuilder {
     nodes: Vec<TreeNode>,
     /// Sum of the stacks that end at each node.
     own: Vec<i128>,
-    /// Indices in the tree of the nodes of the response that is being added.
+    /// For each node of the response that is being added, the index of the corresponding node in this tree.
     indices: Vec<u32>,
-    /// (parent, key) to child, for children after their parent's first [`NEAR_SIBLINGS_MAX`].
+    /// Child by parent and key, for children after the first [`NEAR_SIBLINGS_MAX`] of a parent.
     far: HashMap<(u32, u32), u32, RandomState>,
-    /// Nodes with a value that is not positive. Only their values can cancel out.
+    /// Nodes with at least one value that is not positive. Only at these nodes can values cancel out.
     not_positive: Vec<u32>,
     is_any_negative: bool,
 }
@@ -139,11 +140,11 @@ impl StackTreeBuilder {
 
     /// Adds the stacks of a response.
     ///
-    /// `groups`: the key of each group, for a node below the leaf that holds the group's sums. For `None`, or beyond
-    /// the end of the list, the leaf itself holds them.
+    /// `groups` contains the key of each group. The sums of a group are added to a node with this key below the leaf.
+    /// If the key is `None`, or the list is too short, the sums are added to the leaf itself.
     ///
     /// # Errors
-    /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
+    /// Returns [`QueryError::TooLarge`] if the tree would have more than [`TREE_NODES_MAX`] nodes.
     pub(crate) fn add(
         &mut self,
         answer: &Answer,
@@ -189,7 +190,7 @@ impl StackTreeBuilder {
         Ok(())
     }
 
-    /// The child of a node with this key, new or old.
+    /// Returns the child of a node with this key. Adds the child if it is new.
     fn child(&mut self, parent: u32, key: u32) -> Result<u32, QueryError> {
         let first = self.nodes[parent as usize].first_child;
         let mut at = first;
@@ -221,7 +222,7 @@ impl StackTreeBuilder {
         Ok(child)
     }
 
-    /// Computes the totals.
+    /// Computes the totals, and returns the finished tree.
     pub(crate) fn finish(self) -> StackTree {
         if self.is_any_negative || self.own.iter().any(|&own| own < 0) {
             return self.finish_with_negative();
@@ -242,7 +243,8 @@ impl StackTreeBuilder {
         StackTree { nodes: self.nodes, totals, weighing, weights, cancelled_out, passed, indices: self.indices }
     }
 
-    /// Computes the totals if some values are negative: a total of zero does not mean that a node has no stacks.
+    /// Like [`StackTreeBuilder::finish`], if some values are negative. Then a node with stacks may have a total of
+    /// zero.
     fn finish_with_negative(self) -> StackTree {
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);
@@ -267,40 +269,40 @@ impl StackTree {
         &self.nodes
     }
 
-    /// Returns whether positive and negative values of the stacks that end at a node cancel out. Gauges may have both.
+    /// Returns whether the positive and negative values of the stacks that end at a node cancel out, as gauges allow.
     pub(crate) fn cancels_out(&self, node: u32) -> bool {
         self.cancelled_out.get(node as usize).copied().unwrap_or_default()
     }
 
-    /// Returns whether any stack passes or ends at a node.
+    /// Returns whether any stack passes through or ends at a node.
     pub(crate) fn weighs(&self, node: u32) -> bool {
         self.total(node) != 0 || self.passed.get(node as usize).copied().unwrap_or_default()
     }
 
-    /// Number of nodes with any stack, without the root.
+    /// Number of nodes that have stacks, without the root.
     pub(crate) fn weighing(&self) -> usize {
         self.weighing
     }
 
-    /// Returns a total that at least this many nodes reach, without the root. `None` if nodes may weigh more than their
-    /// parents, so that light nodes matter, too.
+    /// Returns a total that at least `nodes` nodes reach, without the root. Returns `None` if nodes may weigh more than
+    /// their parents: then light nodes matter too.
     pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
         self.weights.as_ref().map(|weights| weights.reached_by(nodes))
     }
 
-    /// The key of a node. The root's has no meaning.
+    /// Returns the key of a node. The key of the root has no meaning.
     #[inline]
     pub(crate) fn key(&self, node: u32) -> u32 {
         self.nodes[node as usize].key
     }
 
-    /// Total of the stacks that pass or end at a node.
+    /// Returns the total of the stacks that pass through or end at a node.
     #[inline]
     pub(crate) fn total(&self, node: u32) -> i128 {
         self.totals[node as usize]
     }
 
-    /// The children of a node with any stack, in no particular order.
+    /// Iterates over the children of a node that have stacks, in no particular order.
     #[inline]
     pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let first = self.nodes[node as usize].first_child;
@@ -314,7 +316,7 @@ impl StackTree {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of (parent, key, own). Unlike with a builder, equal (parent, key) are separate nodes.
+    /// Makes a tree of nodes (parent, key, own). Unlike in a builder, nodes with equal parent and key stay separate.
     pub(crate) fn tree_of(nodes: &[(u32, u32, i128)]) -> StackTree {
         let mut builder = StackTreeBuilder::new();
         builder.own.push(3);

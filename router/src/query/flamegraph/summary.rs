@@ -1,4 +1,4 @@
-//! Facts about a flame graph that its response has besides the tree.
+//! Facts about a flame graph, which are in the response besides the tree.
 
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
@@ -6,28 +6,28 @@ use proto::{ProfileType, Window};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::missing::MissingData;
 
-/// Facts about a flame graph.
+/// Facts about a flame graph besides its tree.
 #[derive(Debug)]
 pub(crate) struct Summary {
-    /// `None` if no series is in the window.
+    /// Type of the profile; `None` if no series has samples in the window.
     pub(crate) profile_type: Option<ProfileType>,
     pub(crate) window: Window,
-    /// Samples that were read, including those whose stacks the matchers excluded.
+    /// Number of samples that were read, including samples whose stacks the matchers excluded.
     pub(crate) samples: u64,
-    /// True if matchers on stacks exclude samples from the graph.
+    /// True if the selector has matchers on stacks, which may exclude samples from the graph.
     pub(crate) has_stack_matchers: bool,
     pub(crate) series: u64,
     pub(crate) shards: usize,
     /// Number of windows of each tier that were read.
     pub(crate) windows_read: WindowsRead,
-    /// Data that it is missing.
+    /// Data that the graph is missing.
     pub(crate) missing: MissingData,
-    /// A sentence for each reason why labels of samples are missing.
+    /// Notes on missing sample labels, with one sentence for each reason.
     pub(crate) label_notes: Vec<String>,
 }
 
 impl Summary {
-    /// A summary without responses.
+    /// Makes the summary of a window before any response.
     pub(crate) fn of(window: Window) -> Self {
         let windows_read = WindowsRead::default();
         let missing = MissingData::default();
@@ -45,7 +45,7 @@ impl Summary {
         }
     }
 
-    /// Adds the responses of the shards.
+    /// Adds the facts in the responses of the shards.
     pub(crate) fn take(&mut self, fetched: &Fetched) {
         self.samples = fetched.plain().map(|answer| answer.samples).sum();
         self.series = fetched.plain().map(|answer| answer.series).sum();

@@ -1,4 +1,4 @@
-//! Counts of a flame graph's frames with names, and the reasons why others have none.
+//! Numbers of a flame graph's frames with and without names, with the reasons for missing names.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,13 @@ use foldhash::fast::RandomState;
 use crate::query::flamegraph::stack_tree::StackTree;
 use crate::query::naming::frame::{Frames, Unnamed};
 
-/// Counts of named and unnamed frames. Each frame is counted once, wherever it is in the tree.
+/// Numbers of named and unnamed frames. Each distinct frame is counted once, even if it is at several nodes of the
+/// tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Symbolization {
     pub(crate) frames: usize,
     pub(crate) named: usize,
-    /// In the order of reason, text, binary and build ID; each combination once.
+    /// Unnamed frames by reason, text, binary and build ID, in this order. Each combination occurs once.
     pub(crate) unnamed: Vec<UnnamedShare>,
 }
 
@@ -20,25 +21,25 @@ pub(crate) struct Symbolization {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnnamedShare {
     pub(crate) why: Unnamed,
-    /// Distinct frames.
+    /// Number of distinct frames.
     pub(crate) frames: usize,
-    /// Weight of the stacks that pass through any of them, each stack counted once.
+    /// Weight of the stacks that contain at least one of these frames. Each stack is counted once.
     pub(crate) value: i128,
 }
 
-/// Sets of the reasons on the paths from the root, by number. Each set is an earlier set and one more reason.
+/// Sets of the reasons that occur on paths from the root. A set has a number, and is an earlier set plus one reason.
 ///
 /// The paths of one program have few reasons, so a search in a set is fast.
 struct ReasonSets {
-    /// (set without it, reason).
+    /// Each set as the number of the set that it extends, and the added reason.
     sets: Vec<(u32, u32)>,
     known: HashMap<(u32, u32), u32, RandomState>,
 }
 
-/// The number of the empty set.
+/// Number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// Placeholder for the set of a node without stacks.
+/// Placeholder for the number of the set, at a node without stacks.
 const NO_STACK: u32 = u32::MAX;
 
 impl ReasonSets {
@@ -67,7 +68,7 @@ impl ReasonSets {
 }
 
 impl Symbolization {
-    /// Counts the frames of a tree whose keys are frames, before it is pruned.
+    /// Counts the frames of a tree that is not pruned yet. The keys of the tree are frames.
     pub(crate) fn of(tree: &StackTree, frames: Frames<'_>) -> Self {
         let table = frames.table;
         let mut seen = vec![false; table.len()];
@@ -108,7 +109,7 @@ impl Symbolization {
         out
     }
 
-    /// Index of a reason in `unnamed`.
+    /// Returns the index of a reason in `unnamed`.
     pub(crate) fn index_of(&self, why: &Unnamed) -> Option<usize> {
         self.unnamed.binary_search_by(|share| share.why.cmp(why)).ok()
     }

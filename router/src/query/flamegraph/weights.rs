@@ -1,7 +1,8 @@
-//! Histogram of the totals of a tree's nodes, from which pruning finds the weight that a node must reach, without
-//! sorting.
+//! Histogram of the totals of a tree's nodes. From it, pruning finds the weight that a node must reach, without sorting
+//! all nodes.
 
-/// Bits after the highest one that distinguish classes of weights with the same number of bits.
+/// Number of bits after the highest bit of a weight that determine its class. Weights of one length have several
+/// classes.
 const FINE_BITS: u32 = 4;
 
 const CLASSES: usize = 128 << FINE_BITS;
@@ -17,7 +18,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Counts a node, unless its weight is 0.
+    /// Counts a node with this weight. Ignores a weight of 0.
     #[inline]
     pub(crate) fn add(&mut self, weight: i128) {
         if weight > 0
@@ -27,8 +28,8 @@ impl Weights {
         }
     }
 
-    /// Returns a weight that at least this many nodes reach, close to the largest such weight; 0 if there are fewer
-    /// nodes.
+    /// Returns a weight that at least `nodes` nodes reach, close to the largest such weight. Returns 0 if there are
+    /// fewer nodes.
     pub(crate) fn reached_by(&self, nodes: usize) -> i128 {
         let mut count = 0;
         let reaches = |&(_, of_class): &(usize, &u32)| {
@@ -39,7 +40,7 @@ impl Weights {
     }
 }
 
-/// The class of a weight, from the position of its highest bit and the [`FINE_BITS`] after it.
+/// Returns the class of a weight, from the position of its highest bit and the next [`FINE_BITS`] bits.
 #[inline]
 fn class_of(weight: i128) -> usize {
     // Nearly all weights fit 64 bits, with which this takes a fraction of the time.
@@ -53,7 +54,7 @@ fn class_of(weight: i128) -> usize {
     ((shift as usize) << FINE_BITS) + first
 }
 
-/// The least weight of a class.
+/// Returns the smallest weight of a class.
 fn least_of(class: usize) -> i128 {
     let shift = (class >> FINE_BITS).saturating_sub(1);
     ((class - (shift << FINE_BITS)) as i128) << shift

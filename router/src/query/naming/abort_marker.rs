@@ -1,22 +1,22 @@
-//! Frames at which the sender's unwinder stopped. The OpenTelemetry eBPF profiler sends them with the frame type
-//! `abort-marker` and an error code in place of an address. The thousands of the code identify the runtime.
+//! Frames that mark where the sender's unwinder stopped. The OpenTelemetry eBPF profiler sends them with the frame type
+//! `abort-marker`, and with an error code instead of an address. The thousands of the code identify the runtime.
 
 use std::fmt;
 
 use proto::Address;
 
-/// The frame type of these frames.
+/// Frame type of such frames.
 pub(crate) const ABORT_MARKER: &str = "abort-marker";
 
-/// Code of the reason why such a frame is no function.
+/// Code for programs, which tells why such a frame has no function.
 pub(crate) const UNWINDING_STOPPED: &str = "unwinding_stopped";
 
-/// An error code. It is displayed as its meaning, with the number.
+/// An error code of the unwinder. It is displayed as its meaning and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AbortCode(u64);
 
 impl AbortCode {
-    /// Returns the code, which is sent in place of an address.
+    /// Returns the error code that was sent instead of an address.
     pub(crate) fn of(address: Address) -> Self {
         let (Address::Virtual(code) | Address::FileOffset(code)) = address;
         Self(code)

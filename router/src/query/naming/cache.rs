@@ -1,5 +1,5 @@
-//! Cache of location names, of all tenants. The least recently used tenants are evicted when all names together
-//! exceed the limit. Names of a tenant that exceed it alone are not kept.
+//! Cache of the location names of all tenants. If all names together exceed the limit, the least recently used tenants
+//! are evicted. The names of a tenant that exceed the limit alone are not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use proto::TenantId;
 
 use crate::query::naming::tenant_names::TenantNames;
 
-/// Location names by tenant. Cheap to clone; all clones share their content.
+/// Cached location names by tenant. Cheap to clone; all clones share the cached names.
 #[derive(Clone, Debug)]
 pub(crate) struct NameCache {
     tenants: Arc<Mutex<Tenants>>,
@@ -26,18 +26,18 @@ pub(crate) struct NameCache {
 #[derive(Debug, Default)]
 struct Tenants {
     entries: HashMap<TenantId, Entry>,
-    /// Uses so far, of any entry.
+    /// Number of uses of any entry so far.
     uses: u64,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     names: TenantNames,
-    /// Number of its last use.
+    /// Value of [`Tenants::uses`] at the last use of this entry.
     last_use: u64,
     bytes: usize,
-    /// True if the names were too large to be kept. New locations of shards are then loaded only for queries that
-    /// need them.
+    /// True if the tenant's names were too large to be kept. New locations of shards are then loaded only for queries
+    /// that need them.
     is_too_large: bool,
 }
 
@@ -47,7 +47,7 @@ struct Metrics {
     evicted: Family<EvictionLabel, Counter<u64, AtomicU64>>,
 }
 
-/// The reason why names were evicted.
+/// Metric label with the reason why names were evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EvictionLabel {
     reason: &'static str,
@@ -58,7 +58,8 @@ const TOO_LARGE: EvictionLabel = EvictionLabel { reason: "too_large" };
 const OVER_BUDGET: EvictionLabel = EvictionLabel { reason: "over_budget" };
 
 impl NameCache {
-    /// An empty cache of at most `bytes_max` bytes. Its metrics are in `registry`, with the prefix `varve_router`.
+    /// Makes an empty cache of at most `bytes_max` bytes. Adds its metrics to `registry`, with the prefix
+    /// `varve_router`.
     pub(crate) fn new(bytes_max: usize, registry: &mut Registry) -> Self {
         let metrics = Metrics::default();
         let registry = registry.sub_registry_with_prefix("varve_router");
@@ -72,7 +73,7 @@ impl NameCache {
         Self { tenants: Arc::default(), bytes_max, metrics }
     }
 
-    /// The names of a tenant, new or old.
+    /// Returns the names of a tenant. Adds an entry if the tenant is new.
     pub(crate) fn of(&self, tenant: &TenantId) -> TenantNames {
         let Tenants { entries, uses } = &mut *self.tenants.lock();
         *uses += 1;
@@ -86,7 +87,8 @@ impl NameCache {
         self.tenants.lock().entries.get(tenant).is_some_and(|entry| entry.is_too_large)
     }
 
-    /// Drops the names of a tenant, unless others are cached by now: a shard began another generation.
+    /// Evicts the names of a tenant because a shard began another generation. Does nothing if other names are cached
+    /// now.
     pub(crate) fn replace(&self, tenant: &TenantId, names: &TenantNames) {
         let entries = &mut self.tenants.lock().entries;
         if entries.get(tenant).is_some_and(|entry| entry.names.is(names)) {

@@ -1,6 +1,6 @@
-//! Conversion of locations to frames of the table, by the lines of the sender or of the symbol store.
+//! Conversion of locations to frames of the table, from the lines of the sender or of the symbol store.
 //!
-//! Every text of a dictionary is interned once, and so is the reason why a mapping has no names.
+//! Each text of a dictionary, and each reason why a mapping has no names, is interned once.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,18 +19,18 @@ const NAMELESS: &str = "[unknown]";
 /// Placeholder for the ID of a text that is not interned yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A mapped file whose addresses are named.
+/// A mapped file whose addresses are being named.
 pub(crate) struct MappedFile<'a> {
     build_id: Option<&'a BuildId>,
     path: &'a str,
-    /// Lines by function, source file and frame type. The first two are addresses of their texts, which frames of the
-    /// symbol store share and `held` keeps in place.
+    /// Lines by function, source file and frame type. The keys of function and source file are the memory addresses of
+    /// their texts. Frames of the symbol store share these texts, and `held` keeps them in place.
     found: HashMap<(*const u8, *const u8, u32), KeptLine, RandomState>,
-    /// Id of the file's path in the table.
+    /// ID of the file's path in the table; `None` if it is not interned yet.
     binary: Option<u32>,
-    /// The last reason why an address had no name, and its index.
+    /// Last reason why an address had no name, and the index of this reason.
     unnamed: Option<(Reason, u32)>,
-    /// Frames of the symbol store, so that their texts stay where they are.
+    /// Frames of the symbol store, held so that their texts stay at the same memory addresses.
     held: Vec<Arc<[Found]>>,
 }
 
@@ -39,16 +39,16 @@ impl<'a> MappedFile<'a> {
         Self { build_id, path, found: HashMap::default(), binary: None, unnamed: None, held: Vec::new() }
     }
 
-    /// The build ID in its displayed form, or "".
+    /// Returns the build ID in its displayed form, or "".
     fn build_id(&self) -> String {
         self.build_id.map(BuildId::to_string).unwrap_or_default()
     }
 }
 
-/// Makes lines of the locations of one dictionary.
+/// Converts the locations of one dictionary to lines.
 pub(crate) struct LineBuilder<'a> {
     dictionary: &'a Dictionary,
-    /// Ids in the table of the dictionary's texts, or [`UNKNOWN`].
+    /// ID in the table of each text of the dictionary, or [`UNKNOWN`].
     texts: &'a mut [u32],
     table: &'a mut FrameTable,
     name: String,
@@ -70,7 +70,7 @@ impl<'a> LineBuilder<'a> {
         true
     }
 
-    /// Appends the lines of a location by address, from the response of the symbol store.
+    /// Appends the lines of a location without lines, given the response of the symbol store for its address.
     pub(crate) fn address(
         &mut self,
         file: &mut MappedFile<'_>,
@@ -94,7 +94,7 @@ impl<'a> LineBuilder<'a> {
         }
     }
 
-    /// The id in the table of a text of the dictionary.
+    /// Returns the ID in the table of a text of the dictionary.
     fn text(&mut self, id: u32) -> u32 {
         match self.texts.get(id as usize) {
             Some(&known) if known != UNKNOWN => known,
@@ -112,7 +112,7 @@ impl<'a> LineBuilder<'a> {
         *file.binary.get_or_insert_with(|| self.table.strings.intern(file.path))
     }
 
-    /// A line as the sender gave it.
+    /// Converts a line that the sender gave.
     fn sent_line(&mut self, line: Line, binary: u32, frame_type: u32) -> KeptLine {
         let function = self.dictionary.functions.get_index(line.function as usize).copied().unwrap_or_default();
         let [mut name, system_name, file] =
@@ -134,7 +134,7 @@ impl<'a> LineBuilder<'a> {
         KeptLine { line, start_line: function.start_line, unnamed }
     }
 
-    /// A line that the symbol store found.
+    /// Converts a line that the symbol store found.
     fn found_line(&mut self, file: &mut MappedFile<'_>, found: &Found, frame_type: u32) -> KeptLine {
         let key = (found.function.as_ptr(), found.file.as_ptr(), frame_type);
         let start_line = i64::from(found.start_line);
@@ -158,7 +158,7 @@ impl<'a> LineBuilder<'a> {
         line
     }
 
-    /// Returns the line of a frame at which the sender's unwinder stopped, named after the error.
+    /// Makes the line of a frame at which the sender's unwinder stopped. Its name is the error.
     fn abort_line(&mut self, file: &mut MappedFile<'_>, code: AbortCode, frame_type: u32) -> KeptLine {
         let name = self.table.strings.intern(&format!("[unwinding stopped here: {code}]"));
         let text = format!("the sender's unwinder stopped here, so callers are missing: {code}");
@@ -169,8 +169,9 @@ impl<'a> LineBuilder<'a> {
         KeptLine { line: NamedLine { frame, line: 0, column: 0, system_name: name }, start_line: 0, unnamed }
     }
 
-    /// The line of an address without a name, `binary+0xaddress`. The number is the virtual address where its function
-    /// begins, or else its own virtual address. A file offset is shown only for a file of which no segments are known.
+    /// Makes the line of an address without a name: `binary+0xaddress`. The number is the virtual address at which the
+    /// function begins, or else the virtual address itself. It is a file offset only if no segments of the file are
+    /// known.
     fn unnamed_line(
         &mut self,
         file: &mut MappedFile<'_>,

@@ -1,8 +1,8 @@
-//! A dictionary of locations, and the names of those that have one.
+//! A dictionary of locations, with the names that are known so far.
 //!
-//! Naming has three steps: [`NamedDictionary::requests`] lists the addresses to symbolize,
-//! [`Namer`](super::namer::Namer) sends them to the symbol store without holding a lock, and
-//! [`NamedDictionary::apply`] keeps the names.
+//! Naming has three steps. [`NamedDictionary::requests`] lists the addresses to symbolize.
+//! [`Namer`](super::namer::Namer) sends them to the symbol store without holding a lock. [`NamedDictionary::apply`]
+//! stores the names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,38 +15,40 @@ use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 use crate::query::naming::frame::{FrameTable, KeptLine};
 use crate::query::naming::line::{LineBuilder, MappedFile};
 
-/// Time for which "the store has no table" stays valid: with each request, the store looks for files on this host.
+/// Time for which the response "no symbol table" stays valid. Each request makes the store search for files on this
+/// host.
 const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
-/// Time for which a table counts as the best one, unless the store has reported a change: with each request, the store
-/// looks for better files, but less often than this.
+/// Time for which a symbol table counts as the best one, unless the store has reported a change. Each request makes the
+/// store search for better files, which needs to happen less often.
 const TABLE_VALID: Duration = Duration::from_secs(60);
 
 /// Response of the symbol store for one address.
 pub(super) type Symbolized = Result<Arc<[Found]>, Nameless>;
 
-/// Origin of the names of a mapping's addresses: the number of a symbol table, or the reason why there was none.
+/// Source of the names of a mapping's addresses: the number of a symbol table, or the reason why there was none.
 pub(super) type TableSource = Result<u64, Reason>;
 
-/// Locations of one dictionary, and the names of those that have one.
+/// Locations of one dictionary, with the names that are known so far.
 #[derive(Debug, Default)]
 pub(crate) struct NamedDictionary {
     dictionary: Dictionary,
-    /// The lines of each location, innermost first.
+    /// Range of each location's lines in `lines`. The lines of a location are innermost first.
     spans: Vec<Span>,
     lines: Vec<KeptLine>,
-    /// Locations whose inlined calls the symbol store omitted. They are requested again, among fewer others.
+    /// Locations for which the symbol store omitted inlined calls. They are requested again, together with fewer
+    /// others.
     incomplete: HashSet<u32, RandomState>,
-    /// Ids in the frame table of the dictionary's texts, or [`UNKNOWN`] before they are needed.
+    /// ID in the frame table of each text of the dictionary; [`UNKNOWN`] until it is needed.
     texts: Vec<u32>,
-    /// The last response of the symbol store for each mapping.
+    /// Source of the last response of the symbol store, for each mapping.
     mappings: Vec<Option<MappingSource>>,
 }
 
-/// Range of lines.
+/// Range of a location's lines.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// [`UNKNOWN`] if the location has no name yet.
+    /// Index of the first line; [`UNKNOWN`] if the location has no name yet.
     start: u32,
     count: u32,
 }
@@ -55,26 +57,26 @@ const UNKNOWN: u32 = u32::MAX;
 
 const UNNAMED: Span = Span { start: UNKNOWN, count: 0 };
 
-/// Origin of the names of one mapping, and the time of the lookup.
+/// Source of the names of one mapping, and the time of the request.
 #[derive(Debug)]
 pub(super) struct MappingSource {
     pub(super) table: TableSource,
-    /// `SymbolStore::changes` before the request.
+    /// Value of `SymbolStore::changes` before the request.
     pub(super) changes: u64,
     pub(super) requested: Instant,
 }
 
-/// Request to symbolize addresses of one mapping.
+/// A request to symbolize addresses of one mapping.
 #[derive(Debug)]
 pub(crate) struct SymbolRequest {
     pub(super) mapping: u32,
     build_id: Option<BuildId>,
     file: String,
-    /// Wanted locations and their addresses.
+    /// Wanted locations of the mapping, and their addresses.
     pub(super) wanted: Vec<(u32, Address)>,
-    /// Wanted locations whose names are missing or incomplete.
+    /// Wanted locations whose names are missing or incomplete, and their addresses.
     pub(super) unnamed: Vec<(u32, Address)>,
-    /// Origin of the names of the others.
+    /// Source of the names of the other wanted locations.
     pub(super) known: Option<TableSource>,
 }
 
@@ -84,17 +86,17 @@ impl SymbolRequest {
     }
 }
 
-/// Response of the symbol store for one mapping.
+/// The response of the symbol store for one mapping.
 #[derive(Debug)]
 pub(crate) struct SymbolResponse {
     pub(super) mapping: u32,
-    /// The unnamed locations, or all wanted ones if the table has changed.
+    /// Names of the unnamed locations. Names of all wanted locations if the table has changed.
     pub(super) symbolized: Vec<(u32, Symbolized)>,
     pub(super) now: MappingSource,
 }
 
 impl NamedDictionary {
-    /// A dictionary none of whose locations has a name yet.
+    /// Makes a named dictionary in which no location has a name yet.
     pub(crate) fn new(dictionary: Dictionary) -> Self {
         let mut definitions = Self { dictionary, ..Self::default() };
         definitions.grew();
@@ -120,7 +122,7 @@ impl NamedDictionary {
         self.mappings.resize_with(self.dictionary.mappings.len(), || None);
     }
 
-    /// Numbers of all locations.
+    /// Returns the numbers of all locations.
     pub(crate) fn all(&self) -> Vec<u32> {
         (0..self.len()).collect()
     }
@@ -130,7 +132,7 @@ impl NamedDictionary {
         u32::try_from(self.spans.len()).unwrap_or(u32::MAX)
     }
 
-    /// The lines of a location, innermost first; none if it has no name yet.
+    /// Returns the lines of a location, innermost first. Empty if the location has no name yet.
     pub(crate) fn lines(&self, location: u32) -> &[KeptLine] {
         let Some(&Span { start, count }) = self.spans.get(location as usize) else { return &[] };
         self.lines.get(start as usize..).and_then(|lines| lines.get(..count as usize)).unwrap_or_default()
@@ -161,8 +163,8 @@ impl NamedDictionary {
         })
     }
 
-    /// Requests for the wanted locations of each mapping that has one without a name, or whose table may be another
-    /// by now. `None` if all wanted locations have names.
+    /// Returns the requests for the wanted locations. A mapping needs a request if a wanted location has no name, or if
+    /// there may be another symbol table by now. Returns `None` if all wanted locations have names.
     pub(super) fn requests(&self, wanted: &[u32], changes: u64) -> Option<Vec<SymbolRequest>> {
         // Checks whether a mapping needs a request: nearly always, none does.
         let mut needs: Vec<Option<bool>> = vec![None; self.mappings.len()];
@@ -209,7 +211,7 @@ impl NamedDictionary {
         ((location as usize) < self.dictionary.locations.len()).then(|| &self.dictionary.locations[location as usize])
     }
 
-    /// Keeps the names in responses, and names the wanted locations that were sent with lines.
+    /// Stores the names in the responses, and names the wanted locations that were sent with lines.
     pub(crate) fn apply(&mut self, wanted: &[u32], responses: Vec<SymbolResponse>, table: &mut FrameTable) {
         for SymbolResponse { mapping, symbolized, now } in responses {
             let Some(known) = self.mappings.get_mut(mapping as usize) else { continue };
@@ -245,7 +247,7 @@ impl NamedDictionary {
         }
     }
 
-    /// Drops the names of all addresses of a mapping, because they are from another table.
+    /// Drops the names of all addresses of a mapping, because they come from another symbol table.
     fn forget(&mut self, forgotten: u32) {
         for (span, location) in self.spans.iter_mut().zip(&self.dictionary.locations) {
             if matches!(location, Location::Address { mapping, .. } if *mapping == forgotten) {
@@ -264,7 +266,7 @@ fn span(start: usize, end: usize) -> Span {
 pub(in crate::query::naming) mod tests {
     use super::*;
 
-    /// Some addresses of one file without a symbol table.
+    /// Returns a dictionary of `count` addresses in one file that has no symbol table.
     pub(in crate::query::naming) fn addresses(count: u64) -> NamedDictionary {
         let mut dictionary = Dictionary::default();
         let file = dictionary.strings.intern("/usr/bin/app");

@@ -9,7 +9,7 @@ use crate::query::naming::named_dictionary::{
     MappingSource, NamedDictionary, SymbolRequest, SymbolResponse, Symbolized,
 };
 
-/// The symbol store, as one query uses it.
+/// The symbol store, with the time limit of one query.
 #[derive(Debug)]
 pub(crate) struct Namer {
     symbols: SymbolStore,
@@ -22,12 +22,12 @@ impl Namer {
         Self { symbols, deadline }
     }
 
-    /// The requests that these locations of a dictionary need; `None` if all of them have names.
+    /// Returns the requests that these locations of a dictionary need; `None` if all of them have names.
     pub(crate) fn requests(&self, dictionary: &NamedDictionary, wanted: &[u32]) -> Option<Vec<SymbolRequest>> {
         dictionary.requests(wanted, self.symbols.changes())
     }
 
-    /// Symbolizes addresses. Blocks while symbol tables are read or made.
+    /// Symbolizes addresses. Blocks while symbol tables are read or built.
     pub(crate) fn symbolize(&self, requests: Vec<SymbolRequest>) -> Vec<SymbolResponse> {
         // Read first: tables that arrive meanwhile are requested again.
         let changes = self.symbols.changes();

@@ -1,8 +1,8 @@
 //! Labels of stacks: `leaf_function`, `stack_file` and so on.
 //!
-//! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct
-//! value. With several `stack_*` labels, it counts once under each distinct combination of values of one of its frames.
-//! A stack without frames has the value "".
+//! A `leaf_*` label is about the innermost frame of a stack's leaf. A `stack_*` label is about any frame: a stack is
+//! added to the group of each distinct value that its frames have. With several `stack_*` labels, the stack is added to
+//! the group of each distinct combination of values that one frame has. For a stack without frames, the value is "".
 
 use promql_parser::label::MatchOp;
 use proto::FramePlace;
@@ -11,14 +11,14 @@ use regex::{Regex, RegexBuilder};
 use crate::query::error::QueryError;
 use crate::query::limits::REGEX_BYTES_MAX;
 
-/// A label of stacks: the frame, and the part of it.
+/// A label of stacks, as the position of the frame and the part of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackLabel {
     pub(crate) place: FramePlace,
     pub(crate) part: Part,
 }
 
-/// Part of a frame.
+/// Part of a frame that a label of stacks contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
     Function,
@@ -46,12 +46,12 @@ const ALL: [(&str, StackLabel); 10] = {
 };
 
 impl StackLabel {
-    /// The label with this name, if it is a label of stacks.
+    /// Returns the label with this name; `None` if it is not a label of stacks.
     pub(crate) fn named(name: &str) -> Option<Self> {
         ALL.iter().find(|(known, _)| *known == name).map(|&(_, label)| label)
     }
 
-    /// The name of the label.
+    /// Name of the label.
     pub(crate) fn name(self) -> &'static str {
         ALL.iter().find(|&&(_, label)| label == self).map_or("", |&(name, _)| name)
     }
@@ -62,7 +62,7 @@ impl StackLabel {
 pub(crate) struct StackMatcher {
     pub(crate) label: StackLabel,
     test: Test,
-    /// `!=` or `!~`: the matcher holds if the opposite holds for no frame.
+    /// True for `!=` and `!~`. The matcher then holds if no frame equals or matches the operand.
     pub(crate) negated: bool,
 }
 
@@ -84,7 +84,7 @@ impl StackMatcher {
         Ok(Self { label, test, negated })
     }
 
-    /// Returns whether a value equals or matches the operand, whether the matcher is negated or not.
+    /// Returns whether a value equals or matches the operand. Ignores whether the matcher is negated.
     pub(crate) fn names(&self, value: &str) -> bool {
         match &self.test {
             Test::Equal(named) => named == value,
@@ -93,13 +93,13 @@ impl StackMatcher {
     }
 }
 
-/// The expression without the anchors that the parser put around it. The parser has escaped literal braces.
+/// Returns the expression without the anchors that the parser put around it. The parser has escaped literal braces.
 pub(crate) fn pattern_of(regex: &Regex) -> &str {
     let text = regex.as_str();
     text.strip_prefix("^(?:").and_then(|text| text.strip_suffix(")$")).unwrap_or(text)
 }
 
-/// The expression, compiled as nodes do: it matches whole values, and a dot is any character, as in Prometheus.
+/// Compiles an expression as nodes do. It matches whole values, and a dot matches any character, as in Prometheus.
 pub(crate) fn anchored(pattern: &str) -> Result<Regex, QueryError> {
     let build = |text: &str| {
         let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();

@@ -1,4 +1,4 @@
-//! Values of labels of stacks: the test of frames by a matcher, and the values under which a stack counts in groups.
+//! Values of labels of stacks: the test of frames by a matcher, and the values that define the groups of a stack.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use proto::{Answer, FramePlace, StackDetail};
 use crate::query::naming::frame::{FrameTable, KeptLine, NamedLine, NamedLocations};
 use crate::query::naming::stack_label::{Part, StackLabel, StackMatcher};
 
-/// Value of one part of a frame: the id of a text of the table, or the number of a line. 0 is "" in both cases.
+/// Value of one part of a frame: the ID of a text of the table, or a line number. 0 means "" in both cases.
 type PartValue = i64;
 
-/// Distinct combinations of values of some labels, by index.
+/// Distinct combinations of the values of some labels. Each combination has an index.
 #[derive(Debug, Default)]
 pub(crate) struct Combinations {
     ids: HashMap<Box<[PartValue]>, u32, RandomState>,
@@ -35,7 +35,7 @@ impl Combinations {
         self.values.len()
     }
 
-    /// The names and values of one combination of these labels.
+    /// Returns the names and values of one combination, given its labels.
     pub(crate) fn texts(
         &self,
         id: u32,
@@ -50,7 +50,7 @@ impl Combinations {
     }
 }
 
-/// Labels of stacks that one leaf of a query matches and groups by.
+/// Labels of stacks by which one leaf of a query matches and groups.
 #[derive(Debug)]
 pub(crate) struct StackGrouping<'a> {
     pub(crate) matchers: &'a [StackMatcher],
@@ -58,21 +58,21 @@ pub(crate) struct StackGrouping<'a> {
     pub(crate) any_labels: Vec<StackLabel>,
 }
 
-/// Values of the nodes of one response.
+/// Label values of the nodes of one response, as indices of combinations.
 #[derive(Debug)]
 pub(crate) struct NodeValues {
-    /// The combination of `leaf_*` values of each node.
+    /// For each node, the combination of its `leaf_*` values.
     pub(crate) leaf: Vec<u32>,
-    /// The combinations of `stack_*` values of each location's frames, each once: location i has those from
-    /// `any_ends[i - 1]` (or 0) to `any_ends[i]`.
+    /// End of each location's combinations in `any`. Location i has the distinct combinations of its frames' `stack_*`
+    /// values from `any_ends[i - 1]` (or 0) to `any_ends[i]`.
     any_ends: Vec<usize>,
     any: Vec<u32>,
-    /// The combinations of a stack without frames.
+    /// Combinations of `stack_*` values for a stack without frames.
     pub(crate) any_of_empty: Vec<u32>,
 }
 
 impl NodeValues {
-    /// The combinations of `stack_*` values that a location's frames have.
+    /// Returns the distinct combinations of `stack_*` values that the frames of a location have.
     pub(crate) fn any(&self, location: u32) -> &[u32] {
         let i = location as usize;
         let start = i.checked_sub(1).and_then(|before| self.any_ends.get(before)).copied().unwrap_or(0);
@@ -81,13 +81,13 @@ impl NodeValues {
 }
 
 impl<'a> StackGrouping<'a> {
-    /// `labels`: all labels that a leaf is grouped by.
+    /// Makes a grouping. `labels` are all labels that the leaf of the query is grouped by.
     pub(crate) fn new(matchers: &'a [StackMatcher], labels: &[String]) -> Self {
         let of = |place| labels.iter().filter_map(|name| StackLabel::named(name)).filter(move |l| l.place == place);
         Self { matchers, leaf_labels: of(FramePlace::Leaf).collect(), any_labels: of(FramePlace::Any).collect() }
     }
 
-    /// The detail of stacks that shards must send. Shards apply the matchers themselves.
+    /// Returns the part of the stacks that shards must send. Shards apply the matchers themselves.
     pub(crate) fn detail(&self) -> StackDetail {
         if !self.any_labels.is_empty() {
             StackDetail::Full
@@ -98,7 +98,7 @@ impl<'a> StackGrouping<'a> {
         }
     }
 
-    /// The values of the nodes of a response.
+    /// Returns the label values of the nodes of a response.
     pub(crate) fn values_of(
         &self,
         answer: &Answer,
@@ -142,7 +142,8 @@ impl<'a> StackGrouping<'a> {
         out
     }
 
-    /// The `stack_*` values of a frame; `None` if a matcher on one of these labels excludes its value.
+    /// Returns the combination of a frame's `stack_*` values; `None` if a matcher on one of the labels excludes its
+    /// value.
     fn combination(&self, line: Option<&NamedLine>, table: &FrameTable, any: &mut Combinations) -> Option<u32> {
         let values: Vec<_> = self.any_labels.iter().map(|label| value(label.part, line, table)).collect();
         let is_excluded = |matcher: &StackMatcher| {
@@ -154,7 +155,7 @@ impl<'a> StackGrouping<'a> {
     }
 }
 
-/// A matcher for many frames, many of which have the same value.
+/// A matcher that tests many frames. It remembers results, because many frames have the same value.
 #[derive(Debug)]
 pub(crate) struct FrameTest<'a> {
     matcher: &'a StackMatcher,
@@ -163,15 +164,15 @@ pub(crate) struct FrameTest<'a> {
 }
 
 impl StackMatcher {
-    /// The matcher for frames of a table.
+    /// Makes a test of the frames of a table by this matcher.
     pub(crate) fn test<'a>(&'a self, table: &'a FrameTable) -> FrameTest<'a> {
         FrameTest { matcher: self, table, known: HashMap::default() }
     }
 }
 
 impl FrameTest<'_> {
-    /// Returns whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame
-    /// has the value "".
+    /// Returns whether a frame's value equals or matches the operand. Ignores whether the matcher is negated. If there
+    /// is no frame, the value is "".
     pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
         let Self { matcher, table, known } = self;
         let part = matcher.label.part;
@@ -179,7 +180,8 @@ impl FrameTest<'_> {
         *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
     }
 
-    /// Returns whether [`FrameTest::holds`] for a location: for its innermost frame or for any frame, by the matcher.
+    /// Returns whether [`FrameTest::holds`] for the innermost frame of a location, or for any frame, as the matcher
+    /// demands.
     pub(crate) fn holds_for(&mut self, lines: &[KeptLine]) -> bool {
         match self.matcher.label.place {
             FramePlace::Leaf => self.holds(lines.first().map(|line| &line.line)),
@@ -188,7 +190,7 @@ impl FrameTest<'_> {
     }
 }
 
-/// The value of one part of a frame; 0 if there is no frame.
+/// Returns the value of one part of a frame; 0 if there is no frame.
 fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> PartValue {
     let Some(line) = line else { return 0 };
     let Some(key) = table.key(line.frame) else { return 0 };

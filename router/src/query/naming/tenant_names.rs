@@ -1,8 +1,8 @@
 //! Names of one tenant's locations, kept between queries.
 //!
 //! A shard numbers a tenant's locations densely, and a response defines only the locations that the router does not
-//! know ([`proto::LocationSets`]). The names belong to one generation of each shard. When a shard has begun another
-//! generation, new queries start with new names, and queries that still use the old ones finish with them.
+//! know ([`proto::LocationSets`]). The names belong to one generation of each shard's numbers. When a shard begins
+//! another generation, new queries start with empty names, and running queries finish with the old names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::query::naming::named_dictionary::{NamedDictionary, SymbolRequest, Sym
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
 
-/// Rounds in which locations are named while other queries do the same, each of which may drop names because there is
-/// a better symbol table. One more round follows in which all others wait.
+/// Most rounds in which a query names locations while other queries do the same. Each of these may drop names because
+/// there is a better symbol table. One more round follows, in which all others wait.
 const SHARED_ROUNDS_MAX: usize = 4;
 
-/// Names of one tenant's locations. Cheap to clone; all clones share their content.
+/// Names of one tenant's locations. Cheap to clone; all clones share the names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TenantNames(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Locked while locations are named, merged and written, so never from an async task.
+    /// Names and frames. Locked for long (locations are named, merged and written), so never locked by an async task.
     contents: RwLock<Contents>,
-    /// Completeness of the contents. Locked after `contents` where both are locked.
+    /// Known locations of each shard. If both locks are needed, `contents` is locked first.
     progress: Mutex<BTreeMap<u32, Progress>>,
 }
 
-/// Number of known locations of one shard.
+/// State of the known locations of one shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     known: KnownLocations,
-    /// True if the shard has more.
+    /// True if the shard has locations that are not known.
     is_missing_some: bool,
 }
 
@@ -46,21 +46,21 @@ struct Contents {
     shards: BTreeMap<u32, ShardNames>,
 }
 
-/// Locations of one shard, by their numbers.
+/// Known locations of one shard, by their numbers.
 #[derive(Debug, Default)]
 struct ShardNames {
     generation: u64,
     dictionary: NamedDictionary,
 }
 
-/// True if a shard still numbers its locations as before.
+/// Tells whether a shard still uses the known numbers of its locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
     Same,
     New,
 }
 
-/// Numbers of locations of one shard.
+/// Numbers of some locations of one shard.
 #[derive(Debug)]
 struct ShardLocations {
     shard: u32,
@@ -68,12 +68,12 @@ struct ShardLocations {
 }
 
 impl TenantNames {
-    /// Returns whether both handles share their content.
+    /// Returns whether both handles share the same names.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The locations of a shard that are known.
+    /// Returns the locations of a shard that are known.
     pub(crate) fn known(&self, shard: u32) -> KnownLocations {
         self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
     }
@@ -88,8 +88,8 @@ impl TenantNames {
         self.0.progress.lock().entry(shard).or_default().is_missing_some = true;
     }
 
-    /// Adds a page of a shard's locations. [`Generation::New`]: nothing was added, because the page belongs to another
-    /// generation. Blocks, so it must not be called from an async task.
+    /// Adds a page of a shard's locations. Returns [`Generation::New`], and adds nothing, if the page belongs to
+    /// another generation. Blocks, so it must not be called from an async task.
     pub(crate) fn add(&self, shard: u32, page: &LocationPage) -> Generation {
         let contents = &mut *self.0.contents.write();
         let names = contents.shards.entry(shard).or_default();
@@ -108,7 +108,7 @@ impl TenantNames {
         Generation::Same
     }
 
-    /// Names all locations of a shard, and returns matchers on stacks as sets of locations.
+    /// Names all locations of a shard, and converts matchers on stacks to sets of locations.
     pub(crate) fn sets(&self, shard: u32, matchers: &[StackMatcher], namer: &Namer) -> NamedSets {
         let known = self.known(shard);
         let wanted = ShardLocations { shard, locations: (0..known.count).collect() };
@@ -132,7 +132,7 @@ impl TenantNames {
         NamedSets { sets: LocationSets { known, filters }, missing_names, names_bytes: contents.memory_bytes() }
     }
 
-    /// Names all locations of the stacks of some responses.
+    /// Names all locations of the stacks in some responses.
     pub(crate) fn name(&self, mut answers: Vec<ShardAnswer>, namer: &Namer) -> Named<'_> {
         let mut own = Vec::with_capacity(answers.len());
         let mut used_by_answer = Vec::with_capacity(answers.len());
@@ -172,7 +172,7 @@ impl TenantNames {
         Named { answers, contents, own, sources, locations, facts }
     }
 
-    /// The contents, once all wanted locations of shards and all locations of `own` have names.
+    /// Returns the contents once all `wanted` locations of shards and all locations of `own` have names.
     fn named(
         &self,
         namer: &Namer,
@@ -193,7 +193,7 @@ impl TenantNames {
         self.named_alone(namer, own, wanted)
     }
 
-    /// Does the same as [`TenantNames::named`], while all other queries of the tenant wait, so one round names
+    /// Like [`TenantNames::named`], but all other queries of the tenant wait. So one round is enough to name
     /// everything.
     fn named_alone(
         &self,
@@ -209,7 +209,7 @@ impl TenantNames {
     }
 }
 
-/// Requests to the symbol store, or its responses, by dictionary. `None`: all locations of the dictionary have names.
+/// Requests to the symbol store, or its responses, for each dictionary. `None` if all its locations have names.
 struct PerDictionary<T> {
     of_shards: Vec<Option<Vec<T>>>,
     of_own: Vec<Option<Vec<T>>>,
@@ -226,7 +226,7 @@ impl PerDictionary<SymbolRequest> {
 }
 
 impl Contents {
-    /// `None`: all locations have names.
+    /// Returns the requests for locations without names; `None` if all locations have names.
     fn requests(
         &self,
         namer: &Namer,
@@ -274,7 +274,7 @@ impl Contents {
     }
 }
 
-/// Matchers on stacks as sets of locations, by the names that locations have now.
+/// Matchers on stacks as sets of locations, based on the names that the locations have now.
 #[derive(Debug)]
 pub(crate) struct NamedSets {
     pub(crate) sets: LocationSets,
@@ -287,12 +287,12 @@ pub(crate) struct NamedSets {
 #[derive(Clone, Debug)]
 pub(crate) struct ShardAnswer {
     pub(crate) shard: u32,
-    /// Number of its locations that were known when it was requested.
+    /// Number of the shard's locations that were known when the request was sent.
     pub(crate) known: u32,
     pub(crate) answer: Answer,
 }
 
-/// Responses whose locations have names. Each response numbers its own locations densely.
+/// Responses whose locations have names. Each response has its own dense numbers of locations.
 #[derive(Debug)]
 pub(crate) struct Named<'a> {
     answers: Vec<ShardAnswer>,
@@ -303,12 +303,12 @@ pub(crate) struct Named<'a> {
     facts: FrameFacts,
 }
 
-/// The dictionary that defines a location of a response, and its number there.
+/// Source of the definition of a response's location, with the location's number there.
 #[derive(Clone, Copy, Debug)]
 enum LocationSource {
-    /// The tenant's names.
+    /// The names of the tenant.
     Cached(u32),
-    /// The response itself.
+    /// The dictionary of the response.
     Own(u32),
 }
 
@@ -316,7 +316,7 @@ enum LocationSource {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedAnswer<'a> {
     pub(crate) answer: &'a Answer,
-    /// The frames of its locations.
+    /// Frames of the response's locations.
     pub(crate) locations: &'a NamedLocations,
     sources: &'a [LocationSource],
     cached: Option<&'a Dictionary>,
@@ -324,7 +324,7 @@ pub(crate) struct NamedAnswer<'a> {
 }
 
 impl Named<'_> {
-    /// The responses, one by one.
+    /// Iterates over the responses.
     pub(crate) fn answers(&self) -> impl Iterator<Item = NamedAnswer<'_>> {
         let parts = self.answers.iter().zip(&self.locations).zip(self.sources.iter().zip(&self.own));
         parts.map(|((ShardAnswer { shard, answer, .. }, locations), (sources, own))| {
@@ -333,7 +333,7 @@ impl Named<'_> {
         })
     }
 
-    /// All frames of all responses.
+    /// Returns all frames of all responses.
     pub(crate) fn frames(&self) -> Frames<'_> {
         Frames { table: &self.contents.table, facts: &self.facts }
     }
@@ -345,7 +345,7 @@ impl Named<'_> {
 }
 
 impl NamedAnswer<'_> {
-    /// Its locations, each with the dictionary that it refers to.
+    /// Iterates over the locations of the response, each with the dictionary that holds its definitions.
     pub(crate) fn definitions(&self) -> impl Iterator<Item = (&Dictionary, &Location)> {
         self.sources.iter().filter_map(|source| {
             let (dictionary, location) = match *source {
@@ -358,7 +358,7 @@ impl NamedAnswer<'_> {
     }
 }
 
-/// Renumbers the locations of nodes, densely and in the order of the old numbers, which are returned.
+/// Renumbers the locations of nodes densely, in the order of the old numbers. Returns the old numbers.
 fn renumber(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
     let mut seen = vec![0_u64; (known as usize + own).div_ceil(64)];
     for node in nodes.iter().skip(1) {

@@ -9,7 +9,7 @@ use crate::query::promql::value::Series;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
 
-/// Aggregates series, which must be sorted by labels. `parameter`: that of `topk` and `bottomk`, at each step.
+/// Aggregates series, which must be sorted by labels. `parameter` is the number k of `topk` and `bottomk` at each step.
 pub(crate) fn aggregate(
     operator: Aggregation,
     parameter: &[f64],
@@ -46,12 +46,12 @@ fn group_of(grouping: &Grouping, labels: &Labels) -> Labels {
     }
 }
 
-/// The values at a step.
+/// Returns the values of all series at a step.
 fn at(members: &[Series], step: usize) -> impl Iterator<Item = f64> {
     members.iter().filter_map(move |member| member.values.get(step).copied().flatten())
 }
 
-/// Folds values into one; `None` without values.
+/// Aggregates values to one value; `None` if there are no values.
 fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<f64> {
     let first = values.next()?;
     Some(match operator {
@@ -69,7 +69,7 @@ fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<
     })
 }
 
-/// The sum, with compensated rounding errors (Neumaier), and the number of values.
+/// Returns the sum, corrected for rounding errors (Neumaier), and the number of values.
 fn compensated_sum(first: f64, values: impl Iterator<Item = f64>) -> (f64, f64) {
     let mut sum = first;
     let mut lost = 0.0;
@@ -85,7 +85,8 @@ fn compensated_sum(first: f64, values: impl Iterator<Item = f64>) -> (f64, f64) 
     (if sum.is_finite() { sum + lost } else { sum }, count)
 }
 
-/// The best k series of a group at each step, with unchanged labels. Of equal values, smaller labels come first.
+/// Selects the best k series of a group at each step, with unchanged labels. For equal values, smaller labels come
+/// first.
 fn select(
     operator: Aggregation,
     parameter: &[f64],
@@ -118,7 +119,7 @@ fn select(
     Ok(members)
 }
 
-/// The order of values in a `topk` or `bottomk`: NaN last.
+/// Compares values for `topk` and `bottomk`. NaN is last.
 pub(crate) fn best_first(operator: Aggregation, a: f64, b: f64) -> Ordering {
     let by_value = if operator == Aggregation::BottomK { a.partial_cmp(&b) } else { b.partial_cmp(&a) };
     by_value.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))

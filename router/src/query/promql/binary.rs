@@ -7,7 +7,8 @@ use crate::query::promql::value::{Series, Value, sorted};
 use crate::query::promql::vector_matching::VectorMatching;
 use crate::query::run::Cancelled;
 
-/// Applies the operator to both sides, step by step. `budget`: for the result, in addition to both sides.
+/// Applies the operator to both sides, step by step. `budget` is for the result, in addition to the memory of both
+/// sides.
 pub(crate) fn binary(
     operator: Operator,
     (left, right): (Value, Value),
@@ -40,7 +41,7 @@ pub(crate) fn binary(
     })
 }
 
-/// Applies the operator to each value of a vector. Series without any value left are dropped.
+/// Applies the operator to each value of a vector. Drops series that have no value left.
 fn with_scalar(
     vector: Vec<Series>,
     scalar: &[f64],
@@ -59,13 +60,13 @@ fn with_scalar(
         .collect()
 }
 
-/// The result for two values. A comparison without `bool` returns `kept` or nothing.
+/// Returns the result for two values. A comparison without `bool` returns `kept` if it holds, and otherwise nothing.
 fn apply(operator: Operator, left: f64, right: f64, kept: f64, returns_bool: bool) -> Option<f64> {
     let result = number(operator, left, right);
     if !operator.is_comparison() || returns_bool { Some(result) } else { (result != 0.0).then_some(kept) }
 }
 
-/// Applies the operator to numbers. Comparisons give 0 or 1.
+/// Applies the operator to numbers. The result of a comparison is 0 or 1.
 #[allow(clippy::float_cmp, reason = "== and != of PromQL are those of IEEE 754")]
 fn number(operator: Operator, left: f64, right: f64) -> f64 {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The memory budget of a query: the vectors of its leaves, and results that are still needed.
+//! Memory budget of a query, for the vectors of its leaves and for the results that are still needed.
 //!
 //! All vectors of a query have the same number of steps, so the budget is counted in series.
 
@@ -20,13 +20,13 @@ impl Budget {
     /// Takes the budget of this many series.
     ///
     /// # Errors
-    /// [`QueryError::TooLarge`] if less is left.
+    /// Returns [`QueryError::TooLarge`] if the remaining budget is smaller.
     pub(crate) fn take(&mut self, series: usize) -> Result<(), QueryError> {
         self.series = self.series.checked_sub(series).ok_or_else(QueryError::too_many_values)?;
         Ok(())
     }
 
-    /// Returns the budget of series that are dropped.
+    /// Gives back the budget of series that are dropped.
     pub(crate) fn release(&mut self, series: usize) {
         self.series += series;
     }

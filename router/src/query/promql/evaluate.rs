@@ -1,4 +1,4 @@
-//! Evaluates the operators of a query over the values of its leaves, step by step as in Prometheus.
+//! Evaluation of the operators of a query over the values of its leaves, step by step as in Prometheus.
 
 use crate::query::error::QueryError;
 use crate::query::promql::aggregate::aggregate;
@@ -8,20 +8,20 @@ use crate::query::promql::expr::Expr;
 use crate::query::promql::value::{Series, Value, sorted};
 use crate::query::run::Cancelled;
 
-/// One query being evaluated.
+/// A query during its evaluation.
 #[derive(Debug)]
 pub(crate) struct Evaluation<'a> {
-    /// The values of the query's leaves, each taken once.
+    /// Values of the query's leaves. The evaluation takes each of them once.
     pub(crate) leaves: Vec<Vec<Series>>,
     /// Number of steps.
     pub(crate) steps: usize,
-    /// Budget that the leaves have left.
+    /// Budget that remains after loading the leaves.
     pub(crate) budget: Budget,
     pub(crate) cancelled: &'a Cancelled,
 }
 
 impl Evaluation<'_> {
-    /// The value of an expression. The values of its operands are consumed.
+    /// Returns the value of an expression. Consumes the values of its operands.
     pub(crate) fn of(&mut self, expr: &Expr) -> Result<Value, QueryError> {
         self.cancelled.check()?;
         match expr {
@@ -58,7 +58,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Accounts for a result that replaces this many series.
+    /// Adjusts the budget for a result that replaces `held` series.
     fn replaced(&mut self, held: usize, result: Value) -> Result<Value, QueryError> {
         self.budget.release(held);
         self.budget.take(result.series())?;

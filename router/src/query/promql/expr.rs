@@ -1,7 +1,7 @@
 //! A query as an expression: the supported part of PromQL, with all times in nanoseconds.
 //!
-//! The leaves are selectors with the function around each. They are loaded first, each with one or two requests to
-//! the shards. The operators above them are then evaluated at each step.
+//! The leaves are selectors, each with the function around it. The leaves are loaded first, each with one or two
+//! requests to the shards. Then the operators above the leaves are evaluated at each step.
 
 use crate::query::selection::selector::Selector;
 
@@ -9,7 +9,7 @@ use crate::query::selection::selector::Selector;
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) root: Expr,
-    /// The leaves, by their indices.
+    /// Leaves of the query. Expressions refer to a leaf by its index.
     pub(crate) leaves: Vec<Leaf>,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Query {
 #[derive(Debug)]
 pub(crate) enum Expr {
     Number(f64),
-    /// Index into the leaves.
+    /// Index of a leaf in [`Query::leaves`].
     Leaf(usize),
     Negate(Box<Expr>),
     Aggregate {
@@ -31,26 +31,26 @@ pub(crate) enum Expr {
         left: Box<Expr>,
         right: Box<Expr>,
         matching: Matching,
-        /// Comparisons give 0 or 1 instead of dropping values.
+        /// True if comparisons return 0 or 1 instead of dropping values (`bool`).
         returns_bool: bool,
     },
 }
 
-/// A selector, and the function over the range of time that it selects.
+/// A selector, and the function that is applied to the samples of its time range.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     pub(crate) function: Function,
     pub(crate) selector: Selector,
     /// Length of the window in nanoseconds, above 0. For an instant selector, it is the lookback.
     pub(crate) range_ns: i64,
-    /// Nanoseconds by which the window is earlier.
+    /// Offset of the window into the past, in nanoseconds.
     pub(crate) offset_ns: i64,
     pub(crate) at: Option<At>,
     /// Grouping of samples into series.
     pub(crate) group: Group,
 }
 
-/// The time of an `@` modifier.
+/// Time of an `@` modifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Start,
@@ -63,15 +63,15 @@ pub(crate) enum At {
 pub(crate) enum Group {
     /// Groups by stored series, and also by these labels: sample attributes, and labels of stacks.
     Series(Vec<String>),
-    /// Groups by the values of these labels. The sum above the leaf is computed with it, exactly, and mostly in the
-    /// shards.
+    /// Groups by the values of these labels. The sum above the leaf is computed together with the leaf, exactly, and
+    /// mostly in the shards.
     By(Vec<String>),
 }
 
-/// Function of the samples in a window.
+/// Function that is applied to the samples in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
-    /// An instant selector: the last point.
+    /// An instant selector, whose value is the last point in the window.
     Instant,
     Rate,
     Increase,
@@ -83,7 +83,7 @@ pub(crate) enum Function {
     CountOverTime,
 }
 
-/// The names that errors list.
+/// Names of the supported functions, for errors.
 pub(crate) const FUNCTIONS: &str =
     "rate, increase, sum_over_time, last_over_time, avg_over_time, min_over_time, max_over_time, count_over_time";
 
@@ -99,7 +99,7 @@ impl Function {
         Self::CountOverTime,
     ];
 
-    /// The name in PromQL.
+    /// Name of the function in PromQL.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Instant => "an instant selector",
@@ -114,17 +114,17 @@ impl Function {
         }
     }
 
-    /// The function of this name.
+    /// Returns the function with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::NAMED.into_iter().find(|function| function.name() == name)
     }
 
-    /// Returns whether it is a sum over all samples of the window. Other functions get points.
+    /// Returns whether the function is a sum over all samples of the window. Other functions need points.
     pub(crate) fn is_linear(self) -> bool {
         matches!(self, Self::Rate | Self::Increase | Self::SumOverTime)
     }
 
-    /// Returns whether results keep the metric's name, because they are values of the series itself.
+    /// Returns whether results keep the metric name, because they are values of the series itself.
     pub(crate) fn keeps_name(self) -> bool {
         matches!(self, Self::Instant | Self::LastOverTime)
     }
@@ -142,11 +142,11 @@ pub(crate) enum Aggregation {
     BottomK,
 }
 
-/// The names that errors list.
+/// Names of the supported aggregations, for errors.
 pub(crate) const AGGREGATIONS: &str = "sum, avg, min, max, count, topk, bottomk";
 
 impl Aggregation {
-    /// The name in PromQL.
+    /// Name of the aggregation in PromQL.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -159,7 +159,7 @@ impl Aggregation {
         }
     }
 
-    /// Returns whether it selects some of its operand's series, with all their labels.
+    /// Returns whether the aggregation selects some of its operand's series, with all their labels.
     pub(crate) fn selects(self) -> bool {
         matches!(self, Self::TopK | Self::BottomK)
     }
@@ -189,31 +189,31 @@ pub(crate) enum Operator {
     GreaterOrEqual,
 }
 
-/// The names that errors list.
+/// Names of the supported operators, for errors.
 pub(crate) const OPERATORS: &str = "+ - * / % ^ == != < <= > >=";
 
 impl Operator {
-    /// Returns whether it compares.
+    /// Returns whether the operator is a comparison.
     pub(crate) fn is_comparison(self) -> bool {
         !matches!(self, Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Modulo | Self::Power)
     }
 }
 
-/// Matching of the series of the two sides.
+/// Rule for matching the series of the two sides of a binary operator.
 #[derive(Debug)]
 pub(crate) struct Matching {
-    /// True if series match on these labels; false if they match on all others.
+    /// True if series match on the listed labels; false if they match on all other labels.
     pub(crate) on: bool,
     pub(crate) labels: Vec<String>,
     pub(crate) cardinality: Cardinality,
 }
 
-/// Number of series of one side that may match one of the other.
+/// Number of series of one side that may match one series of the other side.
 #[derive(Debug)]
 pub(crate) enum Cardinality {
     OneToOne,
-    /// `group_left`: many on the left; these labels come from the right.
+    /// `group_left`: many series on the left match one on the right. The listed labels are copied from the right.
     ManyToOne(Vec<String>),
-    /// `group_right`: many on the right; these labels come from the left.
+    /// `group_right`: many series on the right match one on the left. The listed labels are copied from the left.
     OneToMany(Vec<String>),
 }

@@ -1,6 +1,6 @@
-//! Folding of the responses of shards into the series of one leaf: exact sums by labels and time.
+//! Merging of the shards' responses into the series of one leaf: exact sums by labels and time.
 //!
-//! Sums are i128 up to here; `range_function` converts them to floats.
+//! Sums are i128 in this module; `range_function` converts them to floats.
 
 use std::collections::HashMap;
 
@@ -18,45 +18,45 @@ use crate::query::promql::expr::Group;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
 
-/// Cells between two checks for cancellation.
+/// Number of cells between two checks for cancellation.
 const CELLS_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// (time, sum) pairs.
+/// Pairs of a time and the sum at this time.
 pub(crate) type TimeSums = Vec<(i64, i128)>;
 
 /// Sums of one series of a leaf.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    /// Labels of the leaf's group, without the metric's name.
+    /// Labels of the leaf's group, without the metric name.
     pub(crate) labels: Labels,
-    /// Index of the type.
+    /// Index of the profile type in [`Folded::types`].
     pub(crate) profile_type: usize,
-    /// Index of the stored series' times. It has no meaning if the group is `By`.
+    /// Index of the stored series in [`Folded::times`]. It has no meaning if the leaf's group is `By`.
     pub(crate) times: usize,
-    /// (time, sum), ascending, each time once; the time of a bucket is its end.
+    /// Sums, ascending by time, each time once. The time of a bucket is its end.
     pub(crate) sums: TimeSums,
 }
 
-/// All series of a leaf.
+/// All series of a leaf, with their profile types and times.
 #[derive(Debug, Default)]
 pub(crate) struct Folded {
     pub(crate) series: Vec<Sums>,
     pub(crate) types: Vec<ProfileType>,
-    /// Times at which each stored series has samples, ascending. A `Sums` may hold only a part of them.
+    /// Times at which each stored series has samples, ascending. A [`Sums`] may have sums at only some of these times.
     pub(crate) times: Vec<Vec<i64>>,
 }
 
-/// The groups into which responses are folded.
+/// The groups into which responses are merged.
 #[derive(Debug)]
 pub(crate) struct Folding<'a> {
     pub(crate) group: &'a Group,
     pub(crate) stacks: StackGrouping<'a>,
-    /// Labels of the group that are sample attributes, and so no part of a stored series' identity.
+    /// Labels of the group that are sample attributes. They are not part of a stored series' identity.
     pub(crate) attributes: Vec<String>,
 }
 
 impl<'a> Folding<'a> {
-    /// The labels that shards group by.
+    /// Returns the labels that shards group by.
     pub(crate) fn shard_labels(group: &Group) -> Vec<String> {
         let (Group::Series(labels) | Group::By(labels)) = group;
         let in_shards = |name: &&String| StackLabel::named(name).is_none() && *name != NAME_LABEL;
@@ -67,7 +67,7 @@ impl<'a> Folding<'a> {
         labels
     }
 
-    /// The labels that the group keeps.
+    /// Returns the labels that the group keeps.
     fn project(&self, labels: &Labels) -> Labels {
         match self.group {
             Group::Series(_) => labels.clone(),
@@ -75,7 +75,7 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// Folds the responses to one selection.
+    /// Merges the responses to one selection.
     pub(crate) fn fold(&self, named: &Named<'_>, fold: &Fold, cancelled: &Cancelled) -> Result<Folded, QueryError> {
         let mut series = SeriesBuilder::default();
         let mut leaf = Combinations::default();
@@ -88,7 +88,7 @@ impl<'a> Folding<'a> {
         Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
     }
 
-    /// Adds one response. Cells are sorted by (group, bucket, leaf values), so that the sums of one series and bucket
+    /// Adds one response. Cells are sorted by group, bucket and leaf values, so that the sums of one series and bucket
     /// are added in one small table of `stack_*` values.
     fn add(
         &self,
@@ -133,7 +133,7 @@ impl<'a> Folding<'a> {
         Ok(())
     }
 
-    /// Indices of a group of a response; `None` if it has no profile type, which every stored series has.
+    /// Returns the indices of a group of a response; `None` if it has no profile type, which every stored series has.
     fn grouped(&self, labels: &Labels, series: &mut SeriesBuilder) -> Option<Grouped> {
         let profile_type = ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))?;
         let profile_type = intern(&mut series.types, profile_type);
@@ -143,7 +143,7 @@ impl<'a> Folding<'a> {
     }
 }
 
-/// Time of a bucket: its end, or the time of its point.
+/// Returns the time of a bucket: the end of its window, or the time of its point.
 fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
     match fold {
         Fold::Sum(windows) => windows.get(bucket as usize).map(|window| window.end_ns),
@@ -151,7 +151,7 @@ fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
     }
 }
 
-/// The indices of a group's labels, type and stored series.
+/// Indices of a group's labels, profile type and stored series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grouped {
     labels: usize,
@@ -162,8 +162,8 @@ struct Grouped {
 /// Sums of one series and bucket, by combination of `stack_*` values.
 struct Counted {
     sums: Vec<i128>,
-    /// The last stack that counted under each combination. A stack counts once, even if several of its frames have the
-    /// value.
+    /// Number of the last stack that was added to each combination. A stack is added once, even if several of its
+    /// frames have the combination.
     last_stack: Vec<u64>,
     stacks: u64,
     touched: Vec<u32>,
@@ -181,7 +181,7 @@ impl Counted {
         }
     }
 
-    /// Counts a cell's sum under every combination of the frames from its node to the root.
+    /// Adds a cell's sum to every combination that the frames from the cell's node to the root have.
     fn count(&mut self, answer: &Answer, values: &NodeValues, cell: &Cell) {
         self.stacks += 1;
         let mut at = cell.node;
@@ -214,7 +214,7 @@ impl Counted {
         }
     }
 
-    /// Passes every sum on and starts again.
+    /// Calls `to` with every combination and its sum, and resets the sums.
     fn drain(&mut self, mut to: impl FnMut(u32, i128) -> Result<(), QueryError>) -> Result<(), QueryError> {
         for combination in self.touched.drain(..) {
             let i = combination as usize;
@@ -227,7 +227,7 @@ impl Counted {
     }
 }
 
-/// Distinct values with their indices.
+/// Distinct values, each with an index.
 type Interned<T> = HashMap<T, usize>;
 
 fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
@@ -241,20 +241,20 @@ fn into_order<T>(interned: Interned<T>) -> Vec<T> {
     things.into_iter().map(|(thing, _)| thing).collect()
 }
 
-/// (group, leaf values, `stack_*` values).
+/// Key of a series: its group, and the combinations of its leaf values and `stack_*` values.
 type Key = (Grouped, [u32; 2]);
 
-/// Series while answers are added.
+/// Series of a leaf while responses are added.
 #[derive(Default)]
 struct SeriesBuilder {
     labels: Interned<Labels>,
     types: Interned<ProfileType>,
     stored: Interned<Labels>,
     times: Vec<Vec<i64>>,
-    /// Index of the sums of each key.
+    /// Index in `sums` of each key.
     known: HashMap<Key, usize, RandomState>,
     sums: Vec<(Key, TimeSums)>,
-    /// Index of the last sums, because cells arrive sorted by group.
+    /// Index of the sums that were used last. Cells arrive sorted by group, so the next cell often has the same key.
     last: usize,
     entries: usize,
 }
@@ -289,7 +289,7 @@ impl SeriesBuilder {
         Ok(())
     }
 
-    /// The series, each once, sorted by labels.
+    /// Returns the series, each once, sorted by labels.
     fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
         let labels = into_order(self.labels);
         let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
@@ -316,7 +316,7 @@ impl SeriesBuilder {
     }
 }
 
-/// Adds sums of the same time, and sorts by time.
+/// Adds up the sums of the same time, and sorts by time.
 fn add_up(mut sums: TimeSums) -> TimeSums {
     sums.sort_unstable_by_key(|&(time, _)| time);
     let mut out: TimeSums = Vec::with_capacity(sums.len());

@@ -1,8 +1,8 @@
 //! The parser of PromQL.
 //!
-//! The parser's tree is as deep as the text has operators, and it is dropped recursively. Texts with very many
-//! operators are therefore parsed on a thread with a large stack. The parser panics on some numbers (a range of
-//! `1e30`), which is a syntax error.
+//! The parser's tree is as deep as the text has operators, and it is dropped recursively. So texts with very many
+//! operators are parsed on a thread with a large stack. The parser panics on some numbers (a range of `1e30`); such a
+//! panic is reported as a syntax error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::Chars;
@@ -29,13 +29,13 @@ use crate::query::promql::expr::{
 };
 use crate::query::selection::selector::Selector;
 
-/// Time before its evaluation in which an instant selector looks for its last point.
+/// Time before the evaluation in which an instant selector searches its last point, in nanoseconds.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
-/// Parses a query. Blocks.
+/// Parses a query. Blocks the thread.
 ///
 /// # Errors
-/// [`QueryError`] of any kind that a text alone can cause.
+/// Returns any [`QueryError`] that depends only on the text.
 pub(crate) fn parse(text: &str) -> Result<Query, QueryError> {
     read(text, |parsed| {
         let mut leaves = Vec::new();
@@ -47,7 +47,7 @@ pub(crate) fn parse(text: &str) -> Result<Query, QueryError> {
 /// Parses a selector without a range, offset or `@`.
 ///
 /// # Errors
-/// Those of [`parse`], and [`QueryError::Syntax`] if the text is not such a selector.
+/// Returns the errors of [`parse`], and [`QueryError::Syntax`] if the text is not such a selector.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, QueryError> {
     read(text, |parsed| match parsed {
         Parsed::VectorSelector(selector) if selector.offset.is_none() && selector.at.is_none() => {
@@ -97,11 +97,11 @@ fn read<T: Send + 'static>(
     })
 }
 
-/// Upper limit of the depth of a text's tree: the number of its operators and parentheses outside of strings and
+/// Returns an upper limit of the depth of a text's tree: the number of operators and parentheses outside of strings and
 /// comments.
 ///
-/// Strings and comments are recognized as by the parser's lexer, in which `\` is an escape in back-quotes too, unlike
-/// in Prometheus.
+/// Strings and comments are recognized as in the parser's lexer. Unlike in Prometheus, `\` is an escape character in
+/// back-quotes too.
 fn operators(text: &str) -> usize {
     let mut outside = String::with_capacity(text.len());
     let mut rest = text.chars();

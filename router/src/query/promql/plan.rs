@@ -1,16 +1,18 @@
-//! Planning of the grouping of each leaf: it has only the detail that the operators above the leaf need.
+//! Planning of the grouping of each leaf, so that it has only the detail that the operators above the leaf need.
 //!
-//! A label in an enclosing `by (...)` or `on (...)` distinguishes the leaf's series even if it is not a series label:
-//! it may be a sample attribute, or a label of stacks. A sum directly above a sum over time is computed with it.
+//! A label in an enclosing `by (...)` or `on (...)` becomes part of the leaf's grouping even if it is not a series
+//! label. It may be a sample attribute, or a label of stacks. If a sum is directly above a sum over time, both are
+//! computed together.
 
 use crate::query::promql::expr::{Aggregation, Cardinality, Expr, Group, Grouping, Leaf, Matching, Query};
 
-/// Sets the group of every leaf.
+/// Sets the grouping of every leaf.
 pub(crate) fn plan(query: &mut Query) {
     demand(&query.root, &mut query.leaves, &[]);
 }
 
-/// `named`: labels by which the operators above `expr` distinguish its series.
+/// Sets the grouping of the leaves below `expr`. `named` are the labels by which the operators above distinguish
+/// series.
 fn demand(expr: &Expr, leaves: &mut [Leaf], named: &[String]) {
     match expr {
         Expr::Number(_) => {}
@@ -44,7 +46,7 @@ fn demand(expr: &Expr, leaves: &mut [Leaf], named: &[String]) {
     }
 }
 
-/// Labels that distinguish the series of each side of a binary operator.
+/// Returns the labels that distinguish the series of each side of a binary operator.
 fn sides(matching: &Matching, named: &[String]) -> (Vec<String>, Vec<String>) {
     let passed = if matching.on { union(named, &matching.labels) } else { difference(named, &matching.labels) };
     let matched = if matching.on { matching.labels.clone() } else { passed.clone() };

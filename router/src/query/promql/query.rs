@@ -1,7 +1,7 @@
-//! A query from its text to its values: parses, plans, loads every leaf from the shards, and evaluates the operators.
+//! Execution of a query: parses the text, plans, loads every leaf from the shards, and evaluates the operators.
 //!
-//! Loading a leaf names the frames of its stacks, folds the responses into series, and applies its function to each
-//! window.
+//! To load a leaf, the router names the frames of its stacks, merges the responses into series, and applies the leaf's
+//! function to each window.
 
 use std::sync::Arc;
 
@@ -24,18 +24,18 @@ use crate::query::run::{Run, Timings};
 use crate::query::selection::missing::MissingData;
 use crate::query::selection::resolve::{Resolved, Want, resolve};
 
-/// The values of a query.
+/// The result of a query.
 #[derive(Debug)]
 pub(crate) struct Evaluated {
     pub(crate) value: Value,
     pub(crate) steps: Steps,
-    /// The aggregation at the root, if it orders the series.
+    /// Aggregation at the root of the query, if it determines the order of the series.
     pub(crate) order: Option<Aggregation>,
-    /// Data that it is missing.
+    /// Data that the result is missing.
     pub(crate) missing: MissingData,
 }
 
-/// Values of a leaf.
+/// Values of a leaf, loaded from the shards.
 #[derive(Debug, Default)]
 struct Loaded {
     series: Vec<Series>,
@@ -43,7 +43,7 @@ struct Loaded {
 }
 
 impl Reader {
-    /// Evaluates a query at each step, and writes the result.
+    /// Evaluates a query at each step, and writes the response.
     pub(crate) async fn query(
         &self,
         tenant: &TenantId,
@@ -80,7 +80,7 @@ impl Reader {
         Ok((written.await?, run.timings()))
     }
 
-    /// Loads the values of one leaf, and takes their budget.
+    /// Loads the values of one leaf, and takes their memory from the budget.
     async fn load(
         &self,
         tenant: &TenantId,
@@ -145,20 +145,21 @@ impl Reader {
     }
 }
 
-/// The labels that a group names.
+/// Returns the labels that a group names.
 fn group_labels(group: &Group) -> &[String] {
     let (Group::Series(labels) | Group::By(labels)) = group;
     labels
 }
 
-/// The labels that shards group by and that no series has.
+/// Returns the labels that shards group by and that no series has, which are sample attributes.
 fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
     let Some(answer) = &resolved.series else { return Vec::new() };
     let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
     shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
 }
 
-/// The folds that one leaf requests from shards: one, or two if the points of gauges and of other types differ.
+/// Returns the folds that one leaf requests from shards: two if the points of gauges differ from other points, else
+/// one.
 fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fold, Vec<Matcher>)>, QueryError> {
     let types = resolved.types.as_deref().unwrap_or_default();
     let (gauges, others): (Vec<&ProfileType>, Vec<&ProfileType>) = types.iter().partition(|kind| kind.is_gauge());

@@ -1,9 +1,9 @@
 //! Functions over ranges: the window of a leaf at each step, and the function's value in each window.
 //!
 //! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums
-//! between the edges of the windows, so they are exact to the nanosecond. All other functions get points. A gauge has
-//! a point at each time at which the series has samples. Other types have one for each 10 s with samples, aligned to
-//! 1970 and stamped at its end.
+//! between the edges of the windows, so they are exact to the nanosecond. All other functions get points. A gauge has a
+//! point at each time at which the series has samples. Other types have a point for each 10 s with samples, aligned to
+//! 1970. The time of the point is the end of the 10 s.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ use crate::query::promql::value::{Series, Steps};
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::NAME_LABEL;
 
-/// Distance between points, except for gauges.
+/// Distance between the points of types that are not gauges, in nanoseconds.
 const POINT_NS: i64 = 10 * 1_000_000_000;
 
-/// The window of a leaf at each step, in ascending order.
+/// Returns the window of a leaf at each step, in ascending order.
 pub(crate) fn windows(leaf: &Leaf, steps: &Steps) -> Result<Vec<Window>, QueryError> {
     let first = steps.0.first().copied().unwrap_or(0);
     let last = steps.0.last().copied().unwrap_or(0);
@@ -39,13 +39,13 @@ pub(crate) fn windows(leaf: &Leaf, steps: &Steps) -> Result<Vec<Window>, QueryEr
     windows.ok_or(QueryError::TimeOutOfRange { what: "the window" })
 }
 
-/// From the start of the first window to the end of the last.
+/// Returns the time range from the start of the first window to the end of the last.
 pub(crate) fn span(windows: &[Window]) -> Window {
     let start_ns = windows.first().map_or(0, |window| window.start_ns);
     Window { start_ns, end_ns: windows.last().map_or(start_ns, |window| window.end_ns) }
 }
 
-/// The fold that splits the time of all windows at their edges. Times in no window are not requested.
+/// Returns the fold with one sum between each two neighbouring edges of windows. Times in no window are not requested.
 pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     let mut edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
     edges.sort_unstable();
@@ -60,7 +60,7 @@ pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     Fold::Sum(pieces)
 }
 
-/// The fold with one bucket per point; `None` if no point can be in a window.
+/// Returns the fold with one bucket per point; `None` if no point can be in a window.
 pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryError> {
     let mut points: Vec<Window> = Vec::new();
     for window in windows {
@@ -80,7 +80,7 @@ pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryEr
     Ok((!points.is_empty()).then_some(Fold::Sum(points)))
 }
 
-/// The fold of a gauge's points.
+/// Returns the fold for a gauge's points.
 pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
     let only_last = matches!(function, Function::Instant | Function::LastOverTime);
     match (only_last, windows) {
@@ -89,9 +89,9 @@ pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
     }
 }
 
-/// Values of the leaf's function in each window. Series without a value in any window are dropped.
+/// Returns the values of the leaf's function in each window. Drops series without a value in any window.
 ///
-/// `budget`: for the result.
+/// `budget` is for the result.
 pub(crate) fn evaluate(
     folded: &Folded,
     leaf: &Leaf,
@@ -140,7 +140,7 @@ fn add_values(to: &mut [Option<f64>], from: &[Option<f64>]) {
     }
 }
 
-/// Conversion of a sum in the type's unit to a result. Nanoseconds become seconds, except in `sum_over_time`.
+/// Conversion of a sum from the unit of the type to a result. Nanoseconds become seconds, except in `sum_over_time`.
 struct Scale {
     divisor: f64,
 }
@@ -162,13 +162,13 @@ impl Scale {
     }
 }
 
-/// Indices of the items in a window. Items must be sorted by time.
+/// Returns the range of indices of the items in a window. Items must be sorted by time.
 fn inside<T>(window: Window, ascending: &[T], time: impl Fn(&T) -> i64) -> std::ops::Range<usize> {
     let start = ascending.partition_point(|item| time(item) <= window.start_ns);
     start..ascending.partition_point(|item| time(item) <= window.end_ns).max(start)
 }
 
-/// The sum in each window; `None` for a window without sums.
+/// Returns the sum in each window; `None` for a window without sums.
 fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Option<i128>> {
     let mut before = Vec::with_capacity(sums.len() + 1);
     before.push(0_i128);
@@ -185,10 +185,11 @@ fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Opt
     })
 }
 
-/// Values of a function of points in each window. `points`: times at which the stored series has samples.
+/// Returns the values of a function of points in each window. `points` are the times at which the stored series has
+/// samples.
 ///
-/// `series` may be a part of the stored series. A point at which the part has no samples counts as 0, but a part
-/// without samples in the whole window has no value there.
+/// `series` may be a part of the stored series. If the part has no samples at a point, its value there is 0. If the
+/// part has no samples in the whole window, it has no value in the window.
 fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Window]) -> Vec<Option<f64>> {
     let sums = series.sums.as_slice();
     let counts = |window: &Window| inside(*window, points, |&time| time).len();
@@ -211,7 +212,7 @@ fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Windo
     }
 }
 
-/// The smallest or largest point of each window. Windows ascend, so each sum enters and leaves once.
+/// Returns the smallest or largest point of each window. Windows ascend, so each sum enters and leaves `best` once.
 fn extremes(
     sums: &[(i64, i128)],
     windows: &[Window],
@@ -254,7 +255,7 @@ mod tests {
         Window { start_ns: start_s * S, end_ns: end_s * S }
     }
 
-    /// The windows of a fold, with adjacent ones joined.
+    /// Returns the windows of a fold, and joins adjacent windows.
     fn runs(fold: Option<Fold>) -> Vec<(i64, i64)> {
         let Some(Fold::Sum(windows)) = fold else { return Vec::new() };
         let runs = windows.chunk_by(|before, next| before.end_ns == next.start_ns);

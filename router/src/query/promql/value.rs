@@ -2,11 +2,11 @@
 
 use crate::query::selection::labels::Labels;
 
-/// The times at which a query is evaluated, ascending; at least one.
+/// Times at which a query is evaluated, ascending; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Steps(pub(crate) Vec<i64>);
 
-/// One series with a value, or none, at each step.
+/// A series with labels. At each step, it has one value or none.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Series {
     pub(crate) labels: Labels,
@@ -14,7 +14,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Returns whether it has a value at any step.
+    /// Returns whether the series has a value at any step.
     pub(crate) fn has_values(&self) -> bool {
         self.values.iter().any(Option::is_some)
     }
@@ -25,12 +25,12 @@ impl Series {
 pub(crate) enum Value {
     /// One number at each step.
     Scalar(Vec<f64>),
-    /// Series, in the order of their labels.
+    /// Series, sorted by their labels.
     Vector(Vec<Series>),
 }
 
 impl Value {
-    /// Number of series. A scalar is one number per step and counts as none.
+    /// Number of series. A scalar is one number per step and counts as 0 series.
     pub(crate) fn series(&self) -> usize {
         match self {
             Self::Scalar(_) => 0,
@@ -39,7 +39,7 @@ impl Value {
     }
 }
 
-/// Sorts series by their labels, which operators change.
+/// Sorts series by their labels. Needed after operators, which change labels.
 pub(crate) fn sorted(mut series: Vec<Series>) -> Vec<Series> {
     series.sort_by(|a, b| a.labels.cmp(&b.labels));
     series

@@ -1,8 +1,9 @@
-//! Vector matching: pairs of series of the two sides of a binary operator.
+//! Vector matching: pairing of the series of the two sides of a binary operator.
 //!
 //! At each step, a series of the "many" side (by default the left one) is paired with the series of the "one" side that
-//! has the same matching labels. So the "one" side first becomes one row of partners for each set of these labels. The
-//! work is proportional to the values of both sides, for any number of series with the same labels.
+//! has the same matching labels. To prepare this, the "one" side is converted to one row of partners for each set of
+//! matching labels. The work is proportional to the number of values of both sides, even if many series have the same
+//! labels.
 
 use std::collections::HashMap;
 
@@ -15,18 +16,18 @@ use crate::query::promql::value::Series;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
 
-/// Vector matching of one operator.
+/// Vector matching of one binary operator.
 #[derive(Debug)]
 pub(crate) struct VectorMatching<'a> {
     pub(crate) matching: &'a Matching,
-    /// True if results lose the metric's name.
+    /// True if results lose the metric name.
     pub(crate) drops_name: bool,
-    /// Budget for the results.
+    /// Memory budget for the results.
     pub(crate) budget: Budget,
     pub(crate) cancelled: &'a Cancelled,
 }
 
-/// Side of an operator.
+/// Side of a binary operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
@@ -42,30 +43,30 @@ impl Side {
     }
 }
 
-/// The series of the "one" side at a step.
+/// State of the "one" side at one step, for one set of matching labels.
 #[derive(Clone, Copy)]
 enum Partner {
     None,
     One {
-        /// Index of the labels that its results copy from it.
+        /// Index of the label set that results copy from the series.
         copied: u32,
         value: f64,
     },
     Several,
-    /// One series that was paired with its only match already.
+    /// One series, which is already paired with its only match.
     Taken,
 }
 
-/// The "one" side.
+/// The series of the "one" side, as partners.
 #[derive(Default)]
 struct Partners {
-    /// Partners at each step, by matching labels.
+    /// Partner at each step, by matching labels.
     rows: HashMap<Labels, Vec<Partner>>,
-    /// Distinct sets of labels that results copy.
+    /// Distinct label sets that results copy.
     copied: IndexSet<Labels>,
 }
 
-/// Results by their labels.
+/// Result series by their labels.
 struct Results {
     series: IndexMap<Labels, Vec<Option<f64>>>,
     steps: usize,
@@ -73,7 +74,7 @@ struct Results {
 }
 
 impl VectorMatching<'_> {
-    /// Applies the operator, `apply`, to the left and right values of each pair.
+    /// Applies the operator `apply` to the left and right value of each pair.
     pub(crate) fn apply(
         self,
         left: Vec<Series>,
@@ -151,13 +152,13 @@ impl VectorMatching<'_> {
         Ok(partners)
     }
 
-    /// The labels on which a series matches.
+    /// Returns the labels on which a series matches.
     fn matched_labels(&self, labels: &Labels) -> Labels {
         let names = &self.matching.labels;
         if self.matching.on { labels.only(names) } else { labels.without_name().without(names) }
     }
 
-    /// The labels of a series of the "one" side that `group_left` or `group_right` copies.
+    /// Returns the labels of a series of the "one" side that `group_left` or `group_right` copies.
     fn copied_labels(&self, one: &Labels) -> Labels {
         match &self.matching.cardinality {
             Cardinality::OneToOne => Labels::default(),
@@ -165,7 +166,7 @@ impl VectorMatching<'_> {
         }
     }
 
-    /// The labels of a result: those of the "many" side, and those copied from the "one" side.
+    /// Returns the labels of a result: the labels of the "many" side, and the labels copied from the "one" side.
     fn result_labels(&self, many: &Labels, copied: Option<&Labels>) -> Labels {
         let labels = if self.drops_name { many.without_name() } else { many.clone() };
         match &self.matching.cardinality {
@@ -181,7 +182,7 @@ impl VectorMatching<'_> {
 }
 
 impl Results {
-    /// The index of the results with these labels.
+    /// Returns the index of the result series with these labels. Adds the series if it is new.
     fn index(&mut self, labels: Labels) -> Result<usize, QueryError> {
         if let Some(index) = self.series.get_index_of(&labels) {
             return Ok(index);
@@ -208,7 +209,7 @@ fn duplicate(side: Side, matched: &Labels) -> QueryError {
 mod tests {
     use super::*;
 
-    /// The sum of both sides, with the left side as the "many" side. Label `i` is copied, and no label is matched on.
+    /// Adds both sides, with the left side as the "many" side. Copies label `i`, and matches on no label.
     fn sum(
         left: Vec<Series>,
         right: Vec<Series>,
@@ -225,7 +226,7 @@ mod tests {
         Series { labels: Labels::new(vec![(label.to_owned(), i.to_string())]), values }
     }
 
-    /// Series that each have a value at one step only.
+    /// Returns `count` series, each with a value at one step only.
     fn one_step_each(count: usize, steps: usize) -> Vec<Series> {
         let values = |i| (0..steps).map(|step| (step == i).then_some(i as f64)).collect();
         (0..count).map(|i| series("i", i, values(i))).collect()

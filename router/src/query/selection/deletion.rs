@@ -1,4 +1,4 @@
-//! Deletion of series that a PromQL selector selects by their labels.
+//! Deletion of the samples of series that a PromQL selector selects by their labels.
 
 use proto::{Deleted, Deletion, TenantId, Tier, Window};
 
@@ -9,11 +9,12 @@ use crate::query::run::Run;
 use crate::query::selection::resolve::{Want, resolve};
 
 impl Reader {
-    /// Permanently deletes all samples in a window of the series that a selector selects. A metric name that no
-    /// series of its days has selects nothing.
+    /// Permanently deletes the samples of the selected series in a window. A metric name selects nothing if no series
+    /// has it on the days of the window.
     ///
     /// # Errors
-    /// [`QueryError`] of a text that does not select series, or of a shard; other shards may then have deleted.
+    /// Returns the [`QueryError`] of a text that does not select series, or of a shard. Other shards may then have
+    /// deleted samples.
     pub(crate) async fn delete(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
         let mut run = Run::start(&self.slots).await?;
         let text = text.to_owned();

@@ -1,5 +1,5 @@
-//! Requests for sums to shards. Stacks are selected by sets of locations, and a response defines only the locations
-//! that the router does not know yet.
+//! Requests to shards for sums. Sets of locations select the stacks, and a response defines only the locations that the
+//! router does not know yet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use crate::query::naming::tenant_names::{Generation, NamedSets, ShardAnswer, Ten
 use crate::query::reader::Reader;
 use crate::query::run::Run;
 
-/// The responses of all shards, and the names of their stacks.
+/// The responses of all shards, with the names of the stacks' frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fetched {
     pub(crate) answers: Vec<ShardAnswer>,
     pub(crate) names: TenantNames,
-    /// Files whose names were missing when stacks were selected by name.
+    /// Files whose names were missing while stacks were selected by name.
     pub(crate) missing_names: BTreeSet<MissingNames>,
 }
 
 impl Fetched {
-    /// The responses without their shards.
+    /// Iterates over the responses, without the numbers of their shards.
     pub(crate) fn plain(&self) -> impl Iterator<Item = &Answer> {
         self.answers.iter().map(|shard| &shard.answer)
     }
 }
 
-/// Result of one attempt to fetch with the names that are known.
+/// Result of one attempt to fetch sums with the names that are known so far.
 enum Attempt {
     Fetched {
         answers: Vec<ShardAnswer>,
         missing_names: BTreeSet<MissingNames>,
     },
-    /// Names were missing, or a shard began another generation. The next attempt has what it needs.
+    /// Names were missing, or a shard began another generation. The next attempt has the missing names.
     NamesChanged,
 }
 
 impl Reader {
-    /// Fetches from all shards the sums of the stacks that pass all matchers.
+    /// Fetches the sums of the stacks that all matchers select, from all shards.
     ///
     /// # Errors
-    /// [`QueryError::StacksKeepChanging`] if new locations keep appearing, and errors of the shards.
+    /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, and the errors of the shards.
     pub(crate) async fn fetch(
         &self,
         selection: &Selection,
@@ -105,7 +105,7 @@ impl Reader {
         Ok(Attempt::Fetched { answers, missing_names })
     }
 
-    /// Loads the locations of a shard that are not known yet, page by page.
+    /// Loads the locations of a shard that the router does not know yet, page by page.
     async fn load_locations(
         &self,
         names: &TenantNames,
@@ -149,7 +149,7 @@ impl Reader {
         .await
     }
 
-    /// The namer of one query.
+    /// Makes the namer of one query.
     pub(crate) fn namer(&self, run: &Run) -> Namer {
         Namer::new(self.symbols.clone(), run.symbols_deadline())
     }

@@ -1,18 +1,18 @@
-//! Labels of a result: sorted by name, with unique names and without empty values.
+//! Label set of a result: sorted by name, with unique names and without empty values.
 
 use std::fmt;
 
 use proto::LabelSet;
 
-/// The label of a metric's name in PromQL, which holds a profile type's full id.
+/// Label that holds the metric name in PromQL. Its value is the full ID of a profile type.
 pub(crate) const NAME_LABEL: &str = "__name__";
 
-/// A set of labels.
+/// The labels of a result series.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Labels(Vec<(String, String)>);
 
 impl Labels {
-    /// Sorts labels, keeps the first of equal names, and drops empty values, which mean "absent".
+    /// Makes a sorted set. Among labels with equal names, keeps the first. Drops empty values, which mean "absent".
     pub(crate) fn new(mut labels: Vec<(String, String)>) -> Self {
         labels.sort_by(|a, b| a.0.cmp(&b.0));
         labels.dedup_by(|later, first| later.0 == first.0);
@@ -20,34 +20,34 @@ impl Labels {
         Self(labels)
     }
 
-    /// The value of a label, or "" if it is absent.
+    /// Returns the value of a label, or "" if the label is absent.
     pub(crate) fn get(&self, name: &str) -> &str {
         let found = self.0.binary_search_by(|(known, _)| known.as_str().cmp(name));
         found.ok().and_then(|i| self.0.get(i)).map_or("", |(_, value)| value)
     }
 
-    /// All labels, sorted by name.
+    /// Iterates over the labels, sorted by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// These labels with one of them set, or removed if its value is empty.
+    /// Returns a copy in which one label is set, or removed if `value` is empty.
     pub(crate) fn with(&self, name: &str, value: &str) -> Self {
         let rest = self.0.iter().filter(|(known, _)| known != name).cloned();
         Self::new(rest.chain([(name.to_owned(), value.to_owned())]).collect())
     }
 
-    /// These labels without those of the given names.
+    /// Returns a copy without the labels of the given names.
     pub(crate) fn without(&self, names: &[String]) -> Self {
         Self(self.0.iter().filter(|(known, _)| !names.contains(known)).cloned().collect())
     }
 
-    /// Returns the labels that have the given names.
+    /// Returns a copy with only the labels of the given names.
     pub(crate) fn only(&self, names: &[String]) -> Self {
         Self(self.0.iter().filter(|(known, _)| names.contains(known)).cloned().collect())
     }
 
-    /// These labels without the metric's name.
+    /// Returns a copy without the metric name.
     pub(crate) fn without_name(&self) -> Self {
         Self(self.0.iter().filter(|(known, _)| known != NAME_LABEL).cloned().collect())
     }

@@ -1,4 +1,4 @@
-//! Data that a response is missing, and its warnings: times of which only coarser windows are kept, and unknown names.
+//! Data that a response is missing, and the warnings about it: times for which only coarser sums are kept, and names.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use proto::{Answer, Tier};
 use crate::api::time::rfc_3339;
 use crate::query::naming::frame::MissingNames;
 
-/// Times, and files without names, that warnings list. Further ones are counted.
+/// Most missing times, and most files without names, that warnings list. Further ones are only counted.
 const LISTED_MAX: usize = 10;
 
 /// Data that a response is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MissingData {
     times: Vec<Missing>,
-    /// Files whose names are missing.
+    /// Files whose function names are missing.
     names: BTreeSet<MissingNames>,
 }
 
 impl MissingData {
-    /// Adds times.
+    /// Adds missing times.
     pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
         self.times.extend(missing);
         self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
@@ -43,14 +43,15 @@ impl MissingData {
         self.names(other.names);
     }
 
-    /// The files whose symbol tables are being built, in the order of their paths.
+    /// Iterates over the files whose symbol tables are being built, in the order of their paths.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &str> {
         let mut before = None;
         let pending = self.names.iter().filter(|names| names.is_pending).map(|names| names.binary.as_str());
         pending.filter(move |binary| before.replace(*binary) != Some(*binary))
     }
 
-    /// A sentence for each missing time and name. If not all are listed, the first sentence has their number.
+    /// Returns one sentence for each missing time and name. If not all are listed, the first sentence has the total
+    /// number.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = time_warnings(&self.times);
         let files = self.names.len();
@@ -97,7 +98,7 @@ fn time_warning(missing: &Missing) -> String {
     )
 }
 
-/// The data that a tier stores.
+/// Returns a text that describes the data of a tier.
 fn stored(tier: Tier) -> &'static str {
     match tier {
         Tier::Raw => "single samples",
@@ -107,7 +108,7 @@ fn stored(tier: Tier) -> &'static str {
     }
 }
 
-/// A sentence for each time, name and label that a list is missing.
+/// Returns one sentence for each time, name and label that a list is missing.
 pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<LeftOutLabel>) -> Vec<String> {
     let warning = |LeftOutLabel { tier, name }: &LeftOutLabel| {
         let stored = stored(*tier);

@@ -1,8 +1,8 @@
-//! Resolution of the metric names of a selector to profile types, as matchers on `__profile_type__`.
+//! Resolution of the metric names of a selector to profile types. The result is matchers on `__profile_type__`.
 //!
-//! A name is a full ID or a short name. A short name is resolved after the other matchers. If several types have it, it
-//! is the type whose sample type and unit equal those of its period: `process_cpu` is CPU time and not the number of
-//! samples. A name that no series has selects nothing.
+//! A name is a full ID or a short name. A short name is resolved after the other matchers. If several profile types
+//! have the short name, it means the type whose sample type and unit equal those of its period. So `process_cpu` is CPU
+//! time and not the number of samples. A name that no series has selects nothing.
 
 use std::collections::BTreeSet;
 
@@ -15,23 +15,24 @@ use crate::nodes::Nodes;
 use crate::query::error::QueryError;
 use crate::query::selection::selector::Selector;
 
-/// A selector in the form for shards.
+/// A selector whose metric names are resolved, in the form for shards.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// Matchers to send, including those for names.
+    /// Matchers for shards, including the matchers for metric names.
     pub(crate) matchers: Vec<Matcher>,
-    /// The types that it covers, sorted, if they were requested or the name determines them.
+    /// Profile types that the selector covers, sorted; `None` if they were not requested and the name does not
+    /// determine them.
     pub(crate) types: Option<Vec<ProfileType>>,
-    /// The series in the window, if they were requested.
+    /// Series in the window; `None` if they were not requested.
     pub(crate) series: Option<SeriesAnswer>,
 }
 
 /// Result of resolving a selector.
 #[derive(Debug, Default)]
 pub(crate) struct Resolution {
-    /// `None` if its names select nothing.
+    /// Resolved selector; `None` if its metric names select nothing.
     pub(crate) resolved: Option<Resolved>,
-    /// Times that may have more series.
+    /// Times that may have more series than were found.
     pub(crate) missing: Vec<Missing>,
 }
 
@@ -44,18 +45,18 @@ impl From<Resolved> for Resolution {
 /// Facts that a caller needs besides the matchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// No facts: shards are queried only if a name needs it.
+    /// No facts. Shards are queried only if a metric name needs it.
     Matchers,
-    /// The types.
+    /// The profile types.
     Types,
-    /// The types and the series.
+    /// The profile types and the series.
     Series,
 }
 
-/// Resolves a selector.
+/// Resolves the metric names of a selector.
 ///
 /// # Errors
-/// [`QueryError::AmbiguousName`], and those of the shards.
+/// Returns [`QueryError::AmbiguousName`], and the errors of the shards.
 pub(crate) async fn resolve(
     nodes: &Nodes,
     tenant: &TenantId,
@@ -90,7 +91,7 @@ pub(crate) async fn resolve(
     Ok(Resolution { resolved: Some(resolved), missing })
 }
 
-/// The types that full ids in a selector name, as names or as matchers. Several types together match nothing.
+/// Returns the types whose full IDs are names or matchers of a selector. Several such types match nothing.
 fn known_types(selector: &Selector) -> Option<BTreeSet<ProfileType>> {
     let by_name = selector.names.iter().map(|name| ProfileType::parse(name)).collect::<Option<Vec<_>>>()?;
     let by_matcher = selector.matchers.iter().filter_map(|matcher| {
@@ -106,17 +107,17 @@ fn equal(profile_type: &ProfileType) -> Matcher {
     Matcher { name, operation: Operation::Equal, value: profile_type.to_string() }
 }
 
-/// All types of some series, sorted.
+/// Returns the profile types of some series, sorted.
 pub(crate) fn types_of(answer: &SeriesAnswer) -> BTreeSet<ProfileType> {
     answer.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))).collect()
 }
 
-/// Returns whether a metric name is a type's full id or short name.
+/// Returns whether a metric name is the full ID or the short name of a profile type.
 pub(crate) fn is_named(profile_type: &ProfileType, name: &str) -> bool {
     profile_type.name() == name || profile_type.to_string() == name
 }
 
-/// The types that have all the names. If there are names, it is one type at most.
+/// Returns the profile types that have all the names. If there are names, at most one type remains.
 fn choose(names: &[String], types: BTreeSet<ProfileType>) -> Result<Vec<ProfileType>, QueryError> {
     let mut types: Vec<_> =
         types.into_iter().filter(|candidate| names.iter().all(|name| is_named(candidate, name))).collect();

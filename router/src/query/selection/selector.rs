@@ -1,4 +1,4 @@
-//! A selector: its metric names, its matchers on labels, and its matchers on stacks, which need names of frames.
+//! A selector: metric names, matchers on labels, and matchers on stacks. Matchers on stacks need the names of frames.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::query::error::QueryError;
 use crate::query::naming::stack_label::{StackLabel, StackMatcher, anchored, pattern_of};
 use crate::query::selection::labels::NAME_LABEL;
 
-/// A selector. All its parts must match.
+/// A selector. A sample is selected if all parts match.
 #[derive(Debug)]
 pub(crate) struct Selector {
-    /// Exact metric names: full ids or short names.
+    /// Exact metric names, each a full ID or a short name.
     pub(crate) names: Vec<String>,
     /// Matchers on labels and sample attributes.
     pub(crate) matchers: Vec<Matcher>,

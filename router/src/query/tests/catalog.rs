@@ -1,4 +1,4 @@
-//! Lists of series, labels and types.
+//! Tests of the lists of series, labels and profile types.
 
 use serde_json::{Value, json};
 

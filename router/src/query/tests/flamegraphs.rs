@@ -1,4 +1,4 @@
-//! Flame graphs in all formats.
+//! Tests of flame graphs in all formats.
 
 use std::collections::BTreeMap;
 

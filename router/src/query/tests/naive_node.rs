@@ -1,4 +1,4 @@
-//! A node that keeps samples in a list and evaluates each request over all of them: slow, but simple.
+//! A fake node that keeps samples in a list and evaluates each request over all of them: slow, but simple.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -14,26 +14,26 @@ use proto::{
 };
 use tonic::Status;
 
-/// One frame of a stack, or several that were inlined into one another.
+/// A location: one frame of a stack, or several frames that were inlined into one another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Frame {
-    /// Innermost first.
+    /// Names of functions, innermost first.
     Lines(Vec<String>),
     Native {
         build_id: Option<String>,
         file: String,
         address: u64,
     },
-    /// The sender's unwinder stopped here, with this error code.
+    /// The point at which the sender's unwinder stopped, with the error code.
     Abort(u64),
 }
 
-/// One sample.
+/// A sample, with its labels, attributes and stack.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) labels: Vec<(String, String)>,
     pub(super) time_ns: i64,
-    /// Leaf first.
+    /// Stack of the sample, leaf first.
     pub(super) stack: Vec<Frame>,
     pub(super) value: i64,
     pub(super) attributes: Vec<(String, String)>,
@@ -56,15 +56,15 @@ impl Sample {
         LabelSet::new(self.labels.iter().map(|(name, value)| Label::new(name, value)).collect())
     }
 
-    /// The value of a label, or of the attribute with this name, or "".
+    /// Returns the value of a label, or of the attribute with this name, or "".
     pub(super) fn value_of(&self, name: &str) -> &str {
         let label = self.labels.iter().find(|(known, _)| known == name);
         let attribute = || self.attributes.iter().find(|(key, _)| sanitize_label_name(key) == name);
         label.or_else(attribute).map_or("", |(_, value)| value)
     }
 
-    /// Returns the index of the sample's window, or its time. `None` if it is in no window, or not the last of its
-    /// series.
+    /// Returns the bucket of the sample: the index of its window, or its time. Returns `None` if the sample is in no
+    /// window, or is not among the last of its series as [`Fold::Last`] demands.
     fn bucket(&self, fold: &Fold, last_ns: i64) -> Option<i64> {
         match fold {
             Fold::Sum(windows) => {
@@ -97,24 +97,24 @@ impl Sample {
     }
 }
 
-/// The node.
+/// A fake node that keeps samples in a list.
 #[derive(Debug, Default)]
 pub(super) struct NaiveNode {
     pub(super) samples: Vec<Sample>,
-    /// Status with which every selection is refused.
+    /// Code with which the node refuses every selection.
     pub(super) refuses: Option<tonic::Code>,
-    /// A label by which grouping is refused.
+    /// Label by which the node refuses to group.
     pub(super) refuses_group_by: Option<String>,
     pub(super) selections: Mutex<Vec<Selection>>,
-    /// Labels that lists report as missing.
+    /// Labels that the node reports as missing in lists.
     pub(super) list: SeriesAnswer,
-    /// Its locations and their numbers.
+    /// Locations of the node, and the generation of their numbers.
     pub(super) dictionary: Mutex<(Dictionary, u64)>,
-    /// True if locations are renumbered after each request for them.
+    /// True if the node renumbers its locations after each request for locations.
     pub(super) is_fickle: bool,
 }
 
-/// Locations of one page.
+/// Number of locations on one page.
 const PAGE: usize = 2;
 
 impl NaiveNode {
@@ -126,7 +126,7 @@ impl NaiveNode {
         Self { samples, dictionary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
-    /// Renumbers its locations, like a node that restarts or drops old partitions.
+    /// Renumbers the node's locations, like a node that restarts or drops old partitions.
     pub(super) fn renumber(&self) {
         let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let mut anew = Dictionary::default();
@@ -138,7 +138,8 @@ impl NaiveNode {
         *generation += 1;
     }
 
-    /// Returns whether a stack passes the filters. `None` if a location is not known.
+    /// Returns whether a stack meets the conditions. `None` if this depends on a location that the router does not
+    /// know.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
         let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let numbers: Vec<u32> = stack.iter().map(|frame| location(dictionary, frame)).collect();
@@ -232,7 +233,7 @@ impl NaiveNode {
     }
 }
 
-/// The tree of stacks of a response.
+/// The tree of stacks of a response, under construction.
 struct Tree {
     detail: StackDetail,
     known: Dictionary,
@@ -247,7 +248,8 @@ impl Tree {
         Self { detail, known, count, dictionary: Dictionary::default(), nodes }
     }
 
-    /// Number of a known location, or of one in the response's own dictionary after those.
+    /// Returns the number of a known location. For others, returns the ID in the response's dictionary plus the known
+    /// count.
     fn location(&mut self, frame: &Frame) -> u32 {
         let here = self.known.locations.len() as u32;
         let known = location(&mut self.known, frame);

@@ -1,4 +1,4 @@
-//! Selection of stacks by name: the router sends sets of locations to the shards, and keeps the names.
+//! Tests of selecting stacks by name: the router sends sets of locations to the shards, and keeps the names.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ fn asked(node: &NaiveNode) -> Vec<Selection> {
     std::mem::take(&mut *node.selections.lock().unwrap())
 }
 
-/// The only value of a response.
+/// Returns the only value in a response.
 fn value(answer: &Answer) -> f64 {
     answer.json()["data"]["result"][0]["value"][1].as_str().unwrap_or("0").parse().unwrap()
 }
@@ -137,7 +137,7 @@ fn queries_by_name_survive_a_renumbering() {
     }
 }
 
-/// A program of this host, and its build ID.
+/// Returns the path of a program of this host, and its build ID.
 fn a_program() -> (String, String) {
     let path = std::env::current_exe().unwrap();
     let file = std::fs::File::open(&path).unwrap();

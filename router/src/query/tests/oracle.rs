@@ -1,5 +1,5 @@
-//! An oracle for flame graphs: computes them path by path from the rules in `docs/api.md` and `prune`. It is slow,
-//! but simple. The code that serves queries must give the same bytes.
+//! Reference implementation of flame graphs, which computes them path by path from the rules in `docs/api.md` and
+//! `prune`. It is slow, but simple. The code that serves queries must produce the same bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,21 +17,21 @@ use crate::query::naming::namer::Namer;
 use crate::query::naming::tenant_names::{ShardAnswer, TenantNames};
 use crate::query::run::{Cancelled, Timings};
 
-/// Name, file, binary, frame type.
+/// Identity of a frame: name, file, binary, frame type.
 type Frame = [String; 4];
 
-/// Reason, text, binary, build ID.
+/// Reason why a frame has no name: code, text, binary, build ID.
 type Why = [String; 4];
 
-/// Facts about a frame: its first line, and why it has no name.
+/// Facts about each frame: the first line of its function, and the reason why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
-/// Returns the responses for a router that knew no location.
+/// Returns the responses, as to a router that knew no locations.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
     (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
 }
 
-/// The frames of a location, outermost first.
+/// Returns the frames of a location, outermost first.
 fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) -> Vec<Frame> {
     let text = |id: u32| dictionary.strings.get(id).to_owned();
     let mut told: Vec<(Frame, i64, Option<Why>)> = Vec::new();
@@ -71,14 +71,14 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
     told.into_iter().rev().map(|(frame, ..)| frame).collect()
 }
 
-/// A pruned tree: (depth, key or `(other)`, own, total, whether stacks end here).
+/// Nodes of a pruned tree: depth, key (`None` is `(other)`), own value, total, and whether stacks end at the node.
 type Pruned<K> = Vec<(usize, Option<K>, i128, i128, bool)>;
 
-/// Sums by the path from the root. Paths without stacks are absent.
+/// Sums of stacks by their path from the root. Paths without stacks are absent.
 struct Weights<K> {
     own: BTreeMap<Vec<K>, i128>,
     total: BTreeMap<Vec<K>, i128>,
-    /// With negative values, a total of zero does not mean that there are no stacks.
+    /// True if some values are negative. Then a total of zero does not mean that there are no stacks.
     is_any_negative: bool,
 }
 
@@ -113,7 +113,7 @@ impl<K: Ord + Clone> Weights<K> {
         out
     }
 
-    /// Children with any stack, ordered by their last keys.
+    /// Returns the children of a path that have stacks, ordered by their last keys.
     fn children(&self, way: &[K]) -> Vec<Vec<K>> {
         let is_child = |other: &&Vec<K>| other.len() == way.len() + 1 && other.starts_with(way) && self.weighs(other);
         self.total.keys().filter(is_child).cloned().collect()
@@ -127,7 +127,7 @@ impl<K: Ord + Clone> Weights<K> {
         self.total.keys().filter(|way| !way.is_empty() && self.weighs(way)).count()
     }
 
-    /// The kept nodes: always the heaviest whose parent is kept; of equal ones, the first.
+    /// Returns the kept nodes. Each next node is the heaviest one whose parent is kept; among equal ones, the first.
     fn stay(&self, nodes_max: usize) -> BTreeSet<Vec<K>> {
         let mut stay = BTreeSet::from([Vec::new()]);
         let mut candidates = self.children(&[]);
@@ -150,7 +150,7 @@ impl<K: Ord + Clone> Weights<K> {
         stay
     }
 
-    /// The kept nodes, and the number and weight of the pruned ones.
+    /// Returns the kept nodes, and the number and weight of the pruned nodes.
     fn pruned(&self, nodes_max: usize) -> (Pruned<K>, usize, i128) {
         let total = self.total[&Vec::new()];
         if nodes_max == 1 && self.weighing() > 0 {
@@ -183,8 +183,8 @@ impl<K: Ord + Clone> Weights<K> {
 }
 
 impl Weights<Frame> {
-    /// Number of frames, of named ones, and by reason of the others, with the weight of the stacks that pass them.
-    /// Also returns the reasons in the order of the response.
+    /// Returns the symbolization as JSON: the number of frames, of named frames, and of unnamed frames by reason, with
+    /// the weight of their stacks. Also returns the reasons in the order of the response.
     fn symbolization<'a>(&self, table: &'a Table) -> (String, Vec<&'a Why>) {
         let mut frames: BTreeSet<&Frame> = BTreeSet::new();
         let mut shares: BTreeMap<&Why, (BTreeSet<&Frame>, i128)> = BTreeMap::new();

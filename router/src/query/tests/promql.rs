@@ -1,10 +1,10 @@
-//! PromQL: queries and the JSON of their results.
+//! Tests of PromQL queries and of the JSON of their results.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// Checks the result of an instant query: pairs of labels and value, in this order.
+/// Checks the result of an instant query. `want` is pairs of labels and value, in the order of the result.
 pub(super) fn check(promql: &str, want: &[(Value, &str)]) {
     let answer = Server::new(samples()).query(promql);
     assert_eq!(answer.status, StatusCode::OK, "{promql}: {}", answer.text());
@@ -14,7 +14,7 @@ pub(super) fn check(promql: &str, want: &[(Value, &str)]) {
     assert_eq!(answer.json(), json!({"status": "success", "data": data}), "{promql}");
 }
 
-/// Checks that the result is this number, without labels.
+/// Checks that the result of a query is one number without labels.
 fn check_number(promql: &str, want: &str) {
     check(promql, &[(json!({}), want)]);
 }

@@ -10,7 +10,7 @@ const FILES: [&str; 3] = ["", "/src/a.rs", "/src/b.rs"];
 const BINARIES: [&str; 4] = ["", "/bin/app", "/lib/app", "x"];
 const TYPES: [&str; 3] = ["", "native", "go"];
 
-/// Numbers from which one location is made.
+/// Random numbers from which one location is made.
 type Seed = (u8, u8, u8, u64, Vec<(u8, u8, i64, i64)>);
 
 fn location(to: &mut Dictionary, (kind, binary, frame_type, address, lines): Seed) {
@@ -43,7 +43,7 @@ fn any_weight() -> impl Strategy<Value = i128> {
     prop_oneof![20 => 0_i128..4, 2 => -3_i128..0, 1 => Just(i128::from(i64::MAX)), 1 => Just(1 << 100)]
 }
 
-/// The response of one shard.
+/// Returns a random response of one shard.
 pub(super) fn any_answer() -> impl Strategy<Value = Answer> {
     let lines = proptest::collection::vec((any::<u8>(), 0_u8..3, 0_i64..3, -1_i64..3), 1..4);
     let locations = proptest::collection::vec((0_u8..12, 0_u8..4, 0_u8..3, 0_u64..3, lines), 1..12);

@@ -1,4 +1,4 @@
-//! Range queries: values at every step.
+//! Tests of range queries, with the values at every step.
 
 use proto::Fold;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn range(promql: &str, start: &str, end: &str, step: &str) -> Answer {
     Server::new(samples()).get("/api/v1/query_range", &parameters)
 }
 
-/// The series of a range query, each as labels and pairs of seconds before `NOW_S` and value.
+/// Checks a range query. `want` is its series, each as labels and pairs of seconds before `NOW_S` and value.
 fn check_range(promql: &str, ago: (i64, i64), step: &str, want: Value) {
     let start = NOW_S - ago.0;
     let end = NOW_S - ago.1;

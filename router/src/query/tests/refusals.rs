@@ -1,4 +1,4 @@
-//! Refused queries, and parameters beside the query.
+//! Tests of refused queries, and of parameters other than the query.
 
 use serde_json::json;
 

@@ -1,10 +1,10 @@
-//! A symbol store for tests.
+//! An empty symbol store for tests.
 
 use symbol_store::convert::Converter;
 use symbol_store::limits::Limits;
 use symbol_store::{Config, SymbolStore};
 
-/// A store without any symbol table.
+/// Makes a symbol store without any symbol table.
 pub(crate) fn symbols() -> (tempfile::TempDir, SymbolStore) {
     let directory = tempfile::tempdir().unwrap();
     let symbols = SymbolStore::open(Config {
