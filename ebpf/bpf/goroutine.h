@@ -4,11 +4,12 @@
  * had to grow.
  *
  * The goroutine is found as Go's own code finds it: by a pointer in the thread's local storage. While the thread is on
- * a stack of the runtime, that pointer leads to the runtime's goroutine, whose thread points to the current one.
+ * a stack of the runtime, that pointer leads to the runtime's goroutine. The thread of the runtime's goroutine points
+ * to the current goroutine.
  *
  * The offsets depend on the program's version of Go, and come from user space with the file
- * (agent/src/names/go/labels.rs). The program may change all of this while it is read. So everything is copied, and
- * user space checks that labels are text.
+ * (agent/src/names/go/labels.rs). The program may change all of these structures while they are read. So they are
+ * copied, and user space checks that labels are text.
  */
 #pragma once
 
@@ -29,8 +30,8 @@ struct go_position {
 #define GO_THREAD 48 /* offset in a goroutine: its thread */
 #define GO_SAVED 56  /* offset in a goroutine: struct go_position */
 
-/* Description of a Go program, packed into a word by user space: offsets in bytes, and the kind of labels. 0: not
- * Go. */
+/* Description of a Go program, which user space packs into a word: offsets in bytes, and the kind of labels. 0 if the
+ * program is not a Go program. */
 #define GO_CURRENT(go) ((go) & 0xfff)      /* offset in a thread: the goroutine that it runs */
 #define GO_LABELS(go) ((go) >> 12 & 0xfff) /* offset in a goroutine: its labels */
 #define GO_LABELS_ARE_MAP(go) ((go) >> 31) /* 1: a map, 0: a list */
@@ -101,7 +102,7 @@ __attribute__((noinline)) int read_label_list(struct scratch *scratch, u64 label
     return 0;
 }
 
-/* Reads labels that are a map: Go 1.23 and earlier. Of a large map, only the first two buckets. */
+/* Reads labels that are a map: Go 1.23 and earlier. Of a large map, only the first two buckets are read. */
 __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels)
 {
     u64 at;
@@ -132,7 +133,8 @@ __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels
 
 /*
  * Returns the goroutine that a thread runs; 0 if there is none. `base` is the base of the thread's local storage, and
- * `go` describes the program. Sets `on` to the goroutine whose stack the thread is on: that goroutine or the runtime's.
+ * `go` describes the program. Sets `on` to the goroutine whose stack the thread is on: the returned goroutine or the
+ * runtime's.
  */
 INLINE u64 find_goroutine(u64 base, u32 go, u64 *on)
 {
@@ -144,7 +146,7 @@ INLINE u64 find_goroutine(u64 base, u32 go, u64 *on)
     return goroutine;
 }
 
-/* Appends the labels of the current goroutine. Not inlined, so that the verifier checks it once. */
+/* Appends the labels of the current goroutine. Not inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, u32 go)
 {
     u64 on, labels, goroutine = find_goroutine(base, go, &on);
@@ -179,7 +181,7 @@ INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u3
 }
 
 #else
-/* The layout of goroutines is known for x86-64 only. */
+/* Returns 0: on other machines than x86-64, the layout of goroutines is not known. */
 INLINE int read_growing(struct go_position *position, struct task_struct *task, u32 go) { return 0; }
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go) {}
 #endif

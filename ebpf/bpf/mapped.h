@@ -5,9 +5,10 @@
  * A lookup from scratch reads about twenty cache lines that are in no cache. So each CPU caches the last mappings of
  * the last programs.
  *
- * A cached mapping is valid if the kernel counts the changes of a program's mappings (Linux 6.4, x86) and there were
- * none. Otherwise it is valid if the program's tree still has the mapping, of the same file. Memory that the kernel
- * freed may keep its content for a while or hold something else, so cached addresses are always checked again.
+ * A cached mapping is valid if the kernel counts the changes of a program's mappings (Linux 6.4, x86) and there were no
+ * changes. If the kernel does not count them, the mapping is valid if the program's tree still has it, of the same
+ * file. Memory that the kernel freed may keep its content for a while or hold something else, so cached addresses are
+ * always checked again.
  */
 #pragma once
 
@@ -16,12 +17,12 @@
 #include "types.h"
 #include "vma.h"
 
-/* The mapping of a frame. */
+/* The mapping in which a frame lies. */
 struct mapped {
     u64 start;
     u64 end;
-    u64 to_offset;  /* added to an address: the offset in the file */
-    u64 to_address; /* added to an address: the ELF virtual address */
+    u64 to_offset;  /* added to an address, gives the offset in the file */
+    u64 to_address; /* added to an address, gives the ELF virtual address */
     u32 number;     /* number of the file; 0: none */
     u32 table;      /* slot in `tables`; NO_TABLE: none */
     struct table_layout layout;
@@ -46,7 +47,7 @@ struct known_mapping {
 struct known_program {
     u64 mm;
     u64 next; /* index of the entry that is replaced next */
-    /* In arrays of their own, because every lookup scans them. */
+    /* Starts and ends of the mappings have their own arrays, because every lookup scans them. */
     u64 start[KNOWN_MAPPINGS];
     u64 end[KNOWN_MAPPINGS];
     struct known_mapping mappings[KNOWN_MAPPINGS];
@@ -72,7 +73,8 @@ INLINE struct known_program *known_program_at(u64 mm)
     return bpf_map_lookup_elem(&known_programs, &at);
 }
 
-/* Looks an address up in the cache. Returns 0 if it is not cached or no longer valid. Not inlined, for the verifier. */
+/* Looks an address up in the cache. Returns 0 if its mapping is not cached or no longer valid. Not inlined, for the
+ * verifier. */
 __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
@@ -110,7 +112,7 @@ __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 add
     return 1;
 }
 
-/* Returns the cache entry for a mapping: the one that it had before, or the oldest. */
+/* Returns the cache entry for a mapping: the entry that the mapping had before, or else the oldest entry. */
 INLINE struct known_mapping *entry_for(struct known_program *program, u64 mm, const struct mapped *mapped)
 {
     if (program->mm != mm) {
@@ -130,7 +132,7 @@ INLINE struct known_mapping *entry_for(struct known_program *program, u64 mm, co
     return &program->mappings[at % KNOWN_MAPPINGS];
 }
 
-/* Fills in the file's number, and its table if it has one. */
+/* Sets the number of the mapped file, and its table if it has one. */
 INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid,
                      u64 tree)
 {
@@ -140,19 +142,20 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         return;
     }
     mapped->number = file->number;
-    /* Read once: another CPU may change it. */
+    /* The field is read once, because another CPU may change it. */
     u32 tries = *(volatile u32 *)&file->unread;
     if (tries)
         report_unread(file, tries, mapped->number, key, mapping, pid, tree);
     if (!file->has_table)
         return;
     u32 used = USED_AT(bpf_ktime_get_ns());
-    /* Written only if it changes, because all CPUs read this cache line. */
+    /* The field is written only if it changes, because all CPUs read this cache line. */
     if (file->used != used)
         file->used = used;
     for (int i = 0; i < FILE_PARTS; i++) {
         struct file_part *part = &file->parts[i];
-        /* Code comes first: one page of it may belong to the part before it in the file, too. */
+        /* The part with the code is tried first, because one page of it may also belong to the part before it in the
+         * file. */
         if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
             mapped->table = file->table;
             mapped->layout = file->layout;
@@ -199,7 +202,8 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     return 1;
 }
 
-/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the last result. */
+/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the result of the last
+ * call. */
 INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     if (mapped->start <= address && address < mapped->end)

@@ -2,7 +2,7 @@
 /*
  * Reports of new files. A file that is seen for the first time gets a number and is reported to user space. The report
  * has everything that is known from the kernel and from the memory of the process. User space opens the file if it can.
- * If the process has ended by then, only the report is known.
+ * If the process has ended by then, user space knows only the report.
  *
  * Headers in the memory of the process are copied, and never followed beyond their mapping. They are omitted if a page
  * of that mapping was ever written, because the process may have chosen its content. User space uses them only for a
@@ -15,17 +15,17 @@
 #include "types.h"
 #include "vma.h"
 
-/* Bytes of one name in a path, and of a whole path, each name with a terminating zero. */
+/* Most bytes of one name in a path, and of a whole path, each name with its terminating zero. */
 #define NAME_BYTES_MAX 256
 #define PATH_BYTES_MAX 1024
-/* Names and mounts between a file and the root. */
+/* Most names and mounts between a file and the root. */
 #define PATH_STEPS_MAX 48
 #define BUILD_ID_BYTES_MAX 32
 #define PROGRAM_HEADERS_MAX 24
 #define NOTES_MAX 4
-/* Number of attempts to read headers that are not in memory. */
+/* Most attempts to read headers that are not in memory. */
 #define UNREAD_TRIES 8
-/* Mappings of a file before the one of its code. */
+/* Most mappings of a file before the mapping of its code that are searched for its headers. */
 #define MAPPINGS_BEFORE_MAX 3
 
 struct vfsmount {
@@ -55,7 +55,7 @@ struct new_file {
     u64 start; /* mapping of the file in process `pid`: [start, end) from `offset` on */
     u64 end;
     u64 offset;
-    /* The segment that is mapped there, by the program headers; segment_bytes is 0 if it is not known. */
+    /* The mapped segment, by the program headers; segment_bytes is 0 if the segment is not known. */
     u64 segment_offset;
     u64 segment_address;
     u64 segment_bytes;
@@ -74,7 +74,7 @@ struct {
     MAP_UINT(max_entries, 1 << 16);
 } new_files SEC(".maps");
 
-/* Per-CPU memory in which a report is built: it is larger than a BPF program's stack. */
+/* Per-CPU memory in which a report is built, because a report is larger than a BPF program's stack. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -132,7 +132,7 @@ struct note_header {
     u32 name; /* the first four bytes; the name "GNU" has no more */
 };
 
-/* Finds the GNU build ID among the notes in [at, end). Returns 0 if it is not there. */
+/* Finds the GNU build ID among the notes in [at, end). Returns 0 if there is none. */
 __attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 end)
 {
     struct note_header note;
@@ -184,15 +184,15 @@ __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end
     return 1;
 }
 
-/* 1 if a page of a mapping may be private to the process: it was written once, or is being written. */
+/* Returns 1 if a page of a mapping may be private to the process, because it was written once or is being written. */
 INLINE int is_written(struct vm_area_struct *vma)
 {
     void *own;
     return READ_FIELD(own, vma, anon_vma) || own;
 }
 
-/* Finds the mapping of the beginning of the file, before that of its code, and reads the headers there. Returns 0 if
- * they are not in memory. */
+/* Finds the mapping of the beginning of the file, which is before the mapping of its code, and reads the headers there.
+ * Returns 0 if the headers are not in memory. */
 INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
 {
     struct vm_area_struct *vma = (void *)find_vma(tree, file->start);
@@ -207,7 +207,7 @@ INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
     if (offset || !vma)
         return 1;
     int is_read = read_elf(file, start, end);
-    /* After the read: the mapping could be written in between. */
+    /* Checked after the read, because the mapping could be written before it. */
     if (is_written(vma)) {
         file->segment_bytes = 0;
         file->build_id_bytes = 0;
@@ -256,7 +256,7 @@ INLINE void read_path(struct new_file *report, struct file *file)
         bpf_loop(PATH_STEPS_MAX, climb_step, &climb, 0);
 }
 
-/* Builds the report of a file. Returns 0 if more can be reported once the process has its headers in memory. */
+/* Builds the report of a file. Returns 0 if more can be reported later, once the headers of the file are in memory. */
 INLINE int describe_file(struct new_file *report, const struct file_key *key, const struct mapping *mapping, u32 pid,
                          u64 tree)
 {

@@ -26,16 +26,17 @@
 #define UNIT_US_MIN 1000
 #define UNIT_US_MAX (1u << 30)
 /*
- * Expected duration of a wait at a new site: this part of a unit, within limits. A wait that is expected too short gets
- * a very large weight if it is recorded. If all sites are new, a larger unit must still lead to fewer stacks.
+ * Expected duration of a wait at a new site: this part of a unit, within limits. A part of the unit bounds the weight
+ * of a recorded wait that lasts longer than expected. The limits ensure that a larger unit leads to fewer stacks even
+ * if all sites are new.
  */
 #define NEW_SITE_PART 32
 #define NEW_SITE_US_MIN 10000
 #define NEW_SITE_US_MAX 1000000
-/* Stacks walked in a time window before the unit is doubled. */
+/* Number of stacks walked in a time window at which the unit is doubled. */
 #define WINDOW_WALKS 20
 
-/* Length of the time window. User space sets it, so that all CPUs together stay within the time budget of one. */
+/* Length of the time window. User space sets it, so that all CPUs together stay within the time budget of one CPU. */
 const volatile u64 off_cpu_window_ns = 100000000;
 
 /* A recorded wait that has not ended. `tid` is 0 in a free slot. */
@@ -55,12 +56,12 @@ struct {
 struct site {
     u32 tag;         /* hash of the site, to tell it from others in its slot */
     u32 expected_us; /* expected duration of a wait, from recorded waits */
-    u64 last_ns;     /* start of the last wait; 0 once a whole stratum has passed */
-    u32 most_us;     /* until then: upper bound of the durations, from the time between two waits */
+    u64 last_ns;     /* start of the last wait, in ns; 0 once a whole stratum has passed */
+    u32 most_us;     /* while last_ns is set: upper bound of a wait's duration, from the time between two waits */
     u32 unit_us;     /* the unit when the stratum began */
     u32 stratum;     /* number of waits of the stratum */
     u32 left;        /* number of its waits that are still to come */
-    u32 chosen;      /* the wait is recorded after which this many are left */
+    u32 chosen;      /* value of `left` after the wait that is recorded */
     u32 zero;
 };
 
@@ -91,7 +92,8 @@ INLINE u32 wait_at(u32 tid, u32 attempt)
     return ((u32)(tid * HASH_FACTOR >> (64 - WAITS_BITS)) + attempt) & ((1 << WAITS_BITS) - 1);
 }
 
-/* Returns the site of a waiting thread, and its number. A site replaces another one that has its slot. */
+/* Returns the site of a waiting thread, and sets `number` to its slot. A site replaces another site that has the same
+ * slot. */
 INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *budget, u64 now_ns, u32 *number)
 {
     u64 hash = ((u64)tid << 32 ^ pc) * HASH_FACTOR;
@@ -124,7 +126,7 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *b
 INLINE void update_stratum(struct site *site, u32 unit_us)
 {
     u64 before_us = site->unit_us, now_us = unit_us;
-    /* It also ends if the unit has changed a lot. Two threads at one site may count `left` below 0. */
+    /* A stratum also ends if the unit has changed a lot. Two threads at one site may count `left` below 0. */
     if (site->left - 1 < site->stratum && now_us <= 4 * before_us && before_us <= 4 * now_us)
         return;
     u32 expected_us = site->last_ns && site->most_us > site->expected_us ? site->most_us : site->expected_us;
@@ -153,8 +155,8 @@ INLINE void adjust_unit(struct walk_budget *budget, u64 now_ns)
 }
 
 /*
- * Decides whether the wait that begins is recorded. Returns its inclusion probability times 2^32, or 0 if it is not
- * recorded. The caller stores a recorded wait by begin_wait().
+ * Decides whether the wait that begins is recorded. Returns the inclusion probability of the wait times 2^32, or 0 if
+ * the wait is not recorded. The caller stores a recorded wait by begin_wait().
  */
 INLINE u32 choose(u32 tid, u64 pc, u64 sp, u64 now_ns, u32 *site_number)
 {
@@ -205,7 +207,8 @@ INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
         u64 us = (now_ns - *since_ns) / 1000;
         u32 lasted_us = us > UNIT_US_MAX ? UNIT_US_MAX : us;
         if (site) {
-            /* It rises at once and falls slowly: missing a long wait costs more than recording a short one. */
+            /* The expected duration rises at once and falls slowly, because missing a long wait costs more than
+             * recording a short one. */
             u32 less_us = site->expected_us - site->expected_us / 8;
             site->expected_us = lasted_us > less_us ? lasted_us : less_us;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * One record of the ring buffer `samples`. A sample is a header and the frames and labels that are in use:
+ * One record of the ring buffer `samples`. A sample is a header, followed by the frames and labels that are in use:
  *
  * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 | labels x struct label |
  *
@@ -17,9 +17,9 @@
 
 #include "types.h"
 
-/* Default of kernel.perf_event_max_stack, and the limit of bpf_get_stack(). */
+/* Limit of bpf_get_stack(): the default of kernel.perf_event_max_stack. */
 #define KERNEL_FRAMES_MAX 127
-/* A stack of this depth takes 9 KB in the ring buffer and about 40 us to walk. */
+/* Largest depth of the user part. A stack of this depth takes 9 KB in the ring buffer and about 40 us to walk. */
 #define USER_FRAMES_MAX 1024
 #define COMM_BYTES 16
 
@@ -29,7 +29,7 @@
  */
 #define FRAME_IN_FILE (1ull << 63)
 #define FRAME_OFFSET_BITS 40
-/* Files are numbered from 1. */
+/* Largest number of a file. Files are numbered from 1. */
 #define FILE_NUMBERS (1u << 22)
 
 /* End of the user part of a stack. */
@@ -53,7 +53,7 @@ struct sample_header {
     u8 user_end;      /* enum user_end */
     u8 kernel_thread; /* 1 for a thread of the kernel, which has no file and no mappings */
     u16 fp_frames;    /* frames of the user part that were found by frame pointers */
-    /* 0 for a sample of a CPU. For the start of a wait: its inclusion probability times 2^32; 2^32 - 1 means always. */
+    /* Inclusion probability of a wait times 2^32, where 2^32 - 1 means always; 0 for a sample of a CPU. */
     u32 chance;
     u32 executable; /* number of the file that the process runs, once for each program; 0: not reported */
     u32 labels;     /* number of labels, which follow the frames */

@@ -19,16 +19,17 @@ struct registers {
 #define SP(registers) ((registers)->sp)
 #define FP(registers) ((registers)->bp)
 #define BX(registers) ((registers)->bx)
-/* DWARF numbers, and the number of general registers. */
+/* DWARF numbers of registers, and the number of general registers. */
 #define FP_NUMBER 6
 #define BX_NUMBER 3
 #define SP_NUMBER 7
 #define REGISTERS 16
-/* The low bits of the code segment are the privilege level. */
+/* 1 in user mode: the low bits of the code segment are the privilege level. */
 #define IS_USER(registers) (((registers)->cs & 3) == 3)
-/* The code segment of 32-bit programs. */
+/* 1 for a 32-bit program, which has its own code segment. */
 #define IS_COMPAT(registers) (((registers)->cs & 0xffff) == 0x23)
-/* The kernel sets orig_ax to -1 on every entry but a system call. In a system call, pc is after the instruction. */
+/* 1 in a system call: the kernel sets orig_ax to -1 on every other entry. In a system call, pc is after the
+ * instruction. */
 #define IS_SYSCALL(registers) ((s64)(registers)->orig_ax != -1)
 
 /* Stores the registers by DWARF number. */
@@ -40,8 +41,8 @@ INLINE void number_registers(const struct registers *from, u64 *to)
     to[12] = from->r12, to[13] = from->r13, to[14] = from->r14, to[15] = from->r15;
 }
 
-/* 1 for the code that a signal handler returns to: `mov $15,%rax; syscall` or `mov $15,%eax; syscall`. `code` has its
- * first eight bytes. */
+/* Returns 1 for the code that a signal handler returns to: `mov $15,%rax; syscall` or `mov $15,%eax; syscall`. `code`
+ * has the first eight bytes of the code. */
 INLINE int is_sigreturn(u64 code)
 {
     return code == 0x0f0000000fc0c748ull || (code & 0x00ffffffffffffffull) == 0x00050f0000000fb8ull;
@@ -78,7 +79,8 @@ struct registers {
 #define REGISTERS 32
 #define IS_USER(registers) (((registers)->pstate & 0xf) == 0)
 #define IS_COMPAT(registers) (((registers)->pstate & 0x10) != 0)
-/* pt_regs.syscallno is not part of the ABI. pc may be one instruction after the system call, in the same function. */
+/* Always 0, because pt_regs.syscallno is not part of the ABI. pc may be one instruction after the system call, in the
+ * same function. */
 #define IS_SYSCALL(registers) 0
 
 /* Stores the registers by DWARF number. */
@@ -89,7 +91,7 @@ INLINE void number_registers(const struct registers *from, u64 *to)
     to[SP_NUMBER] = from->sp;
 }
 
-/* 1 for the code that a signal handler returns to: `mov x8, #139; svc #0`. */
+/* Returns 1 for the code that a signal handler returns to: `mov x8, #139; svc #0`. */
 INLINE int is_sigreturn(u64 code)
 {
     return code == 0xd4000001d2801168ull;
@@ -105,7 +107,7 @@ INLINE long read_signal_frame(u64 sp, struct registers *to)
 #error "no register layout for this machine: add one here"
 #endif
 
-/* Context of a program of type perf_event. */
+/* Context of a BPF program of type perf_event. */
 struct perf_event_context {
     struct registers registers; /* registers of the interrupted code, user or kernel */
     u64 sample_period;

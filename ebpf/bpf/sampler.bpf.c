@@ -30,7 +30,7 @@ struct {
     MAP_TYPE(value, struct scratch);
 } scratches SEC(".maps");
 
-/* Counters per CPU: records that did not fit the ring buffer, and waits for which no slot was free. */
+/* Two counters per CPU: records that did not fit the ring buffer, and waits for which no slot was free. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 2);
@@ -54,7 +54,8 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* 1 if user space has not seen this program yet. The program may end within milliseconds, and its mappings with it. */
+/* Returns 1 if user space has not seen this program yet. The program and its mappings may be gone within milliseconds.
+ * */
 INLINE int is_new(const struct sample_header *header)
 {
     u32 pid = header->pid;
@@ -68,8 +69,8 @@ INLINE int is_new(const struct sample_header *header)
 
 /*
  * Returns the memory (struct mm_struct) of a task as a number; 0 for threads of the kernel and the kernel's workers
- * inside a process. It is read by a helper: for a plain load of a pointer, the verifier would search all types of the
- * kernel.
+ * inside a process. The pointer is read by a helper, because for a plain load the verifier would search all types of
+ * the kernel.
  */
 INLINE u64 user_memory(struct task_struct *task)
 {
@@ -90,8 +91,9 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 }
 
 /*
- * Returns the wake-up flag of a record. User space reads periodically. It is woken early only if the ring buffer fills
- * up, or for a new program. The record of a new program also names its file, because the program may end at any moment.
+ * Returns the wake-up flag of a record. User space reads periodically. User space is woken early only if the ring
+ * buffer fills up, or for a new program. The record of a new program also names its file, because the program may end
+ * at any moment.
  */
 INLINE u64 wakeup(struct scratch *scratch, u64 mm)
 {
@@ -134,7 +136,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
-/* Fills in the kernel part: the frames [0, kernel_frames). */
+/* Walks the kernel part of the stack, and stores it as the frames [0, kernel_frames). */
 INLINE void walk_kernel(struct scratch *scratch, void *context)
 {
     long bytes = bpf_get_stack(context, scratch->frames, KERNEL_FRAMES_MAX * sizeof(u64), 0);
@@ -142,13 +144,13 @@ INLINE void walk_kernel(struct scratch *scratch, void *context)
         scratch->header.kernel_frames = bytes / sizeof(u64);
 }
 
-/* Reads the registers with which the task entered the kernel. Returns 0 if it did not come from user mode. */
+/* Reads the registers with which the task entered the kernel. Returns 0 if the task did not come from user mode. */
 INLINE int read_user_registers(struct task_struct *task, struct registers *registers)
 {
     return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
 }
 
-/* 1 if the memory has code. Inside execve, a task already has its new memory, which has no code yet. */
+/* Returns 1 if the memory has code. Inside execve, a task already has its new memory, which has no code yet. */
 INLINE int is_set_up(u64 mm)
 {
     u64 start_code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Per-CPU memory in which one record is built, and in which the walk of its user stack keeps its state. It is larger
- * than a BPF program's stack.
+ * Per-CPU memory in which one record is built, and in which the walk of its user stack keeps its state. This memory is
+ * larger than a BPF program's stack.
  */
 #pragma once
 
@@ -11,7 +11,8 @@
 #include "tables.h"
 #include "types.h"
 
-/* Words of the stack that are copied at once: those that the frame has saved, and those of callers, which lie above. */
+/* Number of words of the stack that are copied at once: words that the frame has saved, and words of callers, which lie
+ * above. */
 #define STACK_WORDS 32
 
 struct scratch {
@@ -26,7 +27,8 @@ struct scratch {
     u64 stack[STACK_WORDS];
     struct mapped mapped;
     struct rule rule; /* rule of the current frame */
-    /* State of the walk. It is not in struct walk, because the verifier would track each of its values there. */
+    /* State of the walk. These fields are not in struct walk, because the verifier would track each of their values
+     * there. */
     u64 go; /* Go offsets of the last Go program on the stack; 0: none */
     u32 steps_back;
     u32 end;           /* enum user_end */

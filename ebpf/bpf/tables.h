@@ -13,12 +13,12 @@
 
 #define FILES_MAX 8192
 #define TABLES_MAX 4096
-/* Executable parts of a file. Nearly all files have one. */
+/* Most executable parts of a file. Nearly all files have one. */
 #define FILE_PARTS 2
 
 #define BLOCK_BYTES 4096
 #define BLOCK_ROWS (BLOCK_BYTES / 4)
-/* Blocks with rows of one page: a page has at most one row per address. */
+/* Most blocks with rows of one page, because a page has at most one row per address. */
 #define PAGE_BLOCKS_MAX 8
 
 /* Layout of one table. */
@@ -122,8 +122,8 @@ _Static_assert(sizeof(struct rule) == 16, "");
 
 /*
  * The current epoch. Cached lookups are valid within the epoch in which they were made. User space begins another epoch
- * when it evicts tables, because their slots and the numbers of files may be used for others. It also does so from time
- * to time, to learn which tables are in use.
+ * when it evicts tables, because their slots and the numbers of their files may then be used for others. It also begins
+ * another epoch from time to time, to learn which tables are in use.
  */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -141,7 +141,8 @@ INLINE u32 current_epoch(void)
 
 /*
  * Cache of rules, by frame. Between two samples, nearly all of a CPU's cache lines are replaced. A search of a table
- * reads six lines, a lookup here one. A frame is a file and an offset, so an entry is valid for an epoch.
+ * reads six cache lines, a lookup in this cache reads one. A frame is a file and an offset, so an entry is valid for an
+ * epoch.
  */
 #define KNOWN_RULES_BITS 11
 #define KNOWN_RULES_PER_CPU (1 << KNOWN_RULES_BITS)
@@ -193,21 +194,21 @@ INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
     return block;
 }
 
-/* Returns the last row of [first, end) that is at or before `address`. The first row always is. */
+/* Returns the last row of [first, end) that is at or before `address`. The first row is always at or before it. */
 INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = find_block(table, first, end, address);
     struct table_row *rows = bpf_map_lookup_elem(table, &block);
     if (!rows)
         return 0;
-    /* Indices within the block. The rows of the page may begin in the middle of the block. */
+    /* Indices of rows within the block. The rows of the page may begin in the middle of the block. */
     u32 start = block * BLOCK_ROWS;
     u32 at = start < first ? first % BLOCK_ROWS : 0;
     u32 last = start + BLOCK_ROWS < end ? BLOCK_ROWS - 1 : (end - 1) % BLOCK_ROWS;
     for (u32 step = BLOCK_ROWS / 2; step; step /= 2) {
         u32 next = at + step;
         s64 is_there = (s64)last - next;
-        /* A row outside the range is not read: it may be in no cache. */
+        /* A row outside the range is not read, because it may be in no cache. */
         u16 of_next = rows[(at + step_if(step, is_there)) % BLOCK_ROWS].address;
         at += step_if(step, ((s64)address - of_next) | is_there);
     }
@@ -215,9 +216,9 @@ INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 }
 
 /*
- * Returns the offset, in a table, of the rule for `address`, which is relative to its page; 0 if there is none.
+ * Returns the offset, in a table, of the rule for `address`, which is relative to its page; 0 if there is no rule.
  * `page_at` is the offset of the page; `rules_at` and `rows_at` are those of the layout. Not inlined, so that the
- * verifier checks it once.
+ * verifier checks the function once.
  */
 __attribute__((noinline)) u32 find_rule(u32 number, u32 page_at, u32 rules_at, u32 rows_at, u32 address)
 {

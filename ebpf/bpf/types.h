@@ -65,8 +65,8 @@ static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
 
 #define RELOCATED __attribute__((preserve_access_index))
-/* True if the kernel has a field. Code for a missing field costs nothing: the verifier removes code under a condition
- * that is never true. */
+/* True if the running kernel has a field. Code for a missing field costs nothing: the verifier removes code under a
+ * condition that is never true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 #define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 #endif
@@ -94,7 +94,7 @@ struct mm_struct {
     mm_context_t context;
 } RELOCATED;
 
-/* Linux 6.4 to 6.12. */
+/* Fields of struct mm_struct in Linux 6.4 to 6.12. */
 struct mm_struct___6_12 {
     int mm_lock_seq;
 } RELOCATED;
@@ -114,14 +114,14 @@ struct task_struct {
     struct task_struct *group_leader;
 } RELOCATED;
 
-/* task_struct.__state: interruptible or not, but neither stopped nor dead */
+/* Bits of task_struct.__state of a waiting task: interruptible or not, but neither stopped nor dead. */
 #define TASK_WAITS 0x00000003
-/* task_struct.flags */
+/* Bits of task_struct.flags. */
 #define PF_IO_WORKER 0x00000010
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
 
-/* 2^64 over the golden ratio: the upper bits of a product with it are well distributed. */
+/* Factor of hashes: 2^64 over the golden ratio. The upper bits of a product with it are well distributed. */
 #define HASH_FACTOR 0x9e3779b97f4a7c15ull
 
 /* Returns `step` if `fits` is not negative, else 0. Branchless, because the verifier follows both ways of every

@@ -4,7 +4,7 @@
  * pointers if the mapping has none.
  *
  * Stacks grow down, so the stack of a caller is above, unless a program changes stacks (a signal on its own stack, Go's
- * system stack). A few such steps back are allowed. A cycle would need endlessly many.
+ * system stack). A few such steps back are allowed. A cycle of frames would need endlessly many.
  */
 #pragma once
 
@@ -17,11 +17,11 @@
 #include "types.h"
 
 #define STEPS_BACK_MAX 16
-/* User addresses are below this on every supported machine, also with five page table levels. */
+/* Limit of user addresses: they are below it on every supported machine, also with five page table levels. */
 #define USER_ADDRESS_LIMIT (1ull << 56)
 /* Words below the CFA in which nearly all functions save registers. */
 #define SAVED_WORDS 8
-/* An address at which there is no stack. */
+/* An address at which no stack can be. */
 #define NO_STACK (1ull << 63)
 
 struct walk {
@@ -73,7 +73,8 @@ INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
     return 0;
 }
 
-/* Continues in the code that a signal interrupted: the kernel saved its registers above the handler's frame. */
+/* Continues in the code that a signal interrupted. The kernel saved the registers of that code above the handler's
+ * frame. */
 INLINE long step_over_signal(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
@@ -96,8 +97,8 @@ INLINE long step_over_signal(struct walk *walk)
 
 /*
  * Steps to the caller by the frame pointer. A frame is | caller's frame pointer | return address |, and the frame
- * pointer of the outermost frame is 0. A function that has not set up its frame yet hides its caller, which cannot be
- * detected.
+ * pointer of the outermost frame is 0. If a function has not set up its frame yet, its caller is missing, which cannot
+ * be detected.
  */
 INLINE long step_by_frame_pointer(struct walk *walk)
 {
@@ -143,7 +144,7 @@ INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
     return 0;
 }
 
-/* Copies the words below a CFA, unless they are copied already. Returns 0 if they cannot be read. */
+/* Copies the words of the stack below a CFA, unless they are copied already. Returns 0 if they cannot be read. */
 INLINE int read_saved(struct scratch *scratch, u64 cfa)
 {
     u64 start = cfa - SAVED_WORDS * 8;
@@ -158,8 +159,8 @@ INLINE int read_saved(struct scratch *scratch, u64 cfa)
     return !bpf_probe_read_user(scratch->stack, SAVED_WORDS * 8, (void *)start);
 }
 
-/* Returns a register that the function has saved; 0 if it cannot be read. Without a rule for it, returns 1, which
- * is no valid address: 0 would mean the outermost frame. */
+/* Returns the value of a register that the function has saved; 0 if it cannot be read. Without a rule for the register,
+ * returns 1, which is no valid address, because 0 would mean the outermost frame. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
     const struct scratch *scratch = walk->scratch;
@@ -209,8 +210,8 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
-/* Steps from Go's runtime, which makes a stack larger, to the goroutine of that stack. Its function has not set up its
- * frame yet, so all registers are still those of the caller. */
+/* Steps from Go's runtime, which makes a stack larger, to the goroutine of that stack. The goroutine's function has not
+ * set up its frame yet, so all registers are still those of its caller. */
 INLINE long step_to_goroutine(struct walk *walk)
 {
     struct go_position position;
@@ -238,7 +239,7 @@ INLINE int load_rule(struct scratch *scratch, u64 address)
     return 1;
 }
 
-/* Copies the rule of a frame into scratch->rule, by the cache of rules. Returns 0 if there is none. */
+/* Copies the rule of a frame into scratch->rule, from the cache of rules if it is there. Returns 0 if there is none. */
 INLINE int load_cached_rule(struct scratch *scratch, u64 frame, u64 address)
 {
     struct known_rule *known = known_rule_at(frame);
@@ -263,7 +264,7 @@ static long unwind_step(u32 index, struct walk *walk)
     struct mapped *mapped = &scratch->mapped;
     u64 pc = walk->pc - (scratch->is_exact ? 0 : 1);
     if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
-        /* The step that led here was wrong, so this is no frame. The innermost frame ran in any case. */
+        /* The step that led here was wrong, so this address is no frame. The innermost frame is real in any case. */
         if (index == 0)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
@@ -289,7 +290,7 @@ static long unwind_step(u32 index, struct walk *walk)
     return step_by_rule(walk, rule);
 }
 
-/* Fills in the user part of the sample, from the registers with which the thread left user mode. */
+/* Walks the user part of the sample, from the registers with which the thread left user mode. */
 INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 mm, const struct registers *registers,
                         int in_syscall)
 {

@@ -20,7 +20,7 @@
 #define TREE_LEAF_MAX 1
 #define TREE_RANGE 2
 #define TREE_GAPS 3
-/* Number of limits between the slots of a node. */
+/* Number of limits between the slots of a node of the tree. */
 #define RANGE_LIMITS 15
 #define GAPS_LIMITS 9
 
@@ -52,11 +52,11 @@ struct timespec64 {
     long tv_nsec;
 } RELOCATED;
 
-/* Linux 6.6 to 6.10. */
+/* Fields of struct inode in Linux 6.6 to 6.10. */
 struct inode___6_6 {
     struct timespec64 __i_mtime;
 } RELOCATED;
-/* Before Linux 6.6. */
+/* Fields of struct inode before Linux 6.6. */
 struct inode___6_1 {
     struct timespec64 i_mtime;
 } RELOCATED;
@@ -85,7 +85,7 @@ struct vm_area_struct {
 
 #define VM_EXEC 4
 
-/* Identity of a file in one state: device, inode and its generation, size and modification time. All 0: the vdso. */
+/* Identity of a file in one state: device, inode and its generation, size and modification time. All 0 for the vdso. */
 struct file_key {
     u64 inode;
     u64 size;
@@ -117,7 +117,7 @@ __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
         if (type == 0 || type > TREE_GAPS || bpf_probe_read_kernel(limits, sizeof(limits), &range->pivot))
             return 0;
         u32 slot = 0;
-        /* Limits ascend, and zeros follow the last one. Each is the last byte of a page. */
+        /* Limits ascend, and zeros follow the last limit. Each limit is the address of the last byte of a page. */
         for (u32 i = 0; i < RANGE_LIMITS; i++) {
             s64 limit = limits[i] >> 1;
             slot += step_if(1, ~((limit - (s64)(address >> 1)) & -limit & ((s64)i - count)));
@@ -163,14 +163,14 @@ INLINE int read_mtime(struct inode *inode, struct file_key *key)
     return 1;
 }
 
-/* 1 if the mapping is the vdso. */
+/* Returns 1 if the mapping is the vdso. */
 INLINE int is_vdso(u64 mm, const struct mapping *mapping)
 {
     u64 vdso;
     return !mapping->file && !READ_FIELD(vdso, (struct mm_struct *)mm, context.vdso) && vdso == mapping->start;
 }
 
-/* Reads the key of the file that is mapped. Returns 0 if there is no file. The key must be all 0 before. */
+/* Reads the key of the mapped file. Returns 0 if there is no file. The caller must set the key to all 0. */
 INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
 {
     struct inode *inode;
@@ -199,7 +199,7 @@ INLINE int read_mm_state(u64 mm_at, struct mm_state *state)
     if (!FIELD_EXISTS(mm->context.ctx_id) || READ_FIELD(state->id, mm, context.ctx_id))
         return 0;
     if (FIELD_EXISTS(mm->mm_lock_seq.sequence)) {
-        /* Odd during a change. */
+        /* The counter is odd during a change. */
         if (READ_FIELD(changes, mm, mm_lock_seq.sequence) || changes & 1)
             return 0;
     } else if (!FIELD_EXISTS(of_6_12->mm_lock_seq) || READ_FIELD(changes, of_6_12, mm_lock_seq)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The helpers of bpf/types.h for programs that are compiled for a plain process. kernel.c defines them. Nothing is
- * relocated: the C compiler lays out the structs of that kernel.
+ * The helpers of bpf/types.h for programs that are compiled for a plain process. kernel.c defines them. No field is
+ * relocated, because the C compiler lays out the structs of the fake kernel.
  */
 #pragma once
 

@@ -24,7 +24,7 @@
                           LABELS_MAX * sizeof(struct label))
 #define NEW_FILES_MAX 64
 
-/* A declared map. If `declared` is 0, it is an unwind table. */
+/* A declared map. If `declared` is 0, the map is an unwind table. */
 struct map {
     const void *declared;
     u32 type, key_bytes, value_bytes, entries;
@@ -75,7 +75,7 @@ static int is_hash(const struct map *map)
     return map->type == BPF_MAP_TYPE_HASH || map->type == BPF_MAP_TYPE_LRU_HASH;
 }
 
-/* Returns the index of a key; `entries` if it is missing. */
+/* Returns the index of a key; `entries` if the map does not have the key. */
 static u32 index_of(const struct map *map, const void *key)
 {
     if (!is_hash(map))
@@ -137,7 +137,7 @@ long bpf_get_current_comm(void *buffer, u32 bytes)
     return 0;
 }
 
-/* Kernel stacks are not tested here. */
+/* Returns no frames, because kernel stacks are not tested here. */
 long bpf_get_stack(void *context, void *buffer, u32 bytes, u64 flags) { return 0; }
 
 /* Reads all bytes or none. Bytes that cannot be read are zero. */
@@ -150,7 +150,7 @@ long bpf_probe_read_user(void *to, u32 bytes, const void *from)
     return -EFAULT;
 }
 
-/* Crashes on memory that this file does not provide: such a read is a bug. */
+/* Reads memory. Crashes if this file does not provide the memory, because such a read is a bug. */
 long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
 {
     if ((u64)from < 4096) {
@@ -161,7 +161,7 @@ long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
     return 0;
 }
 
-/* Files have no names here. */
+/* Fails, because files have no names here. */
 long bpf_probe_read_kernel_str(void *to, u32 bytes, const void *from) { return -EFAULT; }
 
 long bpf_ringbuf_output(void *ring, void *data, u64 bytes, u64 flags)
@@ -194,8 +194,8 @@ struct range {
     void *slot;
 };
 
-/* Builds one level of the tree: fills nodes with ranges, and replaces the ranges by those of the nodes. Returns
- * their number. */
+/* Builds one level of the tree: fills nodes with ranges, and replaces the ranges by those of the nodes. Returns the
+ * number of nodes. */
 static u32 build_level(struct range *parts, u32 count, u32 type, u8 **nodes)
 {
     u32 limits = type == TREE_GAPS ? GAPS_LIMITS : RANGE_LIMITS, made = 0;
@@ -214,7 +214,8 @@ static u32 build_level(struct range *parts, u32 count, u32 type, u8 **nodes)
     return made;
 }
 
-/* Returns the root of a maple tree of the first mappings, which ascend: leaves, and above them nodes with gaps. */
+/* Returns the root of a maple tree of the first `count` mappings, which ascend. It has leaves, and above them nodes
+ * with gaps. */
 static void *build_tree(u32 count)
 {
     static u8 memory[NODES_MAX][NODE_BYTES] __attribute__((aligned(NODE_BYTES)));
@@ -292,7 +293,7 @@ EXPORT void native_set_file(const struct file_key *key, const struct file_entry 
     bpf_map_update_elem(&files, key, entry, BPF_ANY);
 }
 
-/* Forgets all files. `met` is the number of files that were seen before. */
+/* Forgets all files, and sets the number of files seen so far to `met`. */
 EXPORT void native_forget_files(u32 met)
 {
     u32 zero = 0;
@@ -314,7 +315,7 @@ EXPORT u32 native_file_used(const struct file_key *key)
     return file ? file->used : 0;
 }
 
-/* Returns the length of the report of one new file, and sets `to` to it; 0 if there is none. */
+/* Returns the length of the report of one new file, and sets `to` to the report; 0 if there is no report. */
 EXPORT u64 native_new_file(const u8 **to)
 {
     if (!told_count)
@@ -323,7 +324,7 @@ EXPORT u64 native_new_file(const u8 **to)
     return told_bytes[told_count];
 }
 
-/* Takes a sample of the task with these registers. Returns the length of the record, and sets `to` to it. */
+/* Takes a sample of the task with these registers. Returns the length of the record, and sets `to` to the record. */
 EXPORT u64 native_sample(const struct registers *registers, const u8 **to)
 {
     struct perf_event_context context = { .registers = *registers };

@@ -9,7 +9,7 @@ use crate::RecordError;
 /// Identity of a file in one state, opaque, as BPF encodes it.
 pub type FileKey = [u8; 40];
 
-/// Key of the vdso: the kernel's code in every process.
+/// Key of the vdso, the code of the kernel that is mapped into every process.
 pub const VDSO_KEY: FileKey = [0; 40];
 
 /// Bytes of a block of an unwind table.
@@ -28,7 +28,7 @@ pub struct NewFile<'a> {
     pub key: FileKey,
     /// Number of the file in frames, from 1.
     pub number: u32,
-    /// A process that has the file mapped, in the initial pid namespace.
+    /// Pid of a process that has the file mapped, in the initial pid namespace.
     pub pid: u32,
     /// First address of the mapping.
     pub start: u64,
@@ -36,9 +36,9 @@ pub struct NewFile<'a> {
     pub end: u64,
     /// Offset in the file at which the mapping begins.
     pub offset: u64,
-    /// The mapped segment, by the program headers in the memory of the process.
+    /// The mapped segment, by the program headers in the memory of the process; `None` if they are not known.
     pub segment: Option<FileSegment>,
-    /// The GNU build ID in the memory of the process; empty if it is not known.
+    /// GNU build ID, read from the memory of the process; empty if it is not known.
     pub build_id: &'a [u8],
     /// The path: names from the file's own up to the root, each with a terminating zero; empty if it is not known.
     pub names: &'a [u8],
@@ -47,11 +47,11 @@ pub struct NewFile<'a> {
 /// A loaded segment, as a program header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSegment {
-    /// Offset in the file.
+    /// Offset of the segment in the file.
     pub offset: u64,
-    /// ELF virtual address.
+    /// ELF virtual address of the segment.
     pub address: u64,
-    /// Length in memory.
+    /// Length of the segment in memory.
     pub bytes: u64,
 }
 
@@ -87,7 +87,8 @@ impl<'a> NewFile<'a> {
     }
 
     /// True if the file has this inode number, length in bytes, and modification time in seconds and nanoseconds. Only
-    /// the lower 32 bits of the inode number are compared, because a file system may show others than the kernel has.
+    /// the lower 32 bits of the inode number are compared, because a file system may show other upper bits than the
+    /// kernel has.
     #[must_use]
     pub fn is(&self, inode: u64, bytes: u64, modified: (i64, i64)) -> bool {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| self.key[at + index]));
@@ -117,11 +118,11 @@ fn pair(bytes: &[u8; 8]) -> [u32; 2] {
 /// An executable part of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilePart {
-    /// Offset in the file.
+    /// Offset of the part in the file.
     pub start: u64,
     /// Offset after the part.
     pub end: u64,
-    /// ELF virtual address minus offset; may wrap around.
+    /// ELF virtual address minus offset in the file; may wrap around.
     pub bias: u64,
 }
 

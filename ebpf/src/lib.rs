@@ -3,11 +3,12 @@
 //! # Promise
 //! - Every sample of a running task is sent whole, with its kernel part and up to [`USER_FRAMES_MAX`] user frames, or
 //!   counted in the map [`DROPPED_MAP`]. [`UserEnd`] shows whether the stack is complete.
-//! - If waits of threads are recorded, their weights add up to an unbiased estimate of the time waited.
+//! - If waits of threads are recorded, the durations divided by the inclusion probabilities add up to an unbiased
+//!   estimate of the time waited.
 //!
 //! # Needs
-//! Linux 6.1 with BTF, on x86-64 or arm64: the programs read mappings from the kernel's maple tree. No kprobes, no
-//! tracefs, no raised memlock limit.
+//! Linux 6.1 with BTF, on x86-64 or arm64: the programs read mappings from the kernel's maple tree. Neither kprobes nor
+//! tracefs nor a raised memlock limit are needed.
 //!
 //! # Limits
 //! This crate does not load the programs, which the agent does, and has no unsafe code.
@@ -27,12 +28,12 @@ pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, 
 
 /// Name of the program of type `perf_event`, to be attached to a clock event of every CPU.
 pub const SAMPLER_PROGRAM: &str = "sample_cpu";
-/// Names of the programs of type `tp_btf` that record waits, each with its tracepoint. The second must be attached
-/// first.
+/// Names of the programs of type `tp_btf` that record waits, each with its tracepoint. The second program must be
+/// attached first.
 pub const OFF_CPU_PROGRAMS: [(&str, &str); 2] = [("thread_switches", "sched_switch"), ("thread_wakes", "sched_wakeup")];
 /// Names of the arrays that only the programs for waits use.
 pub const OFF_CPU_MAPS: [&str; 2] = ["waits", "sites"];
-/// Largest number of recorded waits at a time.
+/// Largest number of recorded waits that are in progress at a time.
 pub const WAITS_MAX: usize = 1 << 14;
 /// Name of the variable with the length of a time window, in nanoseconds, in which a CPU walks [`WINDOW_WALKS`] stacks
 /// of waiting threads.
@@ -62,7 +63,7 @@ pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
 pub const EPOCH_MAP: &str = "epoch";
 /// Name of the ring buffer of [`NewFile`] records.
 pub const NEW_FILES_MAP: &str = "new_files";
-/// Slots for unwind tables.
+/// Number of slots for unwind tables.
 pub const TABLES_MAX: u32 = 4096;
 /// Flags of the arrays in [`TABLES_MAP`]: each may have its own length.
 pub const BLOCKS_FLAGS: u32 = 0x1000;

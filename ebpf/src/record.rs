@@ -40,10 +40,10 @@ impl UserFrame {
     }
 }
 
-/// End of the user part of a stack.
+/// Reason for the end of the user part of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserEnd {
-    /// There is no user part: the thread is one of the kernel.
+    /// There is no user part, because the thread is a kernel thread.
     None,
     /// The outermost frame was reached.
     Root,
@@ -51,7 +51,7 @@ pub enum UserEnd {
     Broken,
     /// The stack is deeper than [`USER_FRAMES_MAX`].
     Truncated,
-    /// The program is a 32-bit one, of which only the leaf is recorded.
+    /// The program is a 32-bit program, of whose stack only the leaf is recorded.
     Compat,
 }
 
@@ -61,13 +61,13 @@ pub enum UserEnd {
 pub struct SampleHeader {
     /// Time of the sample, on CLOCK_MONOTONIC.
     pub ktime_ns: u64,
-    /// Start of the process, on CLOCK_BOOTTIME. It differs if the pid was reused.
+    /// Start of the process, on CLOCK_BOOTTIME. Processes that had the same pid one after another differ in it.
     pub start_boottime_ns: u64,
     /// Number of `execve` calls of the process.
     pub exec_id: u64,
-    /// The process, in the initial pid namespace.
+    /// Pid of the process, in the initial pid namespace.
     pub pid: u32,
-    /// The thread, in the initial pid namespace.
+    /// Id of the thread, in the initial pid namespace.
     pub tid: u32,
     /// Logical number of the CPU.
     pub cpu: u32,
@@ -75,13 +75,13 @@ pub struct SampleHeader {
     pub kernel_frames: u16,
     /// Number of frames of the user part.
     pub user_frames: u16,
-    /// Number of the [`UserEnd`].
+    /// Number that encodes the [`UserEnd`].
     pub user_end: u8,
     /// 1 for a thread of the kernel.
     pub kernel_thread: u8,
     /// Number of frames of the user part that were found by frame pointers.
     pub fp_frames: u16,
-    /// 0 for a sample of a CPU. For the start of a wait: its inclusion probability times 2^32; 2^32 - 1 means always.
+    /// Inclusion probability of a wait times 2^32, where 2^32 - 1 means always; 0 for a sample of a CPU.
     pub chance: u32,
     /// Number of the file that the process runs, reported once for each program; 0 if it is not reported.
     pub executable: u32,
@@ -91,7 +91,7 @@ pub struct SampleHeader {
     pub comm: [u8; 16],
 }
 
-/// A sample in place: only its header is copied.
+/// A sample that borrows from its record. Only the header is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
     /// The header.
@@ -103,14 +103,14 @@ pub struct Sample<'a> {
     labels: &'a [u8],
 }
 
-/// End of a wait: the thread may run again.
+/// End of a wait, at which the thread may run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitEnd {
     /// Time of the sample taken at the start of the wait.
     pub since_ktime_ns: u64,
     /// End of the wait, on CLOCK_MONOTONIC.
     pub ktime_ns: u64,
-    /// The thread, in the initial pid namespace.
+    /// Id of the thread, in the initial pid namespace.
     pub tid: u32,
 }
 
@@ -187,7 +187,7 @@ pub enum RecordError {
     /// The end of the user part has an unknown number.
     #[error("user part ends with {end}, which has no meaning")]
     UserEnd {
-        /// The number.
+        /// The unknown number.
         end: u8,
     },
 }
@@ -250,7 +250,7 @@ fn addresses(frames: &[u8]) -> impl Iterator<Item = u64> + '_ {
     frames.chunks_exact(size_of::<u64>()).map(|bytes| u64::from_ne_bytes(take(bytes, 0)))
 }
 
-/// Decodes a header, which is all of `bytes`.
+/// Decodes a header from `bytes`, which hold exactly one header.
 fn read_header(bytes: &[u8]) -> SampleHeader {
     macro_rules! field {
         ($type:ty, $name:ident) => {
