@@ -1,4 +1,4 @@
-//! Disk space per partition, and its reclamation.
+//! Disk space of partitions, and reclaiming it after they are dropped.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may")]
 
@@ -15,7 +15,7 @@ use storage_engine::{Config, Engine, Extent, Position, TimeResolution};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
-/// A batch with one sample of one of two tenants. Its stack has an incompressible name of about 1 MB.
+/// Returns a batch with one sample of one of two tenants. Its stack has an incompressible name of about 1 MB.
 fn batch(time_ns: i64) -> Batch {
     let mut state = time_ns.unsigned_abs();
     let mut next = || {

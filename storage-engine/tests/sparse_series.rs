@@ -1,4 +1,4 @@
-//! Memory use of the head: single samples of very many series stay within its budget, too.
+//! Memory use of the head: very many series with single samples stay within the head's budget.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it measured")]
 
@@ -17,10 +17,10 @@ const START_NS: u64 = 20_000 * 24 * 60 * MINUTE_NS;
 const MIB: usize = 1 << 20;
 const HEAD_BYTES: usize = 16 * MIB;
 const CACHE_BYTES: usize = 8 * MIB;
-/// Size of RocksDB's write buffers: one is filled while another is written.
+/// Size of RocksDB's write buffers in bytes. There are two: one is filled while another is written.
 const WRITE_BUFFERS_BYTES: usize = 2 * 32 * MIB;
 
-/// A batch of some of the series, with one sample each.
+/// Returns a batch with one sample of each of these series.
 fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     let tenant = TenantId::default_tenant();
     let mut dictionary = Dictionary::default();
@@ -41,14 +41,14 @@ fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     Batch { tenant, id: None, retention_class: 0, dictionary, series }
 }
 
-/// A figure of `/proc/self/status`, in bytes.
+/// Returns a figure of `/proc/self/status`, in bytes.
 fn memory(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// An engine, and the number of its entries.
+/// An engine, and the log index of its last entry.
 struct World {
     engine: Engine,
     index: u64,

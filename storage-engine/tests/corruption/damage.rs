@@ -1,4 +1,4 @@
-//! Kinds of damage, applied to bytes.
+//! Kinds of damage, and functions that apply them to bytes.
 
 use testkit::random::Random;
 
@@ -10,8 +10,8 @@ pub(crate) enum Damage {
     Truncated,
     /// The bytes are swapped with those of another value, or with other bytes of the file.
     Swapped,
-    /// The content of a value is changed, and the checksum is that of the changed content, as if the software were at
-    /// fault.
+    /// The content of a value is changed, and the checksum is computed from the changed content, as faulty software
+    /// would do.
     Rewritten,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn flip_bit(bytes: &mut [u8], random: &mut Random) {
     bytes[bit / 8] ^= 1 << (bit % 8);
 }
 
-/// Zeroes a page, or fewer bytes at the end, some of which were not zero.
+/// Zeroes up to a page of bytes, at least one of which was not zero.
 pub(crate) fn zero_page(bytes: &mut [u8], random: &mut Random) {
     loop {
         let start =
@@ -62,7 +62,7 @@ pub(crate) fn swap_pieces(bytes: &mut [u8], random: &mut Random) {
     flip_bit(bytes, random);
 }
 
-/// Changes a few bytes of a content, or its length.
+/// Changes a few bytes of a value's content, or its length.
 fn change(content: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(3) {
         match random.below(8) {
@@ -79,7 +79,7 @@ fn change(content: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Returns the value of a key with changed content and a valid frame (`FORMAT.md`).
+/// Returns the value of a key with its content changed, in a frame with the right checksum (`FORMAT.md`).
 pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> {
     let mut payload = value[5..].to_vec();
     let unpacked = payload.split_first_chunk::<4>().and_then(|(length, packed)| {
@@ -98,7 +98,7 @@ pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> 
     in_frame(key, &payload)
 }
 
-/// Returns the value of a key with this payload (`FORMAT.md`).
+/// Returns a value of a key: this payload in a frame (`FORMAT.md`).
 pub(crate) fn in_frame(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let version = 2;
     let checksum = [key, &[version], payload].iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));

@@ -1,5 +1,5 @@
-//! Lost keys: chunks that a repair lost, and blocks of a table file with one kind of key. The tests construct this
-//! damage, because random damage rarely hits these alone.
+//! Tests of two kinds of damage: chunks that a repair lost, and damaged blocks of a table file that hold one kind of
+//! key. The tests construct this damage, because random damage rarely hits only such keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use storage_model::world;
 use super::damage::in_frame;
 use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, samples};
 
-/// Keys without which the engine does not open.
+/// Prefixes of keys without which the engine does not open.
 const VITAL_KEYS: [&[u8]; 6] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0x", &[2]];
 
 fn database(path: &Path) -> rocksdb::DB {
@@ -25,7 +25,7 @@ fn database(path: &Path) -> rocksdb::DB {
     rocksdb::DB::open(&options, path).unwrap()
 }
 
-/// Writes values and deletes keys, without the engine.
+/// Writes values to the database and deletes keys, without the engine.
 fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
     let database = database(path);
     let mut batch = rocksdb::WriteBatch::default();
@@ -35,7 +35,7 @@ fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
     database.flush().unwrap();
 }
 
-/// Writes everything into one level, so that each key is in one block.
+/// Compacts the database into one level, so that each key is in only one block.
 fn compact(path: &Path) {
     database(path).compact_range(None::<&[u8]>, None::<&[u8]>);
 }
@@ -75,7 +75,7 @@ fn check_all(store: &Store, engine: &Engine, wanted: &[Answered], when: &str) {
     }
 }
 
-/// Opens a copy with a damaged file, which repairs the file. Everything that is not reported as damaged is exact.
+/// Opens a copy with a damaged file and checks it, then opens it again, which repairs the file, and checks again.
 fn check_repaired(store: &Store, path: &Path) {
     let engine = Store::open(path).unwrap();
     check_all(store, &engine, &store.answers, "opened");
@@ -92,7 +92,7 @@ fn check_repaired(store: &Store, path: &Path) {
     check_all(store, &engine, &store.answers_after, "compacted");
 }
 
-/// A time of sealed windows that the store's last batch has late samples of.
+/// A time in sealed windows. The store's last batch has late samples of this time.
 const LATE: i64 = T0 - 8500 * SECOND;
 
 /// Returns the values of a kind in the partition of [`LATE`].
@@ -101,7 +101,7 @@ fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
     store.values[kind].iter().filter(|(key, _)| key[3..7] == start.to_be_bytes()).cloned().collect()
 }
 
-/// Removes all chunks of a partition of sealed windows, like a repair that lost them.
+/// Removes all chunks of a partition of sealed windows, as a repair that lost these chunks would.
 fn lose_chunks(store: &Store, path: &Path) {
     let chunks: Vec<Vec<u8>> = late_values(store, "chunk").into_iter().map(|(key, _)| key).collect();
     let section = &chunks[0][..12];
@@ -211,7 +211,7 @@ fn damaged_partitions_ahead_of_the_time_of_the_log_are_reported() {
     check_all(&store, &engine, &wanted, "opened");
 }
 
-/// A replacement is evicted and read again, while the old partition's damaged block still exists.
+/// The replacement of a partition is evicted and read again, while the damaged block of the old one still exists.
 #[test]
 fn a_replaced_partition_keeps_its_new_samples() {
     let store = Store::new();

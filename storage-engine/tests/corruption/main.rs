@@ -1,12 +1,12 @@
 //! Damaged values and files of a store, and the responses of the engine.
 //!
-//! The engine opens, returns everything else exactly, names the damaged times, and accepts new samples. It refuses to
-//! open only if an essential value, or a file with one, is damaged. No response is wrong, and `verify` finds all damage
-//! that a query can find.
+//! The engine opens, returns everything undamaged exactly, reports the damaged times, and accepts new samples. It
+//! refuses to open only if an essential value, or a file with one, is damaged. No response is wrong, and `verify` finds
+//! all damage that a query can find.
 //!
-//! Values are damaged through RocksDB, so its checksums are right and those of the engine are tested. Files are damaged
-//! directly, so RocksDB's checksums are tested. No disk makes the last kind of damage: wrong content under a right
-//! checksum. It must neither cause a panic nor take unbounded memory.
+//! Values are damaged through RocksDB. RocksDB's checksums are then right, so the engine's checksums are tested. Files
+//! are damaged directly, so RocksDB's checksums are tested. Only faulty software makes the last kind of damage: wrong
+//! content with a right checksum. It must neither cause a panic nor take unbounded memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -29,23 +29,23 @@ use damage::Damage;
 use store::{Answer, Answered, KINDS, Store, answer, check};
 use testkit::random::Random;
 
-/// Files of RocksDB, by the start or the end of their names.
+/// Kinds of RocksDB's files, by the start or the end of their names.
 const FILES: [&str; 5] = ["sst", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY"];
 
-/// Outcome of one damage.
+/// Outcome of opening and reading a damaged copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     /// The engine does not open.
     Refused,
-    /// The engine opens as of an earlier position; the log has the later entries.
+    /// The engine opens as of an earlier position, and the log has the later entries.
     Earlier,
-    /// Verification finds it.
+    /// The engine opens, and verification finds the damage.
     Found,
     /// The damaged bytes are not needed.
     Harmless,
 }
 
-/// Damages one value of a kind in a copy.
+/// Damages one value of this kind in a copy. Returns a description of the value.
 fn damage_value(store: &Store, path: &Path, kind: &str, damage: Damage, random: &mut Random) -> String {
     let values = &store.values[kind];
     let (key, value) = &values[random.below(values.len())];
@@ -72,7 +72,7 @@ fn damage_value(store: &Store, path: &Path, kind: &str, damage: Damage, random: 
     proto::build_id::to_hex(key)
 }
 
-/// Damages one file of a kind in a copy.
+/// Damages one file of this kind in a copy. Returns the name of the file.
 fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> String {
     let is_kind = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().contains(kind));
     let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
@@ -95,7 +95,7 @@ fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> 
 /// Kinds of essential values: the engine does not open if one is damaged.
 const VITAL: [&str; 6] = ["format", "position", "membership", "clock", "dropped", "tenant"];
 
-/// Checks of one damaged copy.
+/// Checks of one damaged copy of the store.
 struct Examination<'a> {
     store: &'a Store,
     path: &'a Path,
@@ -106,7 +106,7 @@ struct Examination<'a> {
 }
 
 impl Examination<'_> {
-    /// Runs all queries. `Err` if a response is wrong.
+    /// Runs all queries. Returns an error if a response is wrong.
     fn query(&self, engine: &Engine, wanted: &[Answered], when: &str) -> Result<(), String> {
         for (selection, wanted) in self.store.selections.iter().zip(wanted) {
             match answer(engine, selection, !self.is_rewritten) {
@@ -123,7 +123,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Applies a known batch again, then new ones, and queries again. Returns whether the new ones were accepted.
+    /// Applies a known batch again, then new batches, and queries again. Returns whether the new batches were accepted.
     fn append(&self, engine: &Engine, compacts: bool) -> Result<bool, String> {
         // After a compaction that read a damaged block, RocksDB refuses all writes until the engine is opened again.
         let allowed = |why: String| if self.is_file || self.is_rewritten { Ok(false) } else { Err(why) };
@@ -147,7 +147,7 @@ impl Examination<'_> {
         Ok(true)
     }
 
-    /// Opens the copy again: all responses are the same, and everything is flushed, sealed and compacted.
+    /// Opens the copy again, and checks all responses. Then flushes, seals and compacts everything.
     fn open_again(&self, has_appended: bool) -> Result<(), String> {
         let engine = Store::open(self.path)?;
         let index = engine.applied().map_or(0, |position| position.index as usize);
@@ -171,7 +171,7 @@ impl Examination<'_> {
     }
 }
 
-/// Returns whether a damaged file keeps an essential value from being read. The list of files is one itself.
+/// Returns whether damage of a file makes an essential value unreadable. All files except table files are essential.
 fn lost_vital_values(path: &Path, kind: &str) -> bool {
     if kind != "sst" {
         return true;
@@ -185,7 +185,7 @@ fn lost_vital_values(path: &Path, kind: &str) -> bool {
     database.iterator_opt(rocksdb::IteratorMode::Start, vital).any(|item| item.is_err())
 }
 
-/// Examines a damaged copy. `Err` if a response is wrong, or reports damage that verification does not find.
+/// Examines a damaged copy. Fails if a response is wrong, or reports damage that verification does not find.
 fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, compacts: bool) -> Result<Fate, String> {
     let engine = match Store::open(path) {
         Ok(engine) => engine,
@@ -220,7 +220,7 @@ fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, compacts: 
     })
 }
 
-/// Runs one case: one damage, in a new copy.
+/// Runs one test case: makes a copy, damages it once, and examines it.
 fn case(store: &Store, number: usize, seed: u64, (is_file, kind, damage): Kind) -> Result<Fate, String> {
     let mut random = Random::new(seed);
     let path = store.copy(number);
@@ -244,7 +244,7 @@ fn case(store: &Store, number: usize, seed: u64, (is_file, kind, damage): Kind) 
     what.map_err(|what| format!("case {number}, seed {seed}, {damage:?} {kind}: {what}"))
 }
 
-/// Whole files (true) or values (false), their kind, and the damage.
+/// Kind of a test case: whole file (true) or value (false), kind of the file or value, and damage.
 type Kind = (bool, &'static str, Damage);
 
 fn kinds() -> Vec<Kind> {
@@ -265,14 +265,14 @@ fn peak_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Limit of the peak memory of all cases, two of which run at a time.
+/// Maximum peak memory of this process, in bytes.
 const PEAK_BYTES_MAX: u64 = 1 << 30;
 
-/// Cases between two reports of progress.
+/// Number of cases between two reports of progress.
 const PROGRESS_EVERY: usize = 5000;
 
-/// Environment variables: `VARVE_CORRUPTION_CASES` sets the cases per kind and damage, `VARVE_CORRUPTION_SEED` repeats
-/// them, and `VARVE_CORRUPTION_KIND` selects one kind.
+/// Environment variables: `VARVE_CORRUPTION_CASES` sets the number of cases per kind and damage,
+/// `VARVE_CORRUPTION_SEED` repeats the cases of a seed, and `VARVE_CORRUPTION_KIND` selects one kind.
 #[test]
 fn all_damage_is_detected_and_none_is_served() {
     let cases = number("VARVE_CORRUPTION_CASES").unwrap_or(9) as usize;
@@ -317,7 +317,7 @@ fn all_damage_is_detected_and_none_is_served() {
     assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
 }
 
-/// A missing value has no checksum. It is noticed because finer or coarser values refer to the same samples.
+/// A missing value has no checksum. The loss is noticed because finer or coarser values refer to the same samples.
 #[test]
 fn a_lost_value_is_found_if_another_tier_refers_to_it() {
     let store = Store::new();
@@ -377,7 +377,7 @@ fn raw_samples_without_minutes_are_found_and_reported_as_damaged() {
     asking.join().unwrap();
 }
 
-/// RocksDB would read such a list for ever.
+/// RocksDB would read such a list of files forever.
 #[test]
 fn a_list_of_files_with_a_record_of_a_recycled_log_is_refused() {
     let store = Store::new();

@@ -1,5 +1,5 @@
-//! Two replicas apply the same entries, and one has damaged values. The outcomes are the same, and so is all data
-//! that is not reported as damaged.
+//! Two replicas apply the same entries, and one of them has damaged values. Both have the same outcomes, and the same
+//! data except where damage is reported.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::damage::flip_bit;
 use super::store::{Store, answer, apply, check, samples};
 use testkit::random::Random;
 
-/// Damaged values of each kind.
+/// Number of values of each kind that are damaged.
 const VALUES: usize = 6;
 
 fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str) {
@@ -24,7 +24,7 @@ fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str
     }
 }
 
-/// Returns samples of two partitions, without the definitions that the undamaged replica has.
+/// Returns an entry with samples of two partitions, without the definitions that the undamaged replica has.
 fn append(undamaged: &Engine, after: i64) -> Entry {
     let mut batch = batch_of(&samples(-30_000, 1200, 60), None);
     let _left_out = undamaged.strip(&mut batch).unwrap();
@@ -38,7 +38,7 @@ fn delete(after: i64) -> Entry {
     Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Delete(deletion) }
 }
 
-/// Removes the number of deleted samples from an outcome: it depends on the readable values, and is only reported.
+/// Removes the counts of deleted samples and windows from an outcome. They depend on the readable values.
 fn without_counts(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Deleted { .. } => Outcome::Deleted { samples: 0, windows: 0 },

@@ -1,4 +1,4 @@
-//! A store with every kind of key, its expected responses, and its copies.
+//! A test store with every kind of key, the expected responses of its engine, and functions to copy it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use storage_model::answers::{Sums, sums_of};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
-/// Kinds of keys in `FORMAT.md`; windows have one kind per tier.
+/// Kinds of keys in `FORMAT.md`. Windows have one kind for each tier.
 pub(crate) const KINDS: [&str; 21] = [
     "format",
     "position",
@@ -36,7 +36,7 @@ pub(crate) const KINDS: [&str; 21] = [
     "1d dictionary",
 ];
 
-/// Returns the kind of a key; `None` for keys that are not tested separately.
+/// Returns the kind of a key; `None` if the kind is not tested separately.
 pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
     let section = |key: &[u8]| key.get(11).copied();
     Some(match (key, section(key)) {
@@ -65,7 +65,7 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// A response, without statistics of the read values.
+/// A response without the statistics of the values that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     sums: Sums,
@@ -80,11 +80,11 @@ impl Answer {
     }
 }
 
-/// A response; `None` if the query is refused.
+/// Outcome of a query: its response; `None` if the query is refused.
 pub(crate) type Answered = Option<Answer>;
 
-/// Checks a response of a damaged store: it is exact except for the times that it reports as damaged, and there it is
-/// not too large.
+/// Checks a response of a damaged store. Outside the times that it reports as damaged it must be exact, and inside no
+/// sum may be too large.
 pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<&Answer>) -> Result<(), String> {
     let (Some(wanted), Some(got)) = (wanted, got) else {
         return if wanted.is_none() { Ok(()) } else { Err("it is refused".to_owned()) };
@@ -123,16 +123,16 @@ pub(crate) type Stored = (Vec<u8>, Vec<u8>);
 /// A store with every kind of key, and the expected responses.
 pub(crate) struct Store {
     folder: tempfile::TempDir,
-    /// All keys of each kind, and their values.
+    /// Keys of each kind, with their values.
     pub(crate) values: BTreeMap<&'static str, Vec<Stored>>,
     pub(crate) selections: Vec<Selection>,
     pub(crate) answers: Vec<Answered>,
-    /// Responses after [`Store::append_more`].
+    /// Expected responses after [`Store::append_more`].
     pub(crate) answers_after: Vec<Answered>,
     log: Vec<Logged>,
 }
 
-/// Returns samples of all services over a time, with several stacks and threads.
+/// Returns samples of all services between two times, with several stacks and threads.
 pub(crate) fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
     let drawn = |(i, second): (usize, i64)| Drawn {
         service: (i % 4) as u8,
@@ -145,14 +145,14 @@ pub(crate) fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
     (from..to).step_by(step as usize).enumerate().map(drawn).collect()
 }
 
-/// An entry of the log; `None` for an entry of the Raft group itself.
+/// Entry of the log; `None` for an entry of the Raft group itself, which the engine skips.
 pub(crate) type Logged = Option<Entry>;
 
 fn position(index: usize) -> Position {
     Position { index: index as u64, log_id: Bytes::from_static(b"id") }
 }
 
-/// Applies one entry.
+/// Applies or skips one entry.
 pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Outcome, EngineError> {
     match entry {
         Some(entry) => engine.apply(position(index), entry),
@@ -162,7 +162,8 @@ pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Out
     }
 }
 
-/// Returns a log of two days of samples, of which old raw ones are dropped, and then a head and late samples.
+/// Returns a log: two days of samples whose old raw samples are then dropped, samples that stay in the head, late
+/// samples.
 fn log() -> Vec<Logged> {
     let append = |after: i64, samples: &[Drawn], id| {
         let command = Command::Append(Arc::new(batch_of(samples, id)));
@@ -183,7 +184,7 @@ fn log() -> Vec<Logged> {
     log
 }
 
-/// Index of a batch that must not count again.
+/// Log index of a batch whose retry must not count again.
 const KNOWN: usize = 8;
 
 impl Store {
@@ -215,12 +216,12 @@ impl Store {
         store
     }
 
-    /// Index of the last entry of [`Store::append_more`].
+    /// Returns the log index of the last entry of [`Store::append_more`].
     pub(crate) fn last_index_after(&self) -> usize {
         self.log.len() + 3
     }
 
-    /// Applies new samples after a retry, and flushes them. Some are of a time that is sealed already.
+    /// Applies new samples after a retry, and flushes them. Some of their times are sealed already.
     pub(crate) fn append_more(&self, engine: &Engine) -> Result<(), String> {
         let entries = [(1200, samples(1000, 1200, 3)), (1201, samples(-8990, -8000, 60))];
         for (index, (after, samples)) in (self.log.len() + 2..).zip(entries) {
@@ -240,7 +241,7 @@ impl Store {
         self.log.len()
     }
 
-    /// Replays the log entries after the engine's position.
+    /// Applies the log entries after the engine's position again.
     pub(crate) fn replay(&self, engine: &Engine) -> Result<(), EngineError> {
         let applied = engine.applied().map_or(0, |position| position.index as usize);
         (1..).zip(&self.log).skip(applied).try_for_each(|(index, entry)| apply(engine, index, entry).map(drop))
@@ -251,7 +252,7 @@ impl Store {
         apply(engine, self.log.len() + 1, &self.log[KNOWN - 1])
     }
 
-    /// Makes a copy of the store in another directory. Files of RocksDB that are only read are shared.
+    /// Copies the store to another directory. Files that RocksDB only reads are shared.
     pub(crate) fn copy(&self, number: usize) -> PathBuf {
         let to = self.folder.path().join(format!("copy-{number}"));
         std::fs::create_dir(&to).unwrap();
@@ -267,7 +268,7 @@ impl Store {
         to
     }
 
-    /// Opens a copy.
+    /// Opens the engine of a copy.
     pub(crate) fn open(path: &Path) -> Result<Engine, String> {
         Engine::open(world::config(path)).map_err(|error| error.to_string())
     }
@@ -301,7 +302,7 @@ fn values(path: &Path) -> BTreeMap<&'static str, Vec<Stored>> {
     values
 }
 
-/// Returns selections that together read every stored value that any selection can read.
+/// Returns selections that together read every stored value that a query can read.
 fn selections() -> Vec<Selection> {
     let whole = Window { start_ns: T0 - 4 * DAY, end_ns: T0 + DAY };
     let of = |fold: Fold, group_by: &[&str], stacks| Selection {

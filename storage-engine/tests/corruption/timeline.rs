@@ -1,4 +1,4 @@
-//! Damaged timelines: verification compares them with the events, like sums.
+//! Damaged timelines. Verification compares a chunk's timeline with the chunk's events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use storage_engine::{Engine, Outcome, Position};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
-/// Flag of a chunk with a timeline (`FORMAT.md`).
+/// Bit in a chunk's flags that is set if the chunk has a timeline (`FORMAT.md`).
 const HAS_TIMELINE: u8 = 2;
 
-/// Returns samples of four minutes of one chunk; one of them at this tenth of a second.
+/// Returns samples of four minutes of one chunk. One of the samples is moved to the tenth of a second `moved`.
 fn samples(moved: i64) -> Vec<Drawn> {
     let first = 600 - T0 / SECOND % 600;
     let drawn = |i: i64| {
@@ -31,7 +31,7 @@ fn samples(moved: i64) -> Vec<Drawn> {
     (0..2400).map(drawn).collect()
 }
 
-/// A sealed store; returns the key and the value of its chunk.
+/// Creates a store with one sealed chunk. Returns the key and the value of the chunk.
 fn store(path: &Path, samples: &[Drawn]) -> (Vec<u8>, Vec<u8>) {
     let engine = Engine::open(world::config(path)).unwrap();
     let command = Command::Append(Arc::new(batch_of(samples, None)));

@@ -1,17 +1,17 @@
-//! Model of the files that remain after a power cut.
+//! Model of the files that a power cut leaves.
 //!
 //! The model is as strict as POSIX permits, but not stricter than RocksDB is written for:
 //! - Bytes that were written before the last sync of their file remain. Each sector of 512 bytes that was written
-//!   later has the content after any of the later writes, or before them. The file has the length after any of its
-//!   operations. Bytes that were never written are zeros. On a file system that orders data, a prefix of the writes
-//!   remains instead, with the last write torn at any byte.
-//! - Names that a directory had when it was last synced remain. Of the later changes, either a prefix remains over all
-//!   directories, as with a journal, or any subset. A rename is one step.
+//!   later has its content after any one of the later writes, or before all of them. The length of the file is its
+//!   length after any one of the operations. Bytes that were never written are zeros. On a file system that orders
+//!   data, a prefix of the writes remains instead, with the last write torn at any byte.
+//! - Names that a directory had when it was last synced remain. Of the later changes of names, either a prefix over all
+//!   directories remains, as with a journal, or any subset. A rename is one step.
 //! - A file that was synced has the name with which it was created. POSIX does not promise this, but ext4, XFS, Btrfs
-//!   and F2FS do. RocksDB relies on it when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises
+//!   and F2FS do. RocksDB relies on this when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises
 //!   nothing.
 //!
-//! The model does not cover sectors with old content of other files, or disks that acknowledge syncs falsely.
+//! The model does not cover sectors with old content of other files, or disks that report syncs falsely as done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,14 +19,14 @@ use std::path::Path;
 
 use testkit::random::Random;
 
-/// Number of a file or a directory.
+/// Number that identifies a file or a directory.
 pub(crate) type Inode = u64;
-/// A directory, and a name in it.
+/// Name of a file or directory: the directory that holds it, and the name in that directory.
 pub(crate) type EntryName = (Inode, OsString);
 
 const SECTOR: usize = 512;
 
-/// A change of files, or a note between the changes.
+/// A change of files, or a note about the engine between the changes.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Create {
@@ -54,16 +54,16 @@ pub(crate) enum Operation {
     Sync(Inode),
     /// A change that the model does not support.
     Unknown,
-    /// The engine reported that everything up to this log index is durable.
+    /// Note that the engine reported everything up to this log index as durable.
     Durable(usize),
-    /// A snapshot as of this log index was taken.
+    /// Note that a snapshot as of this log index was taken.
     Snapshot {
         entry: EntryName,
         index: usize,
     },
 }
 
-/// Files and directories.
+/// Names and contents of the files and directories of a disk.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
     names: BTreeMap<EntryName, Inode>,
@@ -71,20 +71,20 @@ pub(crate) struct Disk {
     directories: BTreeSet<Inode>,
 }
 
-/// Unsynced changes that a power cut loses.
+/// Kind of a power cut, by the unsynced changes that it loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     Nothing,
-    /// The last changes of names, and the last changes of each file.
+    /// It loses the last changes of names, and the last changes of each file.
     Tails,
-    /// The last changes of names, and any sectors of each file.
+    /// It loses the last changes of names, and any sectors of each file.
     Sectors,
-    /// Any changes of names, and any sectors.
+    /// It loses any changes of names, and any sectors of each file.
     Anything,
 }
 
 impl Disk {
-    /// The disk after some operations and a power cut.
+    /// Returns the disk after some operations and a power cut.
     pub(crate) fn after(operations: &[Operation], loss: Loss, random: &mut Random) -> Self {
         let mut disk = Self::default();
         let mut synced: BTreeMap<Inode, usize> = BTreeMap::new();
@@ -137,12 +137,12 @@ impl Disk {
         disk
     }
 
-    /// The file or directory with this name.
+    /// Returns the file or directory with this name, if there is one.
     pub(crate) fn at(&self, entry: &EntryName) -> Option<Inode> {
         self.names.get(entry).copied()
     }
 
-    /// Names and contents of the files of a directory.
+    /// Returns the names and contents of the files in a directory.
     pub(crate) fn files(&self, directory: Inode) -> BTreeMap<&OsString, &[u8]> {
         let of = |inode: &Inode| self.contents.get(inode).map(Vec::as_slice).unwrap_or_default();
         let inside = self.names.range((directory, OsString::new())..(directory + 1, OsString::new()));
@@ -150,14 +150,14 @@ impl Disk {
         files.map(|((_, name), inode)| (name, of(inode))).collect()
     }
 
-    /// Writes the files of a directory to `path`.
+    /// Writes the files of a directory of the model to the directory `path`.
     pub(crate) fn write(&self, directory: Inode, path: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(path)?;
         self.files(directory).into_iter().try_for_each(|(name, content)| std::fs::write(path.join(name), content))
     }
 }
 
-/// Applies an operation to the content of a file.
+/// Applies an operation to the content of its file.
 fn change(content: &mut Vec<u8>, operation: &Operation) {
     match operation {
         Operation::Write { offset, bytes, .. } => {
@@ -182,7 +182,7 @@ fn keep_prefix(content: &mut Vec<u8>, operations: &[&Operation], random: &mut Ra
     }
 }
 
-/// Keeps the last content of `percent` of the sectors.
+/// Applies operations to a content sector by sector. About `percent` of the sectors get their last content.
 fn keep_sectors(content: &mut Vec<u8>, operations: &[&Operation], percent: usize, random: &mut Random) {
     // Contents after each operation. A sector on disk is a page of memory with everything that was written to it by
     // then.

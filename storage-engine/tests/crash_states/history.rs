@@ -16,26 +16,26 @@ use super::disk::{Disk, Inode, Loss, Operation};
 use super::recorder;
 use testkit::random::Random;
 
-/// Number of steps of a script.
+/// Range of the number of steps of a script.
 const STEPS: std::ops::Range<usize> = 30..70;
 /// Percentage of the steps after which a snapshot is taken.
 const SNAPSHOTS_PERCENT: usize = 4;
 
-/// The model after an entry.
+/// The model's samples after an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     pub(crate) rows: Arc<Vec<Row>>,
-    /// Time up to which raw samples were dropped.
+    /// Time up to which raw samples were dropped, in nanoseconds since 1970.
     pub(crate) horizon_ns: i64,
 }
 
-/// A script with its recorded operations.
+/// A script that ran, with the recorded file operations.
 pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
-    /// Moments by log index; the first is before all entries.
+    /// Moments by log index. The first one is before all entries.
     pub(crate) moments: Vec<Moment>,
     pub(crate) operations: Vec<Operation>,
-    /// Directory of the engine.
+    /// Number of the engine's directory.
     pub(crate) root: Inode,
     pub(crate) has_small_head: bool,
     pub(crate) selections: Vec<Selection>,
@@ -70,7 +70,7 @@ fn selections(seed: u64) -> Vec<Selection> {
 }
 
 impl History {
-    /// Runs the script of a seed.
+    /// Generates the script of a seed, runs it, and records it.
     pub(crate) fn record(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let has_small_head = random.chance(30);
@@ -100,7 +100,8 @@ impl History {
         Self { log, moments, operations, root, has_small_head, selections: selections(seed) }
     }
 
-    /// The number of operations before a power cut. Operations other than writes are more likely to be near it.
+    /// Draws the number of operations before a power cut. The cut is likely to be near an operation that is not a
+    /// write.
     pub(crate) fn draw(&self, random: &mut Random) -> usize {
         let count = self.operations.len() + 1;
         let at = random.below(count);
@@ -110,7 +111,7 @@ impl History {
     }
 }
 
-/// A directory in memory: the disk under it is not tested.
+/// Creates a directory in memory, because the disk under it is not tested.
 pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }
@@ -119,12 +120,12 @@ fn moment(world: &World) -> Moment {
     Moment { rows: Arc::new(world.rows.clone()), horizon_ns: world.horizon_ns(Tier::Raw) }
 }
 
-/// The log index up to which the engine reports everything as durable.
+/// Returns the log index up to which the engine reports everything as durable.
 pub(crate) fn flushed(engine: &Engine) -> usize {
     engine.flushed().map_or(0, |position| position.index as usize)
 }
 
-/// Asserts that the recorded operations produce the present directory, so that none was missed.
+/// Asserts that the recorded operations produce the present directory, so that no operation was missed.
 fn assert_is_whole(operations: &[Operation], root: Inode, path: &Path) {
     for operation in operations {
         assert!(!matches!(operation, Operation::Unknown), "a file was changed in a way that is not recorded");

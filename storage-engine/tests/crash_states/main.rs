@@ -1,7 +1,7 @@
-//! Power cuts after any write, and the state that the engine opens.
+//! Power cuts after any file operation, and the state that the engine then opens.
 //!
 //! For any part of the unsynced writes that the disk keeps, the engine opens. It has everything that it reported as
-//! durable and, after a replay of the log, everything.
+//! durable. After a replay of the log, it has everything.
 //!
 //! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
 //! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine
@@ -27,9 +27,9 @@ use disk::{Disk, Loss, Operation};
 use history::{History, directory, flushed};
 use testkit::random::Random;
 
-/// Power cuts of each script.
+/// Number of power cuts that are tested for each script.
 const STATES_OF_A_SCRIPT: u64 = 50;
-/// Number of failed states after which the test ends.
+/// Number of failures after which the test ends.
 const FAILED_MAX: usize = 10;
 
 fn config(history: &History, path: &Path) -> Config {
@@ -66,7 +66,7 @@ fn check_snapshot(history: &History, path: &Path, index: usize) -> Result<(), St
     check_answers(&engine, &history.moments[index], &history.selections)
 }
 
-/// Tests one power cut, and returns its kind.
+/// Tests one power cut. Returns its kind.
 fn cut(history: &History, seed: u64) -> Result<Loss, String> {
     let mut random = Random::new(seed);
     let at = history.draw(&mut random);
@@ -109,8 +109,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// Environment variables: `VARVE_CRASH_STATES` sets the number of power cuts, and `VARVE_CRASH_SEED` repeats the
-/// script of a seed. RocksDB's background work differs between runs, so a failed state is also kept on disk.
+/// Environment variables: `VARVE_CRASH_STATES` sets the number of power cuts, and `VARVE_CRASH_SEED` repeats the script
+/// of a seed. RocksDB's background work differs between runs, so a state that fails is also kept on disk.
 #[test]
 fn no_power_cut_loses_anything_that_was_reported_as_durable() {
     let states = number("VARVE_CRASH_STATES").unwrap_or(500);

@@ -1,10 +1,11 @@
-//! Recorder of RocksDB's file operations.
+//! Recorder of the file operations of RocksDB.
 //!
-//! This program defines the C library's functions that change files. The linker resolves calls to them, also
-//! RocksDB's, before those of the shared library. Each function makes the system call. While a recording is in
-//! progress, it notes the call under one lock, so the operations are in the order in which they happened.
+//! This program defines the C library's functions that change files. The linker resolves calls of these functions, also
+//! RocksDB's, to this program before the shared library. Each function makes the system call. While a recording is in
+//! progress, it holds a lock over the call and the note of it, so operations are recorded in the order in which they
+//! happen.
 //!
-//! The test checks that no way to change a file was forgotten: the replayed recording must produce the directory as
+//! The test checks that no way to change a file was forgotten: a replay of the recording must produce the directory as
 //! it is.
 
 #![allow(unsafe_code, reason = "functions of the C library are defined, and called")]
@@ -23,7 +24,7 @@ use super::disk::{Inode, Operation};
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
 
-/// The recorded operations, and the state that is needed to interpret the next ones.
+/// Recorded operations, and the state that is needed to interpret further ones.
 #[derive(Default)]
 struct Recording {
     operations: Vec<Operation>,
@@ -40,14 +41,14 @@ pub(crate) fn start() {
     IS_RECORDING.store(true, Ordering::SeqCst);
 }
 
-/// Adds a note between the operations.
+/// Adds an operation that is a note to the recording.
 pub(crate) fn note(operation: Operation) {
     if let Some(recording) = RECORDING.lock().as_mut() {
         recording.operations.push(operation);
     }
 }
 
-/// The number of a directory.
+/// Returns the number of a directory.
 pub(crate) fn directory(path: &Path) -> Inode {
     RECORDING.lock().get_or_insert_default().directory(path)
 }
@@ -67,7 +68,7 @@ impl Recording {
         })
     }
 
-    /// The directory and the name of a path.
+    /// Returns the directory and the name of a path.
     fn entry(&mut self, path: &Path) -> (Inode, OsString) {
         let directory = self.directory(path.parent().unwrap_or(path));
         (directory, path.file_name().unwrap_or_default().to_owned())
@@ -128,7 +129,7 @@ fn is_directory(descriptor: c_int) -> bool {
     }
 }
 
-/// Makes a call and records it if it succeeds. No other call is made in between.
+/// Makes a call and records it if it succeeds. No other recorded call is made meanwhile.
 fn recorded(call: impl FnOnce() -> c_long, note: impl FnOnce(&mut Recording, c_long)) -> c_long {
     if !IS_RECORDING.load(Ordering::SeqCst) {
         return call();

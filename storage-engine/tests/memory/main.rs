@@ -1,5 +1,5 @@
-//! Memory use: a process with one engine takes at most 1.2 times the budgets of head, dictionary and cache, for any
-//! number of samples.
+//! Memory use of a process with one engine: at most 1.2 times the budgets of head, dictionary and cache, for any number
+//! of samples.
 //!
 //! Peak memory is measured per process, so each load runs in a child process of this test.
 
@@ -19,23 +19,23 @@ use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
 
 const CACHE_BYTES: usize = 32 << 20;
 
-/// Bytes of a sample in the head: time, stack, value and attributes.
+/// Size of a sample in the head, in bytes: time, stack, value and attributes.
 const SAMPLE_BYTES: usize = 24;
-/// Environment variable that is set in the child process.
+/// Environment variable that tells the child process its load.
 const LOAD: &str = "VARVE_TEST_MEMORY_LOAD";
 
-/// Samples to ingest.
+/// Samples that a child process ingests, and the budgets of its engine.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     series: usize,
     stacks: usize,
-    /// Samples of each series in a batch, which covers one second.
+    /// Number of samples of each series in a batch. A batch covers one second.
     samples_of_series: usize,
-    /// Series in a batch; the series take turns.
+    /// Number of series in a batch. Successive batches have different series.
     series_of_batch: usize,
     /// Time between two batches, in nanoseconds.
     step_ns: i64,
-    /// Budgets, in bytes.
+    /// Budgets of the head and the dictionary, in bytes.
     head_bytes: usize,
     dictionary_bytes: usize,
 }
@@ -45,7 +45,7 @@ impl Load {
         (self.head_bytes + self.dictionary_bytes + CACHE_BYTES) * 12 / 10
     }
 
-    /// Number of batches that make ten times the budget of the head.
+    /// Returns the number of batches whose samples take ten times the budget of the head.
     fn batches(&self) -> usize {
         self.head_bytes * 10 / SAMPLE_BYTES / (self.series_of_batch * self.samples_of_series)
     }
@@ -62,7 +62,7 @@ const DENSE: Load = Load {
     dictionary_bytes: 16 << 20,
 };
 
-/// A dictionary with stacks of three functions; their pairs are numbered from 1 on.
+/// Returns a dictionary of stacks with three functions each. The pairs of these stacks are numbered from 1 on.
 fn dictionary(stacks: usize) -> Dictionary {
     let mut dictionary = Dictionary::default();
     let set = dictionary.intern_attributes(Vec::new());
@@ -95,7 +95,7 @@ fn status_bytes(name: &str) -> usize {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Ingests like a node, which flushes when a batch fills the budget.
+/// Ingests batches as a node does: flushes when the head is over its budget.
 fn ingest(load: Load) {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {

@@ -1,6 +1,7 @@
 //! The engine, compared with a plain `Vec` of samples.
 //!
-//! After any entries, flushes, sealing, rollups, restarts, expiries and deletions, every response is equal.
+//! After any sequence of appends, flushes, sealing, rollups, restarts, expiries and deletions, every response is the
+//! model's.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -23,7 +24,7 @@ use storage_model::answers::{
 };
 use storage_model::world::{Dropped, Row, Step, World, step};
 
-/// Checks that the answer is the model's, or that its refusal is justified.
+/// Checks that the engine's answer is the model's, or that the engine has a reason to refuse the selection.
 fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let (conditions, hundredths) = conditions;
@@ -100,7 +101,7 @@ impl Known {
         KnownLocations { generation: self.generation, count: self.count() }
     }
 
-    /// The selection of a client that knows the first `count` locations.
+    /// Returns the selection of a client that knows the first `count` locations.
     fn request(&self, selection: &Selection, conditions: &[Condition], count: u32) -> Selection {
         let filter = |condition: &Condition| {
             let mut filter = StackFilter::new(condition.place, condition.is_negated, false);
@@ -116,7 +117,7 @@ impl Known {
     }
 }
 
-/// Checks that the listed series are the model's.
+/// Checks that the series that the engine lists are the model's.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
@@ -193,7 +194,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a run.
+/// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a test run.
 #[test]
 fn every_response_equals_that_of_the_model() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());

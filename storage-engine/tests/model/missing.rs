@@ -1,4 +1,4 @@
-//! Missing times and labels: reports of them in answers, and answers from the tiers that are kept.
+//! Missing times and labels: answers report them, and are made from the tiers that are kept.
 
 use proto::answer::LeftOutLabel;
 use proto::selection::Operation;
@@ -7,7 +7,7 @@ use storage_engine::SelectError;
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world::{Dropped, Step, World};
 
-/// A world with samples of a service in the first half minute, and a sample of another service much later.
+/// Returns a world with samples of a service in the first half minute, and a sample of another service much later.
 fn world(service: u8, dropped: Dropped) -> World {
     let mut world = World::with(false, dropped);
     world.step(&Step::Append((0..30).map(|second| Drawn::simple(service, second, 1, 5)).collect(), None));

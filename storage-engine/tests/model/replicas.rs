@@ -12,7 +12,7 @@ use storage_engine::{Engine, Outcome, Position};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
 use storage_model::world::{Dropped, config};
 
-/// Work that a replica does on its own.
+/// Work that a replica does between entries, at its own time.
 #[derive(Clone, Copy, Debug)]
 enum Upkeep {
     Nothing,
@@ -25,15 +25,15 @@ enum Upkeep {
 
 #[derive(Clone, Debug)]
 enum Proposal {
-    /// Samples, and the services without label `zone` as a bit set.
+    /// Appends these samples. The bit set names the services whose series have no label `zone`.
     Append(Vec<Drawn>, u8),
-    /// A tier, and seconds since [`T0`].
+    /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
-    /// Name and value by number, and two times in seconds since [`T0`].
+    /// Deletes the samples with a label's name and value, both by number, between two times, in seconds since [`T0`].
     Delete((u8, u8), i64, i64),
 }
 
-/// An entry, and the work of the two replicas after it.
+/// An entry, and the work of each of the two replicas after it.
 type Step = (Proposal, [Upkeep; 2]);
 
 fn upkeep() -> impl Strategy<Value = Upkeep> {
@@ -143,7 +143,7 @@ impl Replica {
         }
     }
 
-    /// Signature of all windows, with everything sealed and rolled up.
+    /// Returns the signature of all windows, after everything was sealed and rolled up.
     fn signature(&self) -> u128 {
         self.engine().pass_time(T0 + 500_000 * SECOND);
         self.engine().compact().unwrap();
@@ -180,8 +180,8 @@ proptest! {
     }
 }
 
-/// Old samples without threads, and later ones with threads in the same partition of hours, which one replica has
-/// rolled up.
+/// Old samples have no threads, and later ones in the same partition of hours have threads. Only one replica has rolled
+/// the later ones up.
 #[test]
 fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     let old = Drawn { thread: 0, ..Drawn::simple(0, -100_000, 1, 5) };
@@ -194,7 +194,7 @@ fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     run(&steps, false).unwrap();
 }
 
-/// A partition whose only sample was deleted, which one replica opens again before the next deletion.
+/// A partition's only sample was deleted. Only one replica opens the partition again before the next deletion.
 #[test]
 fn a_deletion_does_not_depend_on_a_restart() {
     let deleted = Drawn::simple(1, -74_863, 0, 0);

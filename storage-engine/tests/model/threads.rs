@@ -1,4 +1,4 @@
-//! Entries, flushes and queries of old times at once, in a store with more partitions than stay in memory. No thread
+//! Concurrent entries, flushes and queries of old times, in a store with more partitions than stay in memory. No thread
 //! waits forever, no call fails, and every answer is right.
 
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use storage_engine::{Engine, Position};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world::config;
 
-/// Number of partitions: more than stay in memory.
+/// Number of partitions, which is more than stay in memory.
 const PARTITIONS: i64 = 120;
 const SAMPLES: i64 = 30;
 const RUNS_FOR: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(120);
 const PARTITION_S: i64 = 6 * 3600;
 
-/// End of a partition in seconds since [`T0`]. Partition 0 is today's, and larger numbers are older.
+/// Returns the end of a partition, in seconds since [`T0`]. Partition 0 is today's, and larger numbers are older.
 fn end_s(partition: i64) -> i64 {
     (T0 / SECOND / PARTITION_S - partition) * PARTITION_S - T0 / SECOND
 }
 
-/// Work of a thread; returns the number of operations done.
+/// Work of a thread. Returns the number of operations that the thread has done.
 type Work = Box<dyn FnOnce(&Shared) -> usize + Send>;
 
 struct Shared {
     engine: Engine,
     stops: AtomicBool,
-    /// Time up to which minutes may be dropped by now.
+    /// Time up to which the minutes may be dropped already, in nanoseconds since 1970.
     horizon_ns: AtomicI64,
 }
 
@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// Appends new and old samples, deletes those of another service, and expires old ones.
+/// Appends new and old samples, deletes samples of a service that no query reads, and expires old samples.
 fn apply(shared: &Shared, mut index: u64) {
     let mut now_s = 0;
     let mut propose = |now_s: i64, command: Command| {

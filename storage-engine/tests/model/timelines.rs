@@ -1,4 +1,4 @@
-//! Series over dense samples, whose chunks have timelines. Every answer is the model's, wherever windows divide bins.
+//! Series over dense samples, whose chunks have timelines. Every answer is the model's, even if windows divide bins.
 
 use std::cell::Cell;
 
@@ -11,10 +11,10 @@ use storage_model::world::{Step, World};
 
 use super::check;
 
-/// Samples begin this many tenths of a second before [`T0`], in three chunks.
+/// Number of tenths of a second before [`T0`] at which the samples may begin. They fill three chunks.
 const TENTHS: i64 = 13_000;
 
-/// Samples of one service at nearly equal distances, as a profiler takes them; some are on the edges of bins.
+/// Generates samples of one service at nearly equal distances, as a profiler takes them. Some are on the edges of bins.
 fn dense() -> impl Strategy<Value = Vec<Drawn>> {
     let values =
         prop_oneof![3 => Just(vec![52_i64]), 2 => Just(vec![1, 2, 3]), 1 => Just(vec![-1, 1, 0, i64::MAX, i64::MIN])];
@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Windows of less than a minute, which minutes cannot answer: on seconds, on tenths, or anywhere.
+/// Generates windows of less than a minute, which minutes cannot answer: on seconds, on tenths, or anywhere.
 fn series() -> impl Strategy<Value = Selection> {
     let step = prop_oneof![Just(50), Just(100), Just(150), Just(300), Just(10), Just(25), Just(1), 1..590_i64];
     let off = prop_oneof![2 => Just(0_i64), 1 => Just(1_300_000_000), 1 => -SECOND..SECOND];
