@@ -73,8 +73,7 @@ INLINE struct known_program *known_program_at(u64 mm)
     return bpf_map_lookup_elem(&known_programs, &at);
 }
 
-/* Looks an address up in the cache. Returns 0 if its mapping is not cached or no longer valid. Not inlined, for the
- * verifier. */
+/* Looks an address up in the cache. Returns 0 if no valid mapping of it is cached. Not inlined, for the verifier. */
 __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
@@ -154,8 +153,7 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         file->used = used;
     for (int i = 0; i < FILE_PARTS; i++) {
         struct file_part *part = &file->parts[i];
-        /* The part with the code is tried first, because one page of it may also belong to the part before it in the
-         * file. */
+        /* The part with code is first, because one page of it may also belong to the part before it in the file. */
         if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
             mapped->table = file->table;
             mapped->layout = file->layout;
@@ -202,8 +200,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     return 1;
 }
 
-/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the result of the last
- * call. */
+/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the last result. */
 INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     if (mapped->start <= address && address < mapped->end)

@@ -92,8 +92,7 @@ INLINE u32 wait_at(u32 tid, u32 attempt)
     return ((u32)(tid * HASH_FACTOR >> (64 - WAITS_BITS)) + attempt) & ((1 << WAITS_BITS) - 1);
 }
 
-/* Returns the site of a waiting thread, and sets `number` to its slot. A site replaces another site that has the same
- * slot. */
+/* Returns the site of a waiting thread, and sets `number` to its slot. A site replaces another one in that slot. */
 INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *budget, u64 now_ns, u32 *number)
 {
     u64 hash = ((u64)tid << 32 ^ pc) * HASH_FACTOR;

@@ -28,8 +28,7 @@ struct registers {
 #define IS_USER(registers) (((registers)->cs & 3) == 3)
 /* 1 for a 32-bit program, which has its own code segment. */
 #define IS_COMPAT(registers) (((registers)->cs & 0xffff) == 0x23)
-/* 1 in a system call: the kernel sets orig_ax to -1 on every other entry. In a system call, pc is after the
- * instruction. */
+/* 1 in a system call: on every other entry, the kernel sets orig_ax to -1. pc is after the system call instruction. */
 #define IS_SYSCALL(registers) ((s64)(registers)->orig_ax != -1)
 
 /* Stores the registers by DWARF number. */

@@ -54,8 +54,7 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* Returns 1 if user space has not seen this program yet. The program and its mappings may be gone within milliseconds.
- * */
+/* Returns 1 if user space has not seen this program yet. The program and its mappings may end within milliseconds. */
 INLINE int is_new(const struct sample_header *header)
 {
     u32 pid = header->pid;

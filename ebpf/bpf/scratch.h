@@ -11,8 +11,7 @@
 #include "tables.h"
 #include "types.h"
 
-/* Number of words of the stack that are copied at once: words that the frame has saved, and words of callers, which lie
- * above. */
+/* Words of the stack that are copied at once: words that the frame has saved, and words of callers, which lie above. */
 #define STACK_WORDS 32
 
 struct scratch {
@@ -27,8 +26,7 @@ struct scratch {
     u64 stack[STACK_WORDS];
     struct mapped mapped;
     struct rule rule; /* rule of the current frame */
-    /* State of the walk. These fields are not in struct walk, because the verifier would track each of their values
-     * there. */
+    /* State of the walk. It is not in struct walk, because the verifier would track each value of it there. */
     u64 go; /* Go offsets of the last Go program on the stack; 0: none */
     u32 steps_back;
     u32 end;           /* enum user_end */

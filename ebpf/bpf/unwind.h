@@ -73,8 +73,7 @@ INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
     return 0;
 }
 
-/* Continues in the code that a signal interrupted. The kernel saved the registers of that code above the handler's
- * frame. */
+/* Continues in the code that a signal interrupted. The kernel saved its registers above the handler's frame. */
 INLINE long step_over_signal(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
