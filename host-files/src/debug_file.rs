@@ -14,9 +14,9 @@ use crate::open::Root;
 /// Directory in which distributions put debug files.
 const DIRECTORY: &str = "/usr/lib/debug";
 
-/// Reads the call frame information in the debug file of `program`, which runs from `path` in `root`.
+/// Reads the call frame information in the debug file of `program`, which is the file at `path` in `root`.
 ///
-/// Reads a whole debug file, up to a bound, only if the program has no build ID.
+/// Only if the program has no build ID, a debug file is read as a whole, up to a bound.
 #[must_use]
 pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
     let build_id = ElfImage::read(program).ok()?.gnu_build_id;
@@ -49,8 +49,8 @@ pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     ElfImage::read_if_named(&file, id).map(|_image| file)
 }
 
-/// Tries the files to which the debug link of `program`, which runs from `path`, may refer. Returns the first result of
-/// `accept`.
+/// Tries the files to which the debug link of `program`, which is the file at `path`, may refer. Returns the first
+/// result of `accept`.
 #[must_use]
 pub fn by_link<T>(
     root: &Root,

@@ -4,7 +4,8 @@
 //! 2 GB.
 //!
 //! Invariant: no number in the file is trusted. Every offset, length and count is checked against the limits in
-//! [`crate::limits`] before anything is allocated or read. A part that exceeds them is an error, or is skipped.
+//! [`crate::limits`] before anything is allocated or read. A part of the file that exceeds a limit is an error, or is
+//! skipped.
 
 use std::fs::File;
 use std::io;
@@ -40,17 +41,17 @@ pub enum ElfError {
         class: u8,
         /// `EI_DATA`: 1 is little-endian, 2 is big-endian.
         byte_order: u8,
-        /// `EI_VERSION`: 1.
+        /// `EI_VERSION`; a valid file has 1.
         version: u8,
     },
-    /// There are more program headers than any linker writes, or they have an impossible size.
+    /// There are more program headers than any linker writes, or their size is impossible.
     #[error("{count} program headers of {size} bytes, limit is {count_max}")]
     ProgramHeaders {
         /// Number of program headers.
         count: u16,
-        /// Size of one, in bytes.
+        /// Size of one program header, in bytes.
         size: u16,
-        /// Largest supported number.
+        /// Largest supported number of program headers.
         count_max: usize,
     },
     /// The file ends before its headers do.
@@ -64,31 +65,31 @@ pub enum ElfError {
 /// A part of the file that is loaded into memory (`PT_LOAD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Offset in the file, in bytes.
+    /// Offset of the segment in the file, in bytes.
     pub offset: u64,
     /// Length in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
     pub file_size: u64,
-    /// Virtual address.
+    /// Virtual address of the segment.
     pub address: u64,
     /// Length in memory, in bytes.
     pub memory_size: u64,
-    /// True if it contains code.
+    /// True if the segment contains code.
     pub executable: bool,
 }
 
 /// The identity and layout of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElfImage {
-    /// Descriptor of the note `NT_GNU_BUILD_ID`, not empty.
+    /// GNU build ID, not empty: the descriptor of the note `NT_GNU_BUILD_ID`. `None` if the file has no such note.
     pub gnu_build_id: Option<Vec<u8>>,
-    /// Go build ID, not empty.
+    /// Go build ID, not empty; `None` if the file has none.
     pub go_build_id: Option<String>,
     /// Loaded segments, in the order of the program headers.
     pub segments: Vec<Segment>,
 }
 
 impl ElfImage {
-    /// Reads the headers and notes of `file`. Its position is neither used nor moved.
+    /// Reads the headers and notes of `file`. The position of the file is neither used nor moved.
     ///
     /// # Errors
     ///
@@ -121,7 +122,8 @@ impl ElfImage {
         Ok(image)
     }
 
-    /// Reads the headers and notes of `file`. `None` if `id` is neither its GNU or Go build ID nor its [`htlhash`].
+    /// Reads the headers and notes of `file`. `None` if `id` is neither the GNU or Go build ID nor the [`htlhash`] of
+    /// the file.
     #[must_use]
     pub fn read_if_named(file: &File, id: &BuildId) -> Option<Self> {
         let image = Self::read(file).ok()?;
@@ -139,7 +141,7 @@ impl ElfImage {
         self.gnu_build_id.clone().map(BuildId::Gnu).or_else(|| self.go_build_id.clone().map(BuildId::Go))
     }
 
-    /// Virtual address at which the byte at `file_offset` is loaded. `None` if it is not loaded.
+    /// Virtual address at which the byte at `file_offset` is loaded. `None` if the byte is not loaded.
     #[must_use]
     pub fn virtual_address(&self, file_offset: u64) -> Option<u64> {
         virtual_address(&self.segments, file_offset)
@@ -191,7 +193,8 @@ pub fn has_dwarf(file: &File) -> bool {
 }
 
 /// Hash that identifies a file without a build ID: the first 16 bytes of SHA-256 of the first 4096 bytes, the last 4096
-/// bytes and the length as big-endian u64. In a file of less than 8192 bytes the two parts overlap. Nothing is padded.
+/// bytes and the length as big-endian u64. In a file of less than 8192 bytes, the first and the last bytes overlap.
+/// Nothing is padded.
 ///
 /// # Errors
 ///

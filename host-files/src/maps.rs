@@ -11,23 +11,23 @@
 
 use std::io::{self, BufRead, Read as _};
 
-/// Longest line, in bytes: a path of up to 4,096 bytes, each of which may be escaped by four.
+/// Longest line, in bytes: a path of up to 4,096 bytes, each of which may be escaped by four bytes.
 pub const LINE_BYTES_MAX: usize = 4 * 4096 + 128;
 
-/// A line of the file: one mapping.
+/// A line of `/proc/<pid>/maps`, which describes one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsLine<'a> {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
     /// End: the first address after the mapping.
     pub end: u64,
     /// True if the mapping is executable.
     pub executable: bool,
-    /// Offset in the file, in bytes.
+    /// Offset in the mapped file at which the mapping begins, in bytes.
     pub offset: u64,
-    /// Major and minor number of the device of the file system.
+    /// Major and minor number of the device of the file's file system.
     pub device: (u32, u32),
-    /// Inode; 0 if there is no file.
+    /// Inode number of the mapped file; 0 if there is no file.
     pub inode: u64,
     /// Path as the process sees it, without ` (deleted)`. Empty for anonymous memory, `[vdso]` or the like for memory
     /// of the kernel.
@@ -61,7 +61,7 @@ impl<'a> MapsLine<'a> {
 ///
 /// # Errors
 ///
-/// The error of read(2). If the process ends, it may come in the middle of its file.
+/// The error of read(2). If the process ends, this error may occur in the middle of the file.
 pub fn each_line(
     mut lines: impl BufRead,
     bytes_max: u64,

@@ -1,9 +1,9 @@
 //! Opening of files whose paths are untrusted.
 //!
 //! Invariant: only regular files of real file systems are opened for reading. A file is first opened with `O_PATH`,
-//! which has no effect on it, and checked. Opening a tape rewinds it, opening a watchdog arms it, opening a pipe may
-//! wait forever, and reading `/proc/kmsg` consumes the kernel's log. Opening never waits, not even for the holder of
-//! a lease on the file, which can take 45 seconds.
+//! which has no effect on the file, and checked. Opening a tape rewinds it, opening a watchdog arms it, opening a pipe
+//! may wait forever, and reading `/proc/kmsg` consumes the kernel's log. Opening never waits, not even for the holder
+//! of a lease on the file, which can take 45 seconds.
 
 #![allow(unsafe_code, reason = "openat2, fstatfs and memfd_create have no safe form in std")]
 
@@ -43,14 +43,14 @@ impl Root {
         Ok(Self { directory })
     }
 
-    /// Opens the regular file at `path` in this root. Links are followed as in a process with this root: never out of
-    /// it, nor through `/proc`.
+    /// Opens the regular file at `path` in this root. Links are followed as in a process with this root. So they never
+    /// lead out of the root, and never through `/proc`.
     ///
     /// # Errors
     ///
     /// - The error of openat2(2) or open(2).
-    /// - [`io::ErrorKind::InvalidInput`] if it is not a regular file of a real file system.
-    /// - [`io::ErrorKind::WouldBlock`] if another process holds a lease on it.
+    /// - [`io::ErrorKind::InvalidInput`] if the file is not a regular file of a real file system.
+    /// - [`io::ErrorKind::WouldBlock`] if another process holds a lease on the file.
     pub fn open(&self, path: &str) -> io::Result<File> {
         let path = CString::new(path)?;
         // SAFETY: `open_how` holds integers only, of which all zero is valid.
@@ -94,8 +94,8 @@ fn is_kernel_made(handle: &File) -> io::Result<bool> {
     Ok(made.contains(&statfs(handle)?.f_type))
 }
 
-/// Returns whether stat(2) and `/proc/<pid>/maps` may have different device numbers for the file. One is the number of
-/// its subvolume or layer, the other is that of the file system.
+/// Returns whether stat(2) and `/proc/<pid>/maps` may have different device numbers for the file. One of the two is the
+/// number of a subvolume or layer, the other is that of the whole file system.
 ///
 /// # Errors
 ///

@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::open;
 
-/// Largest vDSO, in bytes: it has two to five pages.
+/// Largest vDSO, in bytes. Known ones have two to five pages.
 const VDSO_BYTES_MAX: u64 = 1 << 20;
 
-/// Copies the vDSO of this process to a file in memory. All processes have the same.
+/// Copies the vDSO of this process to a file in memory. All processes have the same vDSO.
 #[must_use]
 pub fn read() -> Option<File> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

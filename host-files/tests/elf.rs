@@ -113,7 +113,7 @@ fn the_build_id_of_a_go_program_equals_that_of_the_go_tool() {
     assert_eq!(image(&workshop.path("main")).go_build_id.as_deref(), Some(expected.trim()));
 }
 
-/// A big-endian 32-bit file: an ELF header, one note segment and one loaded one.
+/// A big-endian 32-bit file: an ELF header, one note segment and one loaded segment.
 fn big_endian() -> Vec<u8> {
     let mut bytes = b"\x7fELF\x01\x02\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let u16s = |bytes: &mut Vec<u8>, numbers: &[u16]| numbers.iter().for_each(|n| bytes.extend(n.to_be_bytes()));

@@ -27,13 +27,14 @@ const COMPRESSION_HEADER_BYTES: usize = 24;
 /// The uncompressed call frame information of a file. Addresses are virtual addresses of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFrameSections {
-    /// `.eh_frame`: its address and its bytes.
+    /// Address and bytes of `.eh_frame`; `None` if the file has none.
     pub eh_frame: Option<(u64, Vec<u8>)>,
-    /// `.debug_frame`, if it is not compressed. [`debug_frame`] reads a compressed one.
+    /// Bytes of `.debug_frame`; `None` if the file has none, or if it is compressed. [`debug_frame`] reads a compressed
+    /// one.
     pub debug_frame: Option<Vec<u8>>,
-    /// Addresses of `.text`; empty if there is none.
+    /// Addresses of `.text`; empty if the file has none.
     pub text: Range<u64>,
-    /// Offset of `.text` in the file, in bytes; `None` if it is not there.
+    /// Offset of `.text` in the file, in bytes; `None` if its bytes are not in the file.
     text_offset: Option<u64>,
     /// Entry point of a program; 0 for other files.
     pub entry: u64,
@@ -55,7 +56,7 @@ impl CallFrameSections {
         Ok(Self { eh_frame: section(b".eh_frame"), debug_frame, text, text_offset, entry: header.entry })
     }
 
-    /// Reads a part of `.text`. `file` must be the file from which this was read.
+    /// Reads a part of `.text`. `file` must be the file from which the sections were read.
     #[must_use]
     pub fn code(&self, file: &File, part: Range<u64>) -> Option<Vec<u8>> {
         let offset = self.text_offset?.checked_add(part.start.checked_sub(self.text.start)?)?;
@@ -64,7 +65,7 @@ impl CallFrameSections {
     }
 }
 
-/// Reads the section `.debug_frame` of a file, compressed or not. `None` if there is none, or it cannot be read.
+/// Reads the section `.debug_frame` of a file, compressed or not. `None` if the section is missing or unreadable.
 #[must_use]
 pub fn debug_frame(file: &File) -> Option<Vec<u8>> {
     let header = native(file).ok()??;
@@ -94,7 +95,7 @@ pub fn debug_frame(file: &File) -> Option<Vec<u8>> {
     read_stream(flate2::read::ZlibDecoder::new(stream))
 }
 
-/// Decompresses the ELF file in the section `.gnu_debugdata`. `None` if there is none, or it cannot be read.
+/// Decompresses the ELF file in the section `.gnu_debugdata`. `None` if the section is missing or unreadable.
 #[must_use]
 pub fn debug_data(file: &File) -> Option<File> {
     let (_, compressed) =

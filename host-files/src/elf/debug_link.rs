@@ -19,7 +19,7 @@ pub struct DebugLink {
 }
 
 impl DebugLink {
-    /// Reads the link in `file`. `None` if there is none, or if its name is not a plain file name.
+    /// Reads the debug link in `file`. `None` if the file has none, or if the name in it is not a plain file name.
     #[must_use]
     pub fn read(file: &File) -> Option<Self> {
         let header = Header::read(file).ok()?;
@@ -34,7 +34,7 @@ impl DebugLink {
         is_plain.then_some(Self { name, crc })
     }
 
-    /// Returns whether the bytes of `file` have this link's checksum. Reads the whole file; its position is not used.
+    /// Returns whether the bytes of `file` have this link's checksum. Reads the whole file, whatever its position.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Position of the data in an ELF file with which a Go program names its own functions.
+//! Positions of the data in an ELF file with which a Go program names its own functions.
 
 use std::fs::File;
 
@@ -13,11 +13,11 @@ const DT_RELASZ: u64 = 8;
 /// A range of an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRange {
-    /// Offset in the file, in bytes.
+    /// Offset of the range in the file, in bytes.
     pub offset: u64,
-    /// Length, in bytes.
+    /// Length of the range, in bytes.
     pub size: u64,
-    /// Virtual address.
+    /// Virtual address of the range.
     pub address: u64,
 }
 
@@ -27,9 +27,9 @@ pub struct GoLayout {
     /// The section `.gopclntab`. `None` if the caller must search for the table, because the file has no section
     /// headers, or a C linker has put the table into a larger section.
     pub table: Option<FileRange>,
-    /// The section `.go.module`, which linkers write since Go 1.26.
+    /// The section `.go.module`, which linkers write since Go 1.26; `None` if the file does not have it.
     pub module: Option<FileRange>,
-    /// The section `.go.buildinfo`, which has the version of Go.
+    /// The section `.go.buildinfo`, which has the version of Go; `None` if the file does not have it.
     pub build_info: Option<FileRange>,
     /// Size of the thread-local storage of a thread, in bytes.
     pub thread_local_bytes: u64,
@@ -37,13 +37,13 @@ pub struct GoLayout {
     pub segments: Vec<Segment>,
     /// Ranges of the writable segments, as far as they are in the file.
     pub writable: Vec<FileRange>,
-    /// Relocations with addends (`Elf64_Rela`) of a position-independent program.
+    /// Relocations with addends (`Elf64_Rela`) of a position-independent program; `None` for other programs.
     pub relocations: Option<FileRange>,
 }
 
 impl GoLayout {
-    /// Reads the headers of `file`. `None` if it is not a 64-bit file in this machine's byte order, or if it has named
-    /// sections, none of which is one of Go.
+    /// Reads the headers of `file`. `None` if it is not a 64-bit file in this machine's byte order. Also `None` if it
+    /// has named sections, but none that Go writes.
     ///
     /// # Errors
     /// Any [`ElfError`].
@@ -90,7 +90,7 @@ impl GoLayout {
         Some(FileRange { offset: self.file_offset(address)?, size, address })
     }
 
-    /// File offset of the byte that is loaded at `address`. `None` if it is not in the file.
+    /// File offset of the byte that is loaded at `address`. `None` if the byte is not in the file.
     #[must_use]
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {

@@ -14,7 +14,7 @@ pub(super) const PT_TLS: u32 = 7;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 pub(super) const SHT_NOTE: u32 = 7;
-/// A section without bytes in the file.
+/// Type of a section without bytes in the file.
 pub(super) const SHT_NOBITS: u32 = 8;
 const SHF_COMPRESSED: u64 = 1 << 11;
 
@@ -47,10 +47,10 @@ pub(super) struct ProgramHeader {
 
 /// A section header.
 pub(super) struct Section {
-    /// Offset of its name in the section of names, in bytes.
+    /// Offset of the section's name in the section of names, in bytes.
     pub(super) name: u32,
     pub(super) kind: u32,
-    /// True if its bytes are compressed.
+    /// True if the bytes of the section are compressed.
     pub(super) is_compressed: bool,
     pub(super) address: u64,
     pub(super) offset: u64,
@@ -148,7 +148,7 @@ impl Header {
         })
     }
 
-    /// Reads a section: its address and its bytes. `None` if there is none, or it is compressed, too large, or has no
+    /// Reads the address and the bytes of a section. `None` if the section is missing, compressed, too large, or has no
     /// bytes in the file.
     pub(super) fn loaded_section(&self, file: &File, name: &[u8], bytes_max: u64) -> Option<(u64, Vec<u8>)> {
         let section = self.find_section(file, name)?;
@@ -213,7 +213,7 @@ impl ProgramHeader {
     }
 }
 
-/// Reader of integers in the byte order of the file, by offset in bytes. Returns `None` beyond the end.
+/// Reader of integers in the byte order of the file, by offset in bytes. Every read returns `None` beyond the end.
 struct Fields<'a> {
     bytes: &'a [u8],
     big_endian: bool,
@@ -258,7 +258,7 @@ fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Reads exactly `size` bytes at `offset`. `None` if the file has fewer. The caller must bound `size`.
+/// Reads exactly `size` bytes at `offset`. `None` if the file has fewer bytes there. The caller must bound `size`.
 pub(super) fn read_range(file: &File, offset: u64, size: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;
