@@ -89,7 +89,7 @@ pub struct Profile {
 pub struct Push {
     /// Dictionary with the definitions that the samples refer to.
     pub dictionary: Dictionary,
-    /// Accepted profiles.
+    /// Profiles of the push that were not refused.
     pub profiles: Vec<Profile>,
     /// Number of refused profiles.
     pub rejected: u64,

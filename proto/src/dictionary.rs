@@ -57,23 +57,23 @@ pub struct Capacity {
 /// Tables of definitions with dense IDs.
 #[derive(Clone, Debug)]
 pub struct Dictionary {
-    /// Texts of all entries.
+    /// Table of the texts of all entries.
     pub strings: Strings,
-    /// Functions.
+    /// Table of the functions.
     pub functions: Functions,
-    /// Mappings.
+    /// Table of the mapped files.
     pub mappings: IndexSet<Mapping, FixedState>,
     /// Hash of each mapping, by the mapping's ID.
     mapping_hashes: Vec<u128>,
-    /// Locations.
+    /// Table of the locations.
     pub locations: Locations,
-    /// Stacktraces, as lists of location IDs.
+    /// Table of the stacks, which are lists of location IDs.
     pub stacks: Stacks,
-    /// Attribute sets: sorted attributes with unique keys.
+    /// Table of the attribute sets. A set is sorted by key, and its keys are unique.
     pub attribute_sets: AttributeSets,
-    /// Stack pairs.
+    /// Table of the pairs of a user stack and a kernel stack.
     pub pairs: Pairs,
-    /// Number of lines that are stored outside of their locations.
+    /// Number of lines whose memory is allocated separately from their location.
     lines: usize,
     /// Size of the text of all mapping identities, in bytes.
     mapping_text: usize,
@@ -222,7 +222,7 @@ impl Dictionary {
         self.attribute_sets.wire_bytes_more() + self.lines * LINE_BYTES.saturating_sub(size_of::<Line>())
     }
 
-    /// Hash of a location's identity. It depends on the entries that the location refers to, not on their IDs.
+    /// Hash of a location's identity. The hash depends on the entries that the location refers to, not on their IDs.
     #[must_use]
     #[inline]
     pub fn location_hash(&self, id: u32) -> u128 {

@@ -5,7 +5,7 @@ use crate::dictionary::strings::Strings;
 /// An attribute of a sample. The IDs in the attribute are those of the dictionary that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attribute {
-    /// ID of the text of the key, as it was pushed, with dots.
+    /// ID of the text of the key. The key is unchanged from the push, so it may contain dots.
     pub key: u32,
     /// ID of the text of the unit. The text is "" if there is no unit.
     pub unit: u32,
@@ -29,7 +29,7 @@ pub enum AttributeValue {
 }
 
 impl AttributeValue {
-    /// Text of the value, as queries see it.
+    /// Returns the value as text, in the form that queries use.
     #[must_use]
     pub fn render(&self, strings: &Strings) -> String {
         match *self {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::build_id::BuildId;
 
-/// A function as the source or the runtime names it.
+/// A function, with the names from the source code or the language runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
     /// ID of the text of the name for people.

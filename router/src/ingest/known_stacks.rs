@@ -71,7 +71,7 @@ pub(crate) struct ServicePartitions {
     shard: u32,
     /// Hash of the tenant and the shard.
     seed: u64,
-    /// Start of the last returned partition in nanoseconds, and its key. Nearly always, the next sample is in it too.
+    /// Start (in nanoseconds) and key of the last returned partition. The next sample is nearly always in it too.
     last: Option<(i64, PartitionKey)>,
 }
 

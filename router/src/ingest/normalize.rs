@@ -22,9 +22,9 @@ use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
 /// Largest message for which definitions of stacks may be omitted, in bytes. A larger message defines all its stacks.
 ///
 /// A batch that does not fit into one log entry is split, at positions that depend on its content. A retry must be
-/// split at the same positions, so a batch that might be split omits no definition. A definition takes less than ten
-/// times the bytes in which it was sent, and most for a stack of one frame. The remaining six sixteenths of the entry
-/// are for all other data.
+/// split at the same positions, so a batch that might be split omits no definition. A definition takes at most ten
+/// times the bytes in which it was sent (for a stack of one frame). So the definitions of a message of this size take
+/// at most ten sixteenths of the log entry, and six sixteenths remain for all other data.
 pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
 
 /// A push in normal form, and the stacks that it defines.
