@@ -69,8 +69,8 @@ impl Engine {
         self.store.database().stop_background_work();
     }
 
-    /// Removes definitions from the batch that the shard already has, so that only new ones are proposed.
-    /// Returns what is needed to restore the batch, or `None` if it is still complete.
+    /// Removes from the batch the definitions that the shard already has, so that only new ones are proposed. Returns
+    /// the data that restores the batch, or `None` if the batch is still complete.
     ///
     /// # Errors
     /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
@@ -119,7 +119,7 @@ impl Engine {
         self.store.state().applied().cloned()
     }
 
-    /// Returns the position up to which the state is durable. The log may be purged up to it.
+    /// Returns the position up to which the state is durable. The log may be purged up to this position.
     pub fn flushed(&self) -> Option<Position> {
         self.write_lock.durable()
     }

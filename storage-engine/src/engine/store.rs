@@ -38,7 +38,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens or creates the database, and reads its state. No partition is in memory yet.
+    /// Opens or creates the database, and reads the state from it. No partition is in memory yet.
     pub(crate) fn open(config: Config) -> Result<Self, EngineError> {
         let database = StateDatabase::open(&config)?;
         let state = State::read(&database.snapshot())?;

@@ -66,7 +66,7 @@ pub(crate) struct Accumulator<'a> {
     /// Evaluation of the stack filters; `None` if all stacks pass.
     filtering: Option<StackFiltering<'a>>,
     dense: SlotSums,
-    /// Buckets that have samples. It is only filled if not all stacks pass.
+    /// Buckets that have samples. Only filled if not all stacks pass.
     seen: SlotSums,
     tree: SelectedStacks,
     totals: Totals,
@@ -201,8 +201,8 @@ impl<'a> Accumulator<'a> {
         check_size(sums.len(), &self.groups)
     }
 
-    /// Returns the last points of the partition's series, except of series with a newer point in another partition so
-    /// far.
+    /// Returns the last points of a partition's series. Skips series with a newer point in a partition that was read
+    /// before.
     fn last_points(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, .. } = input;
         let mut reader = PartReader::new(view, part);
@@ -320,7 +320,7 @@ impl<'a> Accumulator<'a> {
         Ok(Progress::Done)
     }
 
-    /// Returns the response. It depends only on the stored data and on how the tiers hold it.
+    /// Returns the response. Stores that hold the same data in the same form give equal responses.
     pub(crate) fn finish(mut self, summary: ReadSummary) -> Answer {
         let mut samples = self.added.samples;
         let mut series = self.series.len() as u64;

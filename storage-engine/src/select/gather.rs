@@ -47,8 +47,8 @@ pub(crate) struct Query<'a> {
     /// True if the query distinguishes stacks. If false, partitions that are not in memory are read without their
     /// dictionaries.
     pub(crate) needs_stacks: bool,
-    /// Returns false if the caller no longer waits for the response. It is called before each partition and each
-    /// series.
+    /// Function that returns false if the caller no longer waits for the response. The query calls it before each
+    /// partition and each series.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
 }
 
@@ -279,7 +279,7 @@ fn read_each(
     Ok(Progress::Done)
 }
 
-/// Returns the partition for a query, without its dictionary if the query does not need the dictionary.
+/// Returns a partition for a query. Leaves out the partition's dictionary if the query does not need it.
 fn partition_for(
     store: &Store,
     query: &Query<'_>,

@@ -1,4 +1,4 @@
-//! Assigns the samples of one series to groups, computed once per attribute set.
+//! Assigns the samples of one series to groups. The group of each attribute set is computed once.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Groups {
         saturating_u32(number)
     }
 
-    /// Approximate memory of the groups, in bytes.
+    /// Returns the approximate memory of the groups, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes
     }

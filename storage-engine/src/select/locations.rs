@@ -11,7 +11,7 @@ use crate::memory::interner::saturating_u32;
 /// milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;
 
-/// Size of a page in bytes after which no location is added. The last location may exceed it.
+/// Size of a page, in bytes, after which no location is added. The last location may exceed this size.
 const BYTES_MAX: usize = 32 << 20;
 
 /// Returns locations of a tenant that are in memory and follow those that the router knows. Starts with the first

@@ -16,8 +16,8 @@ use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
 use crate::select::read::PartReader;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 
-/// Maximum number of times that are checked one by one. If there are more, they are checked together for each class and
-/// holding tier: all are reported if their whole span has a matching sample.
+/// Maximum number of times that are checked one by one. More times are checked together for each class and holding
+/// tier. All of them are reported if their whole span has a matching sample.
 const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
 /// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a series
@@ -100,7 +100,7 @@ fn has_samples(
     Ok(false)
 }
 
-/// Returns one range for each class and holding tier. It reaches from the first to the last missing time.
+/// Returns one range for each class and holding tier. The range reaches from the first to the last missing time.
 fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
     let mut spans: Vec<MissingRange> = Vec::new();
     for range in ranges {

@@ -33,7 +33,7 @@ pub(crate) struct WindowRun {
     pub(crate) bucket: u32,
 }
 
-/// Data to read from one partition. Both of its lists are ascending.
+/// Data to read from one partition. Both lists are ascending.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartPlan {
     /// Intervals of raw samples. Only a partition of minutes has any.

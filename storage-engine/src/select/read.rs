@@ -24,7 +24,7 @@ use crate::select::read::stored_chunk::StoredChunk;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Position of a value: its section, area and key. Reports of damage need it.
+/// Section, area and key of a value, for reports of damage.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     section: Section,
@@ -61,7 +61,7 @@ impl<'a> PartReader<'a> {
         if section == Section::Chunks { self.part.key.in_tier(Tier::Raw) } else { self.part.key }
     }
 
-    /// Records damage. The caller continues to read after it.
+    /// Records damage. Reading continues after the damage.
     fn meet(&self, section: Section, area: Area, damage: EngineError) {
         let is_raw = section == Section::Chunks;
         let skipped = match &damage {

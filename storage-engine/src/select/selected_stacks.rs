@@ -23,7 +23,7 @@ pub(crate) struct SelectedStacks {
     /// rebuilt, all nodes.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
-    /// For each node of the tenant dictionary, the node in this tree of that user part; 0 if there is none yet.
+    /// Node of each user part in this tree, by node of the tenant dictionary; 0 if the part is not in this tree yet.
     users: Vec<u32>,
     /// Nodes of the tenant dictionary that must be added, one bit each. All bits are 0 outside [`Naming::name`].
     marked: Vec<u64>,
@@ -37,7 +37,7 @@ pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
     /// Copies unknown locations; `None` until the first unknown location.
     importer: Option<Importer<'a>>,
-    /// Number of locations that the router knows: those with smaller numbers.
+    /// Number of locations that the router knows. Known locations have smaller numbers.
     known: u32,
     tree: &'a mut SelectedStacks,
     path: Vec<u32>,

@@ -18,7 +18,7 @@ type Mask = u32;
 
 const UNKNOWN: Mask = 1 << 31;
 
-/// Number of nodes or pairs that are processed under one hold of the locks. They take some milliseconds.
+/// Number of nodes or pairs that are processed under one hold of the locks, which takes some milliseconds.
 const NODES_PER_LOCK: usize = 1 << 16;
 
 /// Evaluation of the stack filters of one query.

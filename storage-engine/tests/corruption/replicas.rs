@@ -38,7 +38,7 @@ fn delete(after: i64) -> Entry {
     Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Delete(deletion) }
 }
 
-/// Removes the counts of deleted samples and windows from an outcome. They depend on the readable values.
+/// Removes the counts of deleted samples and windows from an outcome, because they depend on the readable values.
 fn without_counts(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Deleted { .. } => Outcome::Deleted { samples: 0, windows: 0 },

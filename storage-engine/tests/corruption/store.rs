@@ -162,7 +162,7 @@ pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Out
     }
 }
 
-/// Returns a log: two days of samples whose old raw samples are then dropped, samples that stay in the head, late
+/// Returns a log: two days of samples, an entry that drops the old raw samples, samples that stay in the head, and late
 /// samples.
 fn log() -> Vec<Logged> {
     let append = |after: i64, samples: &[Drawn], id| {

@@ -75,11 +75,11 @@ pub(crate) struct Disk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     Nothing,
-    /// It loses the last changes of names, and the last changes of each file.
+    /// The last changes of names and the last changes of each file are lost.
     Tails,
-    /// It loses the last changes of names, and any sectors of each file.
+    /// The last changes of names and any sectors of each file are lost.
     Sectors,
-    /// It loses any changes of names, and any sectors of each file.
+    /// Any changes of names and any sectors of each file are lost.
     Anything,
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn start() {
     IS_RECORDING.store(true, Ordering::SeqCst);
 }
 
-/// Adds an operation that is a note to the recording.
+/// Adds a note about the engine to the recorded operations.
 pub(crate) fn note(operation: Operation) {
     if let Some(recording) = RECORDING.lock().as_mut() {
         recording.operations.push(operation);

@@ -11,7 +11,7 @@ use storage_model::world::{Step, World};
 
 use super::check;
 
-/// Number of tenths of a second before [`T0`] at which the samples may begin. They fill three chunks.
+/// Maximum number of tenths of a second before [`T0`] at which samples begin. The samples fill three chunks.
 const TENTHS: i64 = 13_000;
 
 /// Generates samples of one service at nearly equal distances, as a profiler takes them. Some are on the edges of bins.

@@ -147,8 +147,8 @@ fn is_known(engine: &Engine, id: BatchId, partitions: &[PartitionKey]) -> Result
     Ok(is_unwritten || engine.store.database().holds_batch(id, partitions)?)
 }
 
-/// Returns the partition, creating it if it is missing. Adds it to the state before the definitions, so that a rebuild
-/// of the tenant dictionary includes it.
+/// Returns the partition, creating it if it is missing. Adds the partition to the state first, so that a rebuild of the
+/// tenant dictionary includes it.
 fn existing_or_new(
     engine: &Engine,
     key: PartitionKey,

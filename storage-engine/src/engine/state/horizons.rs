@@ -1,4 +1,4 @@
-//! Horizons: for each tier, the time up to which it has no data, because its partitions expired.
+//! Horizons: for each tier, the time up to which the tier has no data, because its partitions expired.
 
 use proto::Tier;
 
@@ -26,8 +26,8 @@ impl Horizons {
         self.0.keys().copied()
     }
 
-    /// Records that the partitions that end at or before a time expired. Returns the latest time up to which any
-    /// expired.
+    /// Records that the partitions that end at or before a time expired. Returns the latest such time of the tier and
+    /// class.
     pub(crate) fn expire(&mut self, tier: Tier, class: u8, before_ns: i64) -> i64 {
         let latest_ns = self.0.entry((tier, class)).or_insert(before_ns);
         *latest_ns = before_ns.max(*latest_ns);

@@ -23,7 +23,7 @@ impl Tenants {
         self.numbers.get(name).copied()
     }
 
-    /// Returns a tenant's number, or for an unknown tenant the number that it will have.
+    /// Returns a tenant's number, or the number that an unknown tenant will have.
     pub(crate) fn number_or_next(&self, name: &TenantId) -> u32 {
         self.number(name).unwrap_or_else(|| u32::try_from(self.numbers.len()).unwrap_or(u32::MAX))
     }

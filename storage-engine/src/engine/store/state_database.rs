@@ -26,8 +26,7 @@ pub(crate) struct StateDatabase {
 }
 
 impl StateDatabase {
-    /// Opens the database. Before, repairs the table files that are listed as damaged or that RocksDB finds damaged
-    /// now.
+    /// Repairs the table files that are listed as damaged or that RocksDB finds damaged now. Then opens the database.
     pub(crate) fn open(config: &Config) -> Result<Self, EngineError> {
         loop {
             let failure = repair::repair(config)?;
@@ -138,7 +137,7 @@ impl StateDatabase {
         });
     }
 
-    /// Writes a batch. It is durable after [`StateDatabase::flush`].
+    /// Writes a batch. The batch is durable after [`StateDatabase::flush`].
     pub(super) fn write(&self, batch: WriteBatch) -> Result<(), EngineError> {
         Ok(self.database.write_opt(batch, &unlogged())?)
     }

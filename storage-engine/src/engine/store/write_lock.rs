@@ -51,7 +51,7 @@ impl Deref for Writing<'_> {
 }
 
 impl Writing<'_> {
-    /// Writes a batch to the database. It is durable after [`Writing::make_durable`].
+    /// Writes a batch to the database. The batch is durable after [`Writing::make_durable`].
     pub(crate) fn write(&self, batch: WriteBatch) -> Result<(), EngineError> {
         self.store.database.write(batch)
     }

@@ -52,7 +52,7 @@ impl Sealing {
     }
 }
 
-/// Size of evicted windows, in bytes, at which they are written.
+/// Size, in bytes, at which a piece of evicted windows is written.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// One window of one series of raw samples.

@@ -38,7 +38,7 @@ pub(crate) struct NewDamage {
     /// Text of the error that the read returned.
     pub(crate) what: String,
     /// Key of a value that passes its checksum but contradicts itself; `None` for other damage. Later reads must skip
-    /// the value, because a part of it may be readable.
+    /// the value, because they would count its readable part before they fail.
     pub(crate) skipped: Option<Vec<u8>>,
 }
 

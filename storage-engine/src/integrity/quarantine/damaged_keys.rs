@@ -120,7 +120,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Iterates over keys and values in order, and continues after keys that cannot be read.
+/// Iterator over keys and values in order. It continues after keys that cannot be read.
 pub(crate) struct Walk<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
@@ -130,24 +130,24 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Iterates over all keys that begin with `prefix`.
+    /// Creates a walk over all keys that begin with `prefix`.
     pub(crate) fn new(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let end = after(&prefix);
         Self::between(snapshot, prefix, end, true)
     }
 
-    /// Iterates as [`Walk::new`] does, but without filling the cache.
+    /// Creates a walk as [`Walk::new`] does, but without filling the cache.
     pub(crate) fn once(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let end = after(&prefix);
         Self::between(snapshot, prefix, end, false)
     }
 
-    /// Iterates over the keys from `from`, inclusive, to `end`, exclusive.
+    /// Creates a walk over the keys from `from`, inclusive, to `end`, exclusive.
     pub(crate) fn between(snapshot: &'a Snapshot<'a>, from: Vec<u8>, end: Vec<u8>, fill_cache: bool) -> Self {
         Self::of(Source { of: Of::Snapshot(snapshot), end, fill_cache }, from)
     }
 
-    /// Iterates over keys of a database that nothing writes to, without filling the cache.
+    /// Creates a walk over keys of a database that nothing writes to, without filling the cache.
     pub(crate) fn on(database: &'a DB, from: Vec<u8>, end: Vec<u8>) -> Self {
         Self::of(Source { of: Of::Database(database), end, fill_cache: false }, from)
     }

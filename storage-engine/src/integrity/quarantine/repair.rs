@@ -25,7 +25,7 @@ use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 const LIST: &str = "DAMAGED";
 /// Name of the file that marks a rebuilt directory as complete.
 const COMPLETE: &str = "COMPLETE";
-/// Size of values, in bytes, at which they are written.
+/// Size, in bytes, at which a piece of copied values is written.
 const PIECE_BYTES: usize = 1 << 20;
 /// RocksDB's tag of a deleted file in its list of files.
 const DELETED_FILE: u64 = 6;

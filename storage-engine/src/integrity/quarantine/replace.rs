@@ -14,7 +14,7 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::repair::file_named;
 use crate::memory::partition::Partition;
 
-/// Size of values, in bytes, at which they are written.
+/// Size, in bytes, at which a piece of moved values is written.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Replaces a partition of minutes, hours or days by an empty one, if its definitions are damaged. With minutes, the

@@ -3,8 +3,8 @@
 //!
 //! A signature is the sum of weight × sum over series and stacks, modulo 2^128. A weight is a hash of the names of
 //! series and stack, which are the same in every tier. If every single sum adds up, the signatures of finer windows add
-//! up to that of the coarser window. If one sum does not add up, the signatures still do with a probability of one in
-//! 2^64.
+//! up to that of the coarser window. If one sum does not add up, the signatures add up nevertheless with a probability
+//! of one in 2^64.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;

@@ -6,10 +6,10 @@ use proto::Tier;
 
 use crate::engine::state::State;
 
-/// Windows of each tier that are not exact, or damaged.
+/// Windows of each tier that are not exact or that are damaged.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// Chunks' windows whose minutes are not exact.
+    /// Windows of chunks whose minutes are not exact.
     chunks: BTreeSet<u32>,
     hours: BTreeSet<u32>,
     days: BTreeSet<u32>,
