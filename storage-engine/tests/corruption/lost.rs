@@ -101,28 +101,14 @@ fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
     store.values[kind].iter().filter(|(key, _)| key[3..7] == start.to_be_bytes()).cloned().collect()
 }
 
-/// Returns a key that sorts after all keys with a prefix.
-fn after(prefix: &[u8]) -> Vec<u8> {
-    [prefix, &[0xff; 20]].concat()
-}
-
-/// Returns the record of a repair that lost the keys from `from` on and before `to`.
-fn record_of_lost(from: &[u8], to: &[u8]) -> Stored {
-    let key = [&[5], from].concat();
-    let payload = [(to.len() as u32).to_be_bytes().as_slice(), to, b"lost"].concat();
-    (key.clone(), in_frame(&key, &payload))
-}
-
-/// Returns the keys of all stale marks.
-fn marks(store: &Store) -> Vec<Vec<u8>> {
-    store.values["stale window"].iter().map(|(key, _)| key.clone()).collect()
-}
-
 /// Removes all chunks of a partition of sealed windows, as a repair that lost these chunks would.
 fn lose_chunks(store: &Store, path: &Path) {
     let chunks: Vec<Vec<u8>> = late_values(store, "chunk").into_iter().map(|(key, _)| key).collect();
     let section = &chunks[0][..12];
-    write(path, &[record_of_lost(section, &after(section))], &chunks);
+    let end = [section, &[0xff; 20]].concat();
+    let key = [&[5], section].concat();
+    let payload = [(end.len() as u32).to_be_bytes().as_slice(), &end, b"lost"].concat();
+    write(path, &[(key.clone(), in_frame(&key, &payload))], &chunks);
 }
 
 // Regression: sealing took the lost chunks for those of lost definitions, and wrote the minutes from late samples only.
@@ -175,57 +161,6 @@ fn stale_marks_in_a_damaged_block_are_restored() {
     compact(&path);
     break_block_of(&path, &fillers[2000]);
     check_repaired(&store, &path);
-}
-
-// Regression: the hours were summed again from the minutes that were left.
-#[test]
-fn hours_of_damaged_minutes_stay_if_stale_marks_are_lost() {
-    let store = Store::new();
-    // Raw samples of this time have expired, so these minutes cannot be made again.
-    let (minutes, _) = &store.values["1m windows"][0];
-    let chunk = u32::from_be_bytes(minutes[16..20].try_into().unwrap());
-    let is_made_of = |key: &[u8]| key[16..20] == (chunk / 6).to_be_bytes();
-    let hours: Vec<&Stored> = store.values["1h windows"].iter().filter(|(key, _)| is_made_of(key)).collect();
-    assert!(!hours.is_empty());
-    let lost_marks = record_of_lost(&[3], &[4]);
-    let lost_minutes = record_of_lost(minutes, &[minutes.as_slice(), &[0]].concat());
-    let deleted = [marks(&store), vec![minutes.clone()]].concat();
-    let damaged = (minutes.clone(), vec![0; 20]);
-    let copies = [
-        (store.copy(0), vec![lost_marks.clone(), lost_minutes], deleted),
-        (store.copy(1), vec![lost_marks, damaged], marks(&store)),
-    ];
-    for (path, put, deleted) in copies {
-        write(&path, &put, &deleted);
-        let engine = Store::open(&path).unwrap();
-        check_all(&store, &engine, &store.answers, "opened");
-        engine.compact().unwrap();
-        check_all(&store, &engine, &store.answers, "compacted");
-        drop(engine);
-        let database = database(&path);
-        for (key, value) in &hours {
-            assert_eq!(database.get(key).unwrap().as_ref(), Some(value), "it was summed again");
-        }
-    }
-}
-
-// Regression: the hours were neither stale nor reported.
-#[test]
-fn hours_whose_marks_and_minutes_are_all_lost_are_reported() {
-    let store = Store::new();
-    for (key, _) in &store.values["stale window"] { println!("mark {key:?}"); }
-    for (key, _) in &store.values["head"] { println!("head {key:?}"); }
-    let path = store.copy(0);
-    let lost = late_values(&store, "1m series");
-    let prefix = &lost[0].0[..11];
-    let minutes = store.values.values().flatten().filter(|(key, _)| key.starts_with(prefix));
-    let deleted = marks(&store).into_iter().chain(minutes.map(|(key, _)| key.clone()));
-    let deleted: Vec<Vec<u8>> = deleted.collect();
-    write(&path, &[record_of_lost(&[3], &[4]), record_of_lost(prefix, &after(prefix))], &deleted);
-    let engine = Store::open(&path).unwrap();
-    check_all(&store, &engine, &store.answers, "opened");
-    engine.compact().unwrap();
-    check_all(&store, &engine, &store.answers, "compacted");
 }
 
 // Regression: areas that could not be read were forgotten, and no repair succeeded.
