@@ -1,8 +1,8 @@
 //! The cost of sampling, measured with a fixed mixed load ([`load`]).
 //!
 //! The load runs alone, with the agent, and with the agent and `--off-cpu`, in turn. A machine that becomes slower or
-//! faster therefore affects all three alike. A BPF program runs as a part of the program that it interrupts, so its
-//! time ([`cost`]) is not part of the agent's own CPU time.
+//! faster therefore affects all three measurements alike. The run time of a BPF program counts as CPU time of the
+//! interrupted program, and not of the agent. So it is measured separately ([`cost`]).
 
 mod cost;
 mod load;
@@ -26,9 +26,9 @@ pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};
 use sink::{Counts, Sink};
 
-/// Longest time until the first export of an agent on an idle machine; it exports every five seconds.
+/// Longest time until the first export of an agent on an idle machine. An agent exports every five seconds.
 const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
-/// Time of load before the measurement, until the agent has built the unwind tables of all programs.
+/// Time for which the load runs before the measurement, so that the agent has built the unwind tables of all programs.
 const WARM_UP: Duration = Duration::from_secs(4);
 const END_MAX: Duration = Duration::from_secs(20);
 const MB: f64 = 1e6;
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// Processes that run together with the load.
+/// Kind of a measurement: the processes that run together with the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Alone,
@@ -71,17 +71,17 @@ impl Kind {
     }
 }
 
-/// Figures of one span of load.
+/// Figures of one measurement: the load runs for some seconds with processes of one [`Kind`].
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
-    /// Iterations per second of each load.
+    /// Iterations per second of each load program.
     throughput: Vec<f64>,
     seconds: f64,
     agent: Option<Cost>,
 }
 
-/// Figures of the agent in a span of load.
+/// Figures of the agent in one measurement.
 #[derive(Debug)]
 struct Cost {
     start_up: Duration,
@@ -204,14 +204,15 @@ impl RunningAgent {
         Client::new().metric(&self.http, name_end)
     }
 
-    /// Stops the agent, which first sends all its samples.
+    /// Stops the agent, which then sends all its samples. Returns the received requests.
     fn end(mut self) -> anyhow::Result<Sink> {
         self.process.end(END_MAX)?;
         Ok(self.sink)
     }
 }
 
-/// Figures over segments of one kind: the worst value of what happens once per segment, the mean of everything else.
+/// Combines the segments of one kind to figures. Values with one reading per segment, such as start-up time and peak
+/// memory, give their maximum. Values over time, such as CPU time, give their mean.
 fn figures(segments: &[&Segment]) -> Value {
     let kind = segments.first().map_or("", |segment| segment.kind.name());
     let mean = |load: usize| segments.iter().map(|of| of.throughput[load]).sum::<f64>() / segments.len() as f64;
@@ -249,7 +250,8 @@ fn figures(segments: &[&Segment]) -> Value {
     figures
 }
 
-/// Iterations with the agent divided by those without it: the geometric mean over the loads that use all CPU they get.
+/// Returns the iterations with the agent divided by the iterations without it, as a geometric mean. Only load programs
+/// that use all the CPU time they get are included.
 fn throughput_part(with: &[&Segment], without: &[&Segment]) -> f64 {
     const BUSY: usize = 2;
     let mean = |segments: &[&Segment], load: usize| {

@@ -3,16 +3,17 @@
 //! Equal seeds give equal fleets.
 //!
 //! A host has 8 pods of 2 CPUs, sampled at 19 Hz. Every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
-//! nanoseconds and its thread. A pod belongs to a service, and a service is a recorded program. Pods play the
-//! recording sample by sample, with its threads, stacks and jitter. Each begins at another position, and starts again
-//! at the end.
+//! nanoseconds and its thread. A pod belongs to a service, and a service is a recorded program. A pod plays the
+//! recording of its service sample by sample, with the recorded threads, stacks and jitter. Each pod begins at another
+//! position, and after the end of the recording continues at its start.
 //!
 //! A pod differs from the recording in three ways. Both CPUs are always busy, so gaps of the recording are skipped.
-//! Stacks that could not be unwound get callers ([`donor`]). New stacks appear at the recorded rate ([`growth`],
+//! Stacks that the agent could not unwind get callers ([`donor`]). New stacks appear at the recorded rate ([`growth`],
 //! [`tree`]).
 //!
 //! # Modules, in the order of data
-//! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`] and [`corpus`]: one and all services.
+//! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`]: one service. [`corpus`]: all
+//!   services.
 //! - [`pod`] and [`fleet`]: an iterator over samples. [`batch`] and [`request`]: the samples for a shard and for a
 //!   push.
 //! - [`workload`]: 15 minutes of requests.

@@ -8,36 +8,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// Unit of the times in /proc: USER_HZ, the same on every Linux that varve runs on.
+/// Ticks per second of the times in /proc: USER_HZ, which is equal on every Linux that varve runs on.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Time that this thread has been on a core. Unlike elapsed time, it does not depend on other load.
+/// Time for which this thread has run on a core. Unlike elapsed time, it does not depend on other load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoreTime(Duration);
 
 impl CoreTime {
-    /// Reads the core time so far. The kernel updates it at its ticks, some milliseconds apart: sums over many spans
-    /// are exact, single spans are not.
+    /// Reads the core time so far. The kernel updates this time at ticks that are some milliseconds apart, so only sums
+    /// over many spans are exact.
     pub(crate) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;
         Ok(Self(Duration::from_nanos(ns.parse()?)))
     }
 
-    /// Returns the core time that has passed since.
+    /// Returns the core time that has passed since this value was read.
     pub(crate) fn elapsed(self) -> anyhow::Result<Duration> {
         Ok(Self::now()?.0.saturating_sub(self.0))
     }
 }
 
-/// Reads the fields of /proc/PID/stat, from the state on.
+/// Reads the fields of /proc/PID/stat that follow the name, beginning with the state.
 pub(crate) fn stat(pid: &str) -> anyhow::Result<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;
     Ok(behind_name.split_whitespace().map(str::to_owned).collect())
 }
 
-/// CPU time of a process so far in seconds, user and kernel, its children's included, to 10 ms. `pid` may be `self`.
+/// Returns the CPU time of a process so far, in seconds, to 10 ms: user and kernel, including children. `pid` may be
+/// `self`.
 pub(crate) fn cpu_s(pid: &str) -> anyhow::Result<f64> {
     let stat = stat(pid)?;
     // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), and the state is field 3.
@@ -46,7 +47,7 @@ pub(crate) fn cpu_s(pid: &str) -> anyhow::Result<f64> {
     Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_S)
 }
 
-/// Largest resident memory of a process so far, bytes. `pid` may be `self`.
+/// Returns the peak resident memory of a process so far, in bytes. `pid` may be `self`.
 pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -54,7 +55,7 @@ pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
     Ok(kib << 10)
 }
 
-/// A process and all its descendants, which are ended when this is dropped.
+/// A process and all its descendants. These processes are ended when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Group(pub(crate) Child);
 
@@ -85,7 +86,7 @@ impl Drop for Group {
     }
 }
 
-/// The path that `--binary` names, or the varve beside this program.
+/// Returns the path that `--binary` names, or else the path of the varve beside this program.
 pub(crate) fn varve_binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),

@@ -1,7 +1,7 @@
 //! Figures as JSON lines on standard output.
 //!
-//! The first line describes the machine and the binary; then follows one line per measure. `--save NAME` also writes
-//! all of them to one file in `bench/results/`.
+//! The first line describes the machine and the binary. Each further line has the figures of one measure. `--save NAME`
+//! also writes all lines to one file in `bench/results/`.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// Figures so far.
+/// Figures so far, and the name of the file to write.
 #[derive(Debug)]
 pub(crate) struct Report {
     lines: Vec<Value>,
@@ -19,7 +19,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Prints the machine, and the measured binary or this program. `save` is the name of the file to write.
+    /// Prints the line of the machine and the binary: `binary`, or else this program. `save` is the name of the file to
+    /// write.
     pub(crate) fn start(binary: Option<&Path>, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
         let now = jiff::Timestamp::now();
         let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
@@ -39,7 +40,7 @@ impl Report {
         Ok(report)
     }
 
-    /// Prints one line.
+    /// Prints the figures of one measure as a line, and keeps them for the file.
     pub(crate) fn add(&mut self, measure: &str, mut figures: Value) -> anyhow::Result<()> {
         figures["measure"] = json!(measure);
         print(&figures)?;
@@ -56,13 +57,13 @@ impl Report {
     }
 }
 
-/// Prints one line.
+/// Prints figures as one line.
 pub(crate) fn print(figures: &Value) -> anyhow::Result<()> {
     // Not println!: if the reader of the output has ended, this is an error instead of a panic.
     writeln!(std::io::stdout(), "{figures}").context("standard output")
 }
 
-/// Rounds to three significant digits, or to a whole number: more digits are noise.
+/// Rounds to three significant digits, or to a whole number if that has more digits. Further digits are noise.
 pub(crate) fn rounded(value: f64) -> f64 {
     let digits = if value.abs() < 1.0 { 3 } else { (2 - value.abs().log10().floor() as i32).max(0) };
     let scale = 10_f64.powi(digits);
@@ -83,7 +84,7 @@ fn result_path(date: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{name}.json")))
 }
 
-/// Returns the commit of this program's sources, with "+changes" if they differ from it.
+/// Returns the commit of this program's sources, with "+changes" if the sources differ from the commit.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| said(Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments));
     let commit = git(&["rev-parse", "HEAD"])?;

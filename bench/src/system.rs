@@ -1,6 +1,6 @@
 //! Measurements of a running varve over the network: ingest, restart, queries.
 //!
-//! Each compares the responses with the sent samples.
+//! Each measurement compares the responses with the sent samples.
 
 mod client;
 mod history;

@@ -1,4 +1,5 @@
-//! Cost of the agent: of its process from /proc, and of its BPF programs and maps from the kernel.
+//! Cost of the agent: CPU time and memory of its process, from /proc, and of its BPF programs and maps, from the
+//! kernel.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -10,13 +11,13 @@ use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-/// BPF programs and maps that were loaded after this value was created. Those of other processes count, too, so nothing
-/// else may load BPF programs meanwhile.
+/// BPF programs and maps that were loaded after this value was created. Programs of other processes are included, so no
+/// other process may load BPF programs at that time.
 #[derive(Debug)]
 pub(crate) struct Bpf {
     programs: HashSet<u32>,
     maps: HashSet<u32>,
-    /// The kernel measures run times as long as this is open.
+    /// File descriptor that makes the kernel measure run times of BPF programs while it is open.
     _measuring: OwnedFd,
 }
 
@@ -27,13 +28,13 @@ impl Bpf {
         Ok(Self { programs, maps: loaded_maps().flatten().map(|map| map.id()).collect(), _measuring })
     }
 
-    /// Run time of all programs so far.
+    /// Returns the run time of all programs so far.
     pub(crate) fn run_time(&self) -> Duration {
         let new = loaded_programs().flatten().filter(|program| !self.programs.contains(&program.id()));
         new.map(|program| program.run_time()).sum()
     }
 
-    /// Memory of all maps.
+    /// Returns the memory of all maps, in bytes.
     pub(crate) fn map_bytes(&self) -> u64 {
         let new = loaded_maps().flatten().filter(|map| !self.maps.contains(&map.id()));
         // One that was given back meanwhile has none.
@@ -46,7 +47,7 @@ impl Bpf {
     }
 }
 
-/// CPU time of a process so far, user and kernel, of all its threads, also ended ones. It includes the time of BPF
+/// Returns the CPU time of a process so far, user and kernel, of running and ended threads. It includes the time of BPF
 /// programs that interrupted the process.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
@@ -61,7 +62,7 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::new(time.tv_sec.try_into()?, time.tv_nsec.try_into()?))
 }
 
-/// Resident memory of a process, current and peak, in bytes.
+/// Returns the current and the peak resident memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let field = |name: &str| {

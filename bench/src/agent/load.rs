@@ -1,6 +1,7 @@
-//! Load programs on which the agent is measured: this program, in other roles.
+//! Load programs on which the agent is measured. Each is a process of the bench program itself, in one [`Role`].
 //!
-//! Each role works until its input ends, and then prints its iterations per second since it received a line.
+//! Each load program works until its stdin ends. It then prints its iterations per second since it received a line on
+//! stdin.
 //!
 //! All iterations are the same work, so iterations per second are proportional to the CPU time that a program got.
 
@@ -38,7 +39,7 @@ const WIDE_CALLS: u32 = 24;
 const PAIRS: usize = 2;
 const HAND_OVER: Duration = Duration::from_millis(1);
 const CHILDREN_EVERY: Duration = Duration::from_millis(1000 / 15);
-/// Chunks of work of a [`Role::Child`]: 3 ms on a machine of 2026.
+/// Number of iterations of a [`Role::Child`], which take 3 ms on a machine of 2026.
 const CHILD_CHUNKS: u64 = 30;
 
 /// Runs one of the load programs of `bench agent`.
@@ -47,10 +48,10 @@ pub(crate) struct Arguments {
     role: Role,
 }
 
-/// Iterations of all threads so far.
+/// Number of iterations of all threads so far.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// About 0.1 ms of work that the compiler cannot remove.
+/// Does one iteration: about 0.1 ms of work that the compiler cannot remove.
 #[inline(never)]
 fn work(seed: u64) -> u64 {
     (0..40_000_u64).fold(seed, |sum, number| black_box(sum.wrapping_mul(31) ^ number))
@@ -72,7 +73,8 @@ fn descend(depth: u32) -> u64 {
     }
 }
 
-/// Calls one of four functions by two bits of `path`, again and again.
+/// Calls one of four functions, which two bits of `path` select. That function calls `branch` with the next bits, until
+/// `depth` is 0.
 #[inline(never)]
 fn branch(path: u64, depth: u32) -> u64 {
     const BRANCHES: [fn(u64, u32) -> u64; 4] = [north, east, south, west];
@@ -130,7 +132,7 @@ fn churn() -> anyhow::Result<()> {
     }
 }
 
-/// Works until the input ends.
+/// Works until stdin ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cpus = thread::available_parallelism()?.get();
     match arguments.role {
@@ -161,7 +163,7 @@ fn start(role: Role) -> anyhow::Result<Child> {
     Ok(command.args(["agent-load", &role]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
 }
 
-/// One running process per role. They end when this is dropped.
+/// One running process for each role of [`LOADS`]. The processes end when this value is dropped.
 pub(crate) struct Loads(Vec<(Child, ChildStdin)>);
 
 impl Loads {
@@ -174,13 +176,13 @@ impl Loads {
         LOADS.into_iter().map(one).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Makes the processes begin to count iterations.
+    /// Makes the processes count iterations from now on.
     pub(crate) fn count(&mut self) -> anyhow::Result<()> {
         self.0.iter_mut().try_for_each(|(_, input)| input.write_all(b"\n"))?;
         Ok(())
     }
 
-    /// Ends the processes; returns the iterations per second of each.
+    /// Ends the processes, and returns the iterations per second of each.
     pub(crate) fn end(self) -> anyhow::Result<Vec<f64>> {
         let ended = |(child, input): (Child, ChildStdin)| {
             drop(input);

@@ -1,4 +1,5 @@
-//! Requests of the agent, kept as they arrive. They are counted after the measurement, so as not to disturb it.
+//! Requests of the agent, kept as they arrive. Their samples are counted after the measurement, so that counting does
+//! not disturb it.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -15,12 +16,12 @@ pub(crate) struct Sink {
     pub(crate) endpoint: String,
 }
 
-/// Samples of a span of time.
+/// Numbers of samples in a span of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Samples of CPU time.
+    /// Number of samples of CPU time.
     pub(crate) samples: u64,
-    /// Samples in a process, and the part of them with complete stacks.
+    /// Number of samples of CPU time in a process. The next field is the number of these samples with complete stacks.
     pub(crate) user: u64,
     pub(crate) whole: u64,
     pub(crate) waits: u64,
@@ -34,12 +35,12 @@ impl Sink {
         Ok(Self { runtime, requests, endpoint })
     }
 
-    /// Time of the first request.
+    /// Returns the time of the first request; `None` if there was none.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.requests.first_arrival()
     }
 
-    /// Counts the samples of a span of nanoseconds since 1970.
+    /// Counts the samples in a span of time, in nanoseconds since 1970.
     pub(crate) fn count(self, span: &Range<u64>) -> anyhow::Result<Counts> {
         self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
         let mut counts = Counts::default();
@@ -63,7 +64,8 @@ impl Sink {
     }
 }
 
-/// Returns whether a stack has frames of a process, and whether it is complete: without a marker frame in brackets.
+/// Returns two properties of a sample's stack: it has frames of a process; it is complete, which means without a marker
+/// frame in brackets.
 fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(bool, bool)> {
     let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
     let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);

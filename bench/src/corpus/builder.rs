@@ -20,7 +20,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// A builder for the processes whose `service.name` is `program`.
+    /// Returns a builder for the processes whose `service.name` is `program`.
     pub(crate) fn new(program: &str) -> Self {
         Self {
             program: program.to_owned(),
@@ -79,7 +79,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The finished recording.
+    /// Returns the finished recording.
     ///
     /// # Errors
     /// Nothing was recorded.
@@ -112,7 +112,8 @@ mod tests {
         Some(AnyValue { value: Some(Value::IntValue(number)) })
     }
 
-    /// One process of this service: samples of one stack at these times, kernel above an address.
+    /// Returns a process of a service, with samples of one stack at these times. The stack has a kernel frame above an
+    /// address.
     fn resource(service: &str, times: &[u64]) -> ResourceProfiles {
         let label = |key: &str, value| KeyValue { key: key.to_owned(), value, key_strindex: 0 };
         let attributes = vec![label("service.name", text(service)), label("process.pid", number(7))];

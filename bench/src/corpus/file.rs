@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A sample's time is that of the previous sample on the same CPU + time x period_ns + jitter (signed). `jitter` is the
-//! lateness of the timer. The time of the first sample of a CPU counts from the start of the recording.
+//! lateness of the timer. The time of the first sample of a CPU is relative to the start of the recording.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use super::varint::{Reader, Writer};
 
 const MAGIC: &[u8] = b"varve corpus 1\n";
 const ZSTD_LEVEL: i32 = 19;
-/// Largest decompressed file. A recording of some minutes has a few MB.
+/// Limit of the size of a decompressed file. A recording of some minutes has a few MB.
 const BYTES_MAX: usize = 256 << 20;
 const CPUS_MAX: usize = 1024;
 

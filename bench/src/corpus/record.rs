@@ -1,7 +1,7 @@
 //! Recording of a program: varve's agent samples this host, and a receiver in this process keeps the program's samples.
 //!
-//! The agent samples at ten times the fleet's 19 Hz. Every tenth tick of a CPU belongs to one phase, so one run of a
-//! program gives ten phases, each like a recording at 19 Hz.
+//! The agent samples at ten times the fleet's 19 Hz. Every tenth tick of a CPU belongs to one phase. So one execution
+//! of a program gives ten phases, each like a recording at 19 Hz.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,9 +18,9 @@ use tonic::{Request, Response, Status};
 use crate::corpus::Builder;
 use crate::process::Group;
 
-/// [`crate::corpus::PHASES`] times the fleet's 19 Hz.
+/// Sampling frequency of the agent: [`crate::corpus::PHASES`] times the fleet's 19 Hz.
 const FREQUENCY_HZ: &str = "190";
-/// Time in which the agent attaches and sees all running processes.
+/// Time to wait until the agent has attached and has seen all running processes.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Records a program into a corpus file.

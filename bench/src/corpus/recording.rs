@@ -4,18 +4,18 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-/// Name of the marker frame at which the agent stopped unwinding: its callers are unknown.
+/// Name of the marker frame at which the agent stopped unwinding. The callers of this frame are unknown.
 const UNWINDING_FAILED: &str = "[unwinding failed]";
-/// Most frames of a truncated stack, the marker included. A stack with more frames counts as unwound.
+/// Largest number of frames of a truncated stack, including the marker. A stack with more frames counts as complete.
 const CUT_FRAMES_MAX: usize = 4;
-/// Phases of a recording: it is sampled at this multiple of the fleet's frequency.
+/// Number of phases of a recording. A recording is sampled at this multiple of the fleet's frequency.
 pub(crate) const PHASES: u64 = 10;
 
 /// A mapped file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
     pub(crate) file: String,
-    /// Hexadecimal; empty if there is none.
+    /// Build ID in hexadecimal; empty if the file has none.
     pub(crate) build_id: String,
 }
 
@@ -32,14 +32,15 @@ pub(crate) struct Function {
 pub(crate) struct Location {
     pub(crate) mapping: u32,
     pub(crate) address: u64,
-    /// `profile.frame.type`.
+    /// Value of the attribute `profile.frame.type`.
     pub(crate) frame_type: String,
-    /// Function and line of each call, innermost first.
+    /// Index of the function and line number of each call at the location, innermost first. Empty if the location is an
+    /// address.
     pub(crate) lines: Vec<(u32, i64)>,
 }
 
 impl Location {
-    /// Returns whether the location is in the kernel.
+    /// Returns true if the location is in the kernel.
     pub(crate) fn is_kernel(&self) -> bool {
         self.frame_type == "kernel"
     }
@@ -48,13 +49,13 @@ impl Location {
 /// A node of the tree of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
-    /// Number of the parent, lower than the node's own. The root is node 0 and its own parent.
+    /// Index of the parent, which is less than the node's index. The root is node 0 and its own parent.
     pub(crate) parent: u32,
     pub(crate) location: u32,
 }
 
-/// Tree of all stacks, with the outermost frames at its root, and the tables to which its nodes refer. A stack is the
-/// number of its leaf's node.
+/// Tree of all stacks, with the outermost frames at its root, and the tables to which its nodes refer. A stack is
+/// represented by the index of its leaf's node.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) mappings: Vec<Mapping>,
@@ -65,7 +66,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Locations of a stack, leaf first.
+    /// Returns the locations of a stack, leaf first.
     pub(crate) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = u32> {
         let mut at = stack;
         std::iter::from_fn(move || {
@@ -77,8 +78,8 @@ impl Frames {
         })
     }
 
-    /// Returns whether the agent stopped unwinding after a few frames of the program. A stack that ends only in the
-    /// outermost frames of a runtime counts as complete.
+    /// Returns true if the agent stopped unwinding after a few frames of the program (see [`CUT_FRAMES_MAX`]). A stack
+    /// whose unwinding stops later, in the outermost frames of a runtime, counts as complete.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         let locations = || self.leaf_first(stack).map(|location| &self.locations[location as usize]);
         let name = |&(function, _): &(u32, i64)| self.functions[function as usize].name.as_str();
@@ -93,7 +94,7 @@ pub(crate) struct Thread {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) name: String,
-    /// `process.executable.name`.
+    /// Value of the attribute `process.executable.name`.
     pub(crate) executable: String,
 }
 
@@ -119,7 +120,7 @@ pub(crate) struct Recording {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Describes the size of a recording, and the part of it with complete stacks.
+/// Describes the size of a recording, and the part of its samples with complete stacks.
 pub(crate) fn describe(recording: &Recording, file_bytes: u64) -> Value {
     let stacks: HashSet<u32> = recording.samples.iter().map(|sample| sample.stack).collect();
     let frames = &recording.frames;

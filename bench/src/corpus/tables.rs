@@ -64,7 +64,7 @@ impl FrameTables {
         self.locations.id(location)
     }
 
-    /// Returns the stack of these locations.
+    /// Adds the stack of these locations, if it is new, and returns the stack.
     pub(crate) fn stack(&mut self, root_first: impl Iterator<Item = u32>) -> anyhow::Result<u32> {
         let mut at = 0;
         for location in root_first {
@@ -81,7 +81,7 @@ impl FrameTables {
     }
 }
 
-/// An export request's tables, and its stacks that were converted before.
+/// The tables of an export request, and the results of earlier conversions of its stacks.
 pub(crate) struct View<'a> {
     dictionary: &'a ProfilesDictionary,
     stacks: HashMap<i32, u32>,
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
         Self { dictionary, stacks: HashMap::new() }
     }
 
-    /// Returns the stack in `tables` of the request's stack with this index. `tables` must be the same in every call.
+    /// Converts the request's stack with this index to a stack in `tables`. `tables` must be the same in every call.
     pub(crate) fn stack(&mut self, tables: &mut FrameTables, index: i32) -> anyhow::Result<u32> {
         if let Some(&stack) = self.stacks.get(&index) {
             return Ok(stack);

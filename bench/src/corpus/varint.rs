@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 
-/// Appends to bytes.
+/// Appends encoded numbers and texts to bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
@@ -25,7 +25,7 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote.
+/// Reads the numbers and texts that a [`Writer`] wrote.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
-    /// A number below `end`.
+    /// Reads a number, which must be below `end`.
     pub(crate) fn below(&mut self, end: usize) -> anyhow::Result<u32> {
         let number = self.unsigned()?;
         if number >= end as u64 {
@@ -60,7 +60,8 @@ impl<'a> Reader<'a> {
         Ok(u32::try_from(self.unsigned()?)?)
     }
 
-    /// Reads a number of entries. It is at most the number of remaining bytes, because each entry takes at least one.
+    /// Reads a number of entries. The number must be at most the number of remaining bytes, because each entry takes at
+    /// least one byte.
     pub(crate) fn count(&mut self) -> anyhow::Result<usize> {
         let count = usize::try_from(self.unsigned()?)?;
         if count > self.0.len() {

@@ -81,10 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// Time that one flame graph took.
+/// Times of one flame graph: in total, and of each part.
 struct Took {
     milliseconds: f64,
-    /// Milliseconds of each part.
+    /// Milliseconds of each part, by the name of the part.
     parts: Map<String, Value>,
 }
 
@@ -109,7 +109,8 @@ fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
     })
 }
 
-/// Returns the fastest run. The first two do not count: after them, the router knows all locations.
+/// Requests the flame graph repeatedly, and returns the shortest times. The first two requests are excluded, because
+/// the router knows all locations only after them.
 async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result<Took> {
     let path = format!("/api/v1/flamegraph?query={PROFILE_TYPE}&start=0&end=1&max_nodes={}", arguments.nodes);
     let mut fastest: Option<Took> = None;
@@ -136,7 +137,7 @@ fn parts(timing: &str) -> Map<String, Value> {
     timing.split(',').filter_map(part).collect()
 }
 
-/// A shard whose response is always the same.
+/// A shard that sends one prepared response to every query.
 struct FakeShard {
     answer: Answer,
 }
@@ -186,7 +187,7 @@ impl Random {
     }
 }
 
-/// Adds the locations of one service.
+/// Adds the locations of one service to a dictionary, and returns their IDs.
 fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     let binary = to.strings.intern(&format!("/usr/local/bin/service{service}"));
     let kind = to.strings.intern("native");
@@ -210,8 +211,8 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     locations.collect()
 }
 
-/// Returns a shard's response with the stacks of this many services. Stacks branch off one another, mostly near their
-/// leaves.
+/// Returns a shard's response with the stacks of this many services. Stacks of a service have common callers, and
+/// differ mostly near their leaves.
 fn answer_of(services: u64) -> Answer {
     let mut answer = Answer { nodes: vec![Node { parent: 0, location: 0 }], ..Answer::default() };
     answer.groups.push(LabelSet::default());

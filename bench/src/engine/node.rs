@@ -16,13 +16,13 @@ use testkit::batches::{batch, batch_of, long_name};
 
 use crate::report::{Report, quantile, rounded};
 
-/// Numbers of concurrent callers.
+/// Numbers of concurrent callers, each of which is measured.
 const CALLERS: [i64; 3] = [1, 32, 256];
-/// Samples of one append: one series of an agent's push.
+/// Number of samples in one append, as in one series of an agent's push.
 const APPEND_SAMPLES: i64 = 100;
 /// Distance between the first serial numbers of two callers.
 const CALLER_SERIALS: i64 = 10_000_000;
-/// Interval of figures under lasting load.
+/// Interval at which figures are printed under lasting load.
 const DISK_REPORT: Duration = Duration::from_secs(30);
 
 /// Measures a node without a router: appends per second, restart after a crash, disk use under lasting load.
@@ -75,7 +75,7 @@ impl Opened {
         Ok(Self { node, registry })
     }
 
-    /// Returns a metric of the node, named without the prefix `varve_node_`.
+    /// Returns the value of a metric of the node. `name` is without the prefix `varve_node_`.
     fn metric(&self, name: &str) -> anyhow::Result<f64> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -136,7 +136,7 @@ async fn appends(data_dir: &Path, duration: Duration, report: &mut Report) -> an
     Ok(())
 }
 
-/// Appends one batch after another; returns the latencies, in milliseconds.
+/// Appends one batch after another for `duration`. Returns the latencies, in milliseconds.
 async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::Result<Vec<f64>> {
     let start = Instant::now();
     let mut latencies_ms = Vec::new();
@@ -151,7 +151,7 @@ async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::
     Ok(latencies_ms)
 }
 
-/// Measures the slowest restart: the process was killed with as many unflushed bytes as the configuration allows.
+/// Measures the slowest restart, which is after a kill with as many unflushed bytes as the configuration allows.
 async fn restart(folder: &Path, report: &mut Report) -> anyhow::Result<()> {
     let mut config = config(&folder.join("data"));
     let flush_bytes = config.flush_bytes as f64;

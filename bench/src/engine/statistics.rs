@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// Grouping of samples whose times are analysed together.
+/// Function that returns the group of a sample. The times of a group are analysed together.
 type Key = fn(&Seen) -> (u64, u32);
 type Set<T> = HashSet<T, FixedState>;
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -30,12 +30,12 @@ const TEN_MINUTES_NS: u64 = 600_000_000_000;
 const MINUTE_NS: u64 = 60_000_000_000;
 const TEN_SECONDS_NS: u64 = 10_000_000_000;
 
-/// One sample of the fleet. All pods share the IDs.
+/// One sample of the fleet. IDs of stacks mean the same stack in all pods.
 #[derive(Clone, Copy)]
 struct Seen {
     pod: u64,
     stack: u32,
-    /// Number of the thread in its pod.
+    /// Number of the thread within its pod.
     thread: u32,
     cpu: u32,
     time_ns: u64,
@@ -82,7 +82,7 @@ fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
     Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, every: 1, days: Days::Full }
 }
 
-/// Plays 15 minutes. Returns the samples, ordered by pod and time, and the figures of their stacks.
+/// Plays 15 minutes of the fleet. Returns the samples, ordered by pod and time, and figures of their stacks.
 fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     let mut stacks: Map<_, u32> = Map::default();
     let mut threads: Map<(u64, u32), Set<u32>> = Map::default();
@@ -130,7 +130,8 @@ fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     (samples, figures)
 }
 
-/// Distinct stacks, and distinct stacks with threads, per pod and span of time; and entropies of both.
+/// Returns the numbers of distinct stacks, and of distinct pairs of stack and thread, per pod and span of time. Also
+/// returns the entropies of stacks and of pairs.
 fn rows(samples: &[Seen]) -> Value {
     let distinct = |span_ns: u64| {
         let mut stacks = Set::default();
@@ -163,7 +164,7 @@ fn rows(samples: &[Seen]) -> Value {
     })
 }
 
-/// Mean bits per sample if each group has a separate code, without the size of the codes.
+/// Returns the mean bits per sample if each group has a separate code. The size of the codes is not included.
 fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, value: impl Fn(&Seen) -> u64) -> f64 {
     let (mut counts, mut sums): (Map<(K, u64), u64>, Map<K, u64>) = Default::default();
     for seen in samples {
@@ -175,7 +176,7 @@ fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, va
     rounded((sums.values().map(log).sum::<f64>() - counts.values().map(log).sum::<f64>()) / samples.len() as f64)
 }
 
-/// Figures of the timers' jitter in all recordings.
+/// Returns figures of the timers' jitter in all recordings.
 fn jitter(corpus: &Corpus) -> Value {
     let rows = corpus.services.iter().flat_map(|service| service.lanes.rows());
     let mut jitter: Vec<i32> = rows.map(|row| row.jitter_ns).collect();
@@ -188,7 +189,8 @@ fn jitter(corpus: &Corpus) -> Value {
     })
 }
 
-/// Entropy of the times of each key: of their differences, and of the differences of differences.
+/// Returns the entropies of the differences of consecutive times of each group, and of the differences of these
+/// differences.
 fn times(samples: &[Seen], key: Key) -> Value {
     let mut last: Map<(u64, u32), (u64, Option<i64>)> = Map::default();
     let mut deltas = Vec::new();
@@ -211,8 +213,8 @@ fn times(samples: &[Seen], key: Key) -> Value {
     })
 }
 
-/// Entropy of the values in nanoseconds, microseconds and milliseconds, in bits. A million values show at most 20 bits:
-/// if the entropy in nanoseconds is near that, the true value is that in microseconds + 10.
+/// Returns the entropy, in bits, of the values in nanoseconds, microseconds and milliseconds. A million values show at
+/// most 20 bits. If the entropy in nanoseconds is near 20 bits, the true entropy is the entropy in microseconds + 10.
 fn at_resolutions(values: &[i64]) -> Value {
     let entropy = |unit: i64| {
         let mut counts: Map<i64, u64> = Map::default();

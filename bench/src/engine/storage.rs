@@ -1,4 +1,5 @@
-//! Measurements of the storage engine: hours of a fleet are stripped and applied, on one thread of this process.
+//! Measurements of the storage engine. One thread of this process removes known definitions from the batches of some
+//! hours of a fleet, and applies the batches.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,11 +23,11 @@ const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const HOURS_MAX: u64 = 400 * 24;
 /// File beside a store that describes its content.
 const ABOUT: &str = "bench.json";
-/// Budget of the head, as in `varve up`.
+/// Memory budget of the head in bytes, as in `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 128 << 20;
 
-/// Content of the store.
+/// Options that determine the content of a store.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArguments {
     /// H: 40 pods of builds and compilers. L: 24 pods of small services
@@ -65,30 +66,30 @@ pub(crate) struct Arguments {
     keep: Option<PathBuf>,
 }
 
-/// A store, and its content.
+/// A store, and a description of its content.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) engine: Engine,
-    /// All samples are in `(start_ns, end_ns]`.
+    /// Start of the samples' times: all samples are in `(start_ns, end_ns]`.
     pub(crate) start_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) samples: u64,
-    /// Name of a service in the store.
+    /// Name of one of the services in the store.
     pub(crate) service: String,
     pub(crate) figures: Value,
     folder: PathBuf,
-    /// Removes the store when it is dropped.
+    /// Folder of a temporary store, which is removed when this value is dropped; `None` if the store is kept.
     _temporary: Option<TempDir>,
 }
 
-/// Time of each step: CPU time of this thread; for flushes, which use RocksDB's threads, elapsed time.
+/// Time of each step. It is the CPU time of this thread, but elapsed time for flushes, which use threads of RocksDB.
 #[derive(Debug, Default)]
 struct Costs {
     generate: Duration,
     strip: Duration,
     apply: Duration,
     flushes: Vec<Duration>,
-    /// Batches that the engine refused because definitions were missing.
+    /// Number of batches that the engine refused because definitions were missing.
     dangling: u64,
 }
 
@@ -100,10 +101,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Store {
-    /// Stores this many hours of the fleet, in the folder `keep`, if given. It must not exist yet.
+    /// Stores this many hours of the fleet, in the folder `keep` if given. The folder must not exist yet.
     ///
     /// # Errors
-    /// The corpora cannot be read, or the engine refuses or fails.
+    /// The corpora cannot be read, or the engine refuses a batch or fails.
     pub(crate) fn fill(arguments: &StoreArguments, hours: u64, keep: Option<&Path>) -> anyhow::Result<Self> {
         ensure!((1..=HOURS_MAX).contains(&hours), "--hours {hours}: it must be from 1 to {HOURS_MAX}");
         let mut corpus = Corpus::load(arguments.mix)?;
@@ -172,7 +173,7 @@ impl Store {
         Ok(Self { engine, start_ns, end_ns, samples, service, figures, folder, _temporary: temporary })
     }
 
-    /// Opens a store that `bench storage --keep` left.
+    /// Opens a store that `bench storage --keep` wrote.
     ///
     /// # Errors
     /// There is no such store.
@@ -192,7 +193,7 @@ impl Store {
         })
     }
 
-    /// Opens the store again, so that the engine has none of its data in memory.
+    /// Closes the store and opens it again, so that the engine has none of the data in memory.
     pub(crate) fn reopen(self) -> anyhow::Result<Self> {
         let Self { engine, folder, .. } = self;
         // Two engines cannot have one directory.
@@ -201,7 +202,7 @@ impl Store {
     }
 }
 
-/// Bytes of keys and values per ingested sample, by tier and section.
+/// Returns the bytes of keys and values per ingested sample, by tier and section.
 fn sections(statistics: &Statistics, samples: u64) -> Value {
     let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &SectionBytes)| {
         let name = format!("{} {name}", tier.map_or("", Tier::name));
@@ -226,8 +227,9 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
     })?)
 }
 
-/// Ingests a plan. Each batch defines what is new to its partition. If the engine reports missing definitions, it gets
-/// the batch with all of them, as from a leader whose cache was wrong.
+/// Ingests the samples of a plan. Each batch has only the definitions that are new to its partition. If the engine
+/// reports missing definitions, the batch is applied again with all definitions, as a leader whose cache was wrong
+/// does.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
     let mut builder = BatchBuilder::new(corpus);
     let mut costs = Costs::default();
@@ -275,7 +277,7 @@ fn flush(engine: &Engine, costs: &mut Costs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Length of all files below a folder, like `du -sb`, but without the folders themselves.
+/// Returns the length of all files below a folder, like `du -sb`, but without the folders themselves.
 fn directory_bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
-//! Batches of a host: with all definitions, as a router sends them to a shard, or with new definitions only, as a
-//! leader proposes them.
+//! Batches of a host. A batch has all definitions, like a batch from a router to a shard, or only new definitions, like
+//! a batch that a leader proposes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ const PARTITION_NS: u64 = 6 * 3600 * 1_000_000_000;
 pub(crate) struct BatchBuilder<'a> {
     corpus: &'a Corpus,
     tenant: TenantId,
-    /// Number of the partition whose stacks were defined.
+    /// Number of the partition in which this builder last defined stacks.
     partition: u64,
     defined: Defined,
 }
@@ -45,7 +45,8 @@ impl<'a> BatchBuilder<'a> {
         self.build_with(host, &mut Defined::default())
     }
 
-    /// Returns the same batch, but with only the hash of stacks that this builder defined before in the same partition.
+    /// Returns the batch of [`BatchBuilder::build`], but with only the hashes of stacks that this builder defined
+    /// before in the partition.
     pub(crate) fn build_new(&mut self, host: &HostSamples) -> Batch {
         let partition = host.start_ns / PARTITION_NS;
         if partition != self.partition {
@@ -103,7 +104,7 @@ struct Tables<'a> {
     attribute_sets: HashMap<(usize, u32, u32), u32, FixedState>,
     thread_name: u32,
     thread_id: u32,
-    /// Locations of the stack that is being defined: IDs in the corpus, leaf first.
+    /// Locations of the stack that is being defined: IDs in the corpus's dictionary, leaf first.
     locations: Vec<u32>,
     hashes: Vec<u128>,
 }
@@ -173,7 +174,8 @@ impl<'a> Tables<'a> {
         StackPair { user: self.stack(kernel..depth, None, is_new), kernel: self.stack(0..kernel, new_leaf, is_new) }
     }
 
-    /// Defines a location `shift` bytes or lines after the leaf, and replaces the leaf's hash by its hash.
+    /// Defines a location that is `shift` bytes or lines after the leaf, and replaces the leaf's hash by the hash of
+    /// that location. `None` if `shift` is 0.
     fn new_leaf(&mut self, shift: u64) -> Option<u32> {
         let &leaf = self.locations.first().filter(|_| shift > 0)?;
         let leaf = self.importer.location(&mut self.to, leaf);
@@ -192,8 +194,8 @@ impl<'a> Tables<'a> {
         Some(id)
     }
 
-    /// Returns the stack of a part of the locations. `leaf` replaces the first one, unless that is in the corpus.
-    /// Of a stack that is not new, only the hash is defined.
+    /// Returns the stack of a part of the locations. `leaf`, if given, replaces the first location. If `is_new` is
+    /// false, only the stack's hash is defined.
     fn stack(&mut self, part: std::ops::Range<usize>, leaf: Option<u32>, is_new: bool) -> u32 {
         let hash = stack_hash(&self.hashes[part.clone()]);
         if let Some(id) = self.to.stacks.find(&hash)

@@ -13,11 +13,11 @@ use super::payload;
 use super::service::Service;
 use crate::corpus::Recording;
 
-/// Services of a mix, and the dictionary that they share.
+/// Services of a mix, and the dictionary that these services share.
 #[derive(Debug)]
 pub(crate) struct Corpus {
     pub(crate) mix: Mix,
-    /// Strings, functions, mappings and locations of everything that was recorded.
+    /// Strings, functions, mappings and locations of all recordings and donors.
     pub(crate) dictionary: Dictionary,
     /// Hashes of the locations, by ID.
     pub(crate) hashes: Vec<u128>,
@@ -25,10 +25,10 @@ pub(crate) struct Corpus {
     pub(crate) services: Vec<Service>,
 }
 
-/// Source of whole stacks for a program whose stacks could not be unwound.
+/// Source of complete stacks for a program whose stacks the agent could not unwind.
 struct Fill {
     program: &'static str,
-    /// File in `shared/data`; for OTLP, also the frame type.
+    /// Payload file in `shared/data`. For a file in OTLP, also the type of frames that a used stack must have.
     payload: (&'static str, Option<&'static str>),
     /// Recording to use if the folder `shared/data` does not exist.
     recording: &'static str,
@@ -55,7 +55,7 @@ impl Corpus {
         Self::load_with(mix, payload::folder().as_deref())
     }
 
-    /// Does the same as [`Corpus::load`], with this folder of payloads, if any.
+    /// Loads a mix like [`Corpus::load`], with the payloads in this folder, if one is given.
     pub(crate) fn load_with(mix: Mix, payloads: Option<&Path>) -> anyhow::Result<Self> {
         let mut dictionary = Dictionary::default();
         let mut services = Vec::new();
@@ -78,12 +78,12 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Stops the growth: from now on stacks are drawn from those of the first 15 minutes.
+    /// Stops the growth of the number of stacks. From now on, only stacks of the first 15 minutes are drawn.
     pub(crate) fn stop_growth(&mut self) {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
     }
 
-    /// Hashes of the user part and the kernel part of a stack, leaf first.
+    /// Returns the hashes of the user part and the kernel part of a stack, which is given leaf first.
     fn stack_hashes(&self, stack: &[u32]) -> (StackHash, StackHash) {
         let kernel = self.kernel_frames(stack);
         let hash = |part: &[u32]| {
@@ -93,12 +93,12 @@ impl Corpus {
         (hash(&stack[kernel..]), hash(&stack[..kernel]))
     }
 
-    /// Number of kernel locations at the leaf of a stack.
+    /// Returns the number of kernel locations at the leaf end of a stack.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }
 
-    /// Description for the report.
+    /// Describes the corpus for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "mix": format!("{:?}", self.mix),

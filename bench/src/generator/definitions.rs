@@ -7,7 +7,7 @@ use crate::corpus::Frames;
 
 const UNKNOWN: u32 = u32::MAX;
 
-/// Defines locations of one recording, each once.
+/// Defines the locations of one recording in a dictionary, and remembers their IDs.
 #[derive(Debug)]
 pub(crate) struct Definer<'a> {
     pub(crate) frames: &'a Frames,
@@ -19,7 +19,8 @@ impl<'a> Definer<'a> {
         Self { frames, locations: vec![UNKNOWN; frames.locations.len()] }
     }
 
-    /// Returns the ID of a location in `to`. `to` must be the same dictionary in every call.
+    /// Defines a location of the recording in `to`, if it is new, and returns its ID in `to`. `to` must be the same
+    /// dictionary in every call.
     pub(crate) fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.locations[id as usize] == UNKNOWN {
             self.locations[id as usize] = define(self.frames, to, id);

@@ -1,11 +1,11 @@
-//! Whole stacks that replace those that the agent could not unwind.
+//! Complete stacks that replace stacks that the agent could not unwind.
 //!
 //! The agent marks truncated stacks, so a recording without frame pointers has leaves, times and threads, but few
-//! callers. Each distinct truncated stack gets one whole stack of a donor, both in descending order of frequency.
-//! Times, frequencies and the number of distinct stacks stay as recorded.
+//! callers. Each distinct truncated stack is replaced by a complete stack of a donor; both are taken in descending
+//! order of frequency. Times, frequencies and the number of distinct stacks stay as recorded.
 //!
-//! Donors are the payloads of `shared/data` if they exist; they are never committed. Otherwise the donor is another
-//! committed recording that was unwound, under other files and build IDs.
+//! Donors are the payloads in `shared/data`, which may exist beside a checkout and are never committed. Otherwise the
+//! donor is another committed recording with complete stacks, whose files and build IDs are renamed.
 
 use std::collections::HashMap;
 
@@ -14,17 +14,18 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::random::Random;
 use crate::corpus::{Frames, Recording};
 
-/// Stacks to take from.
+/// Complete stacks that may replace truncated stacks.
 #[derive(Debug)]
 pub(crate) struct Donor {
     pub(crate) name: String,
     pub(crate) frames: Frames,
-    /// The most frequent first.
+    /// Distinct stacks, the most frequent first.
     pub(crate) stacks: Vec<u32>,
 }
 
 impl Donor {
-    /// Returns the complete stacks of a recording, with files renamed for `program`, so that the two share no stack.
+    /// Returns the complete stacks of a recording. Files are renamed for `program`, so that `program` and the recorded
+    /// program have no stack in common.
     pub(crate) fn of_recording(recording: &Recording, program: &str) -> Self {
         let stacks = by_frequency(recording.samples.iter().map(|sample| (sample.stack, 1)));
         let mut frames = recording.frames.clone();
@@ -38,7 +39,8 @@ impl Donor {
     }
 }
 
-/// Returns the distinct items, largest sum first; items with equal sums keep their order.
+/// Returns the distinct items, largest sum of values first. Items with equal sums stay in the order of their first
+/// occurrence.
 pub(crate) fn by_frequency(samples: impl Iterator<Item = (u32, i64)>) -> Vec<u32> {
     let mut sums: HashMap<u32, (i64, usize)> = HashMap::new();
     for (number, (stack, value)) in samples.enumerate() {

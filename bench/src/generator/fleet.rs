@@ -1,11 +1,12 @@
 //! The fleet: an iterator over the samples of each host, in the order of time.
 //!
-//! It keeps only the present life of each pod, so a year takes no more memory than a minute. Pod p is on host p / 8
-//! and belongs to service p % 5.
+//! The fleet keeps only the present life of each pod, so a year takes no more memory than a minute. Pod p is on host p
+//! / 8 and belongs to service p % 5.
 //!
-//! With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC to 40 % at 2:00. A CPU is idle,
-//! and not sampled, at random ticks. Pods end twice a day on average and restart at once, with another name and other
-//! threads. With [`Days::Full`] neither happens, so each mix of 15 minutes has a fixed number of samples.
+//! With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC to 40 % at 2:00. A CPU is idle, and
+//! not sampled, at random ticks. Pods end twice a day on average and restart at once, with another name and other
+//! threads. With [`Days::Full`] no CPU is idle and no pod ends, so each mix of 15 minutes has a fixed number of
+//! samples.
 
 use super::corpus::Corpus;
 use super::growth::StackKey;
@@ -16,22 +17,22 @@ use super::random::Random;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 const PEAK_NS: u64 = 14 * 3600 * 1_000_000_000;
 const LOAD_MIN: f64 = 0.4;
-/// Average life of a pod in intervals: half a day.
+/// Average life of a pod, as a number of intervals of 5 s: half a day.
 const LIFE_INTERVALS: usize = 8_640;
 
-/// Name of the random numbers of a round, in place of the number of a CPU.
+/// Number that, plus the number of a CPU, names the random numbers for the jitter of the CPU.
 const JITTER: usize = POD_CPUS;
 
 /// Load over a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Days {
-    /// Always under full load, and nothing ends.
+    /// The load is always full, and no pod ends.
     Full,
-    /// Load follows the hour of the day, and pods restart.
+    /// The load follows the hour of the day, and pods restart.
     Daily,
 }
 
-/// A fleet, and the part of it to play.
+/// The part of a fleet to play.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -42,13 +43,13 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// Only one interval out of this many is played, which gives longer times with fewer samples. The number of stacks
-    /// grows with the played time.
+    /// One interval out of this many is played, so that fewer samples cover a longer time. The number of stacks grows
+    /// with the covered time.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }
 
-/// One sample.
+/// One sample of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drawn {
     pub(crate) time_ns: u64,
@@ -56,7 +57,7 @@ pub(crate) struct Drawn {
     /// Index into the threads of the service's recording.
     pub(crate) thread: u32,
     pub(crate) tid: u32,
-    /// CPU of the pod. It is not sent, as in the measurements of other databases.
+    /// Number of the CPU in the pod. Requests do not contain it, as in the measurements of other databases.
     pub(crate) cpu: u32,
 }
 
@@ -84,7 +85,7 @@ pub(crate) struct Fleet<'a> {
     pods: Vec<Pod>,
     /// Index of the next played interval.
     interval: u64,
-    /// Index of the next host in the plan.
+    /// Index, in the plan, of the next host.
     host: usize,
 }
 

@@ -1,24 +1,24 @@
 //! Growth of the number of distinct stacks.
 //!
-//! A service has two kinds of stacks. *Common* stacks, the most frequent of the recording, never change. Every other
-//! sample has a stack of a *pool* that grows by Heaps' law: pool(t) = pool_15m x (t / 15 min)^b, with t since the
+//! A service has two kinds of stacks. *Common* stacks, the most frequent of the recording, never change. All other
+//! samples have stacks of a *pool* that grows by Heaps' law: pool(t) = pool_15m x (t / 15 min)^b, with t since the
 //! start of the fleet. The exponent b comes from the recording: over its second half, the number of distinct stacks
 //! grew by 2^b. The size at 15 minutes gives the mix its number of distinct stacks, and is found by playing 15 minutes.
 //!
-//! Growth is extrapolated under three assumptions: b holds beyond the recorded minutes, a service's stacks grow with
-//! time as those of one program grow with samples, and there is no deployment.
+//! Growth is extrapolated under three assumptions. The exponent b holds beyond the recorded minutes. The number of a
+//! service's stacks grows with time as the number of one program's stacks grows with samples. There is no deployment.
 //!
-//! The numbers of distinct stacks are the same as in measurements of other databases. Five recordings have more, as
+//! The mixes have as many distinct stacks as the measurements of other databases. Five recordings have more, as
 //! [`super::service::Service::describe`] shows, so only a part of their rare stacks is used.
 //!
-//! While the pool is smaller than the set of rare recorded stacks, neighbours in order of appearance share one stack.
-//! Later each has several variants, which [`super::tree`] makes.
+//! While the pool is smaller than the set of rare recorded stacks, rare stacks that are neighbours in order of
+//! appearance share one stack. Later each rare stack has several variants, which [`super::tree`] makes.
 
 /// Time to which [`Growth::pool_15m`] refers, in nanoseconds.
 pub(crate) const REFERENCE_NS: f64 = 900e9;
 
-/// Identity of a stack of a service: its rank and the number of its variant. Variant 0 is the recorded stack. Common
-/// stacks are ranked first, by frequency, then rare ones, by appearance.
+/// Identity of a stack of a service: its rank and the number of its variant. Variant 0 is the recorded stack. Ranks
+/// begin with the common stacks by frequency, and continue with the rare stacks by appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackKey {
     pub(crate) rank: u32,
@@ -36,13 +36,14 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Size of the pool at this time after the fleet's start, divided by the number of rare recorded stacks.
+    /// Returns the size of the pool at a time after the fleet's start, divided by the number of rare recorded stacks.
     pub(crate) fn variants(&self, since_start_ns: u64) -> f64 {
         let pool = self.pool_15m * (since_start_ns as f64 / REFERENCE_NS).powf(self.exponent);
         (pool / f64::from(self.rare.max(1))).max(1.0 / f64::from(self.rare.max(1)))
     }
 
-    /// The stack of a sample with this rank. `unit` is a random number from 0 to 1.
+    /// Returns the stack of a sample whose recorded stack has this rank. `variants` is the result of
+    /// [`Growth::variants`], and `unit` is a random number from 0 to 1.
     pub(crate) fn draw(&self, rank: u32, variants: f64, unit: f64) -> StackKey {
         if rank < self.common {
             return StackKey { rank, variant: 0 };
@@ -59,7 +60,8 @@ impl Growth {
     }
 }
 
-/// Exponent b of Heaps' law: the number of distinct items grew by 2^b over the second half of the sequence.
+/// Returns the exponent b of Heaps' law: over the second half of the sequence, the number of distinct items grew by the
+/// factor 2^b.
 pub(crate) fn exponent(sequence: &[u32]) -> f64 {
     let unique = |part: &[u32]| part.iter().collect::<std::collections::HashSet<_>>().len().max(1) as f64;
     (unique(sequence) / unique(&sequence[..sequence.len() / 2])).log2().clamp(0.0, 1.0)

@@ -1,8 +1,8 @@
-//! A recording as pods play it: for each CPU all samples in order, with the jitter of the timer at each.
+//! A recording in the form that pods play: for each CPU, all samples in order, with the timer's jitter at each sample.
 //!
-//! A pod plays the samples of one phase, which an agent at the fleet's frequency would have seen of the whole run,
-//! and then those of the next phase. No sample comes again before all were played. Within a chunk of ten minutes, a
-//! compressor therefore finds only the repetitions of the real program.
+//! A pod plays the samples of one phase, and then the samples of the next phase. A phase has the samples that an agent
+//! at the fleet's frequency would have taken of the whole execution. No sample is repeated before all were played.
+//! Within a chunk of ten minutes, a compressor therefore finds only the repetitions of the real program.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,11 +13,11 @@ use crate::corpus::{PHASES, Recording};
 /// One sample of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Delay after the timer's tick, beyond the usual one, nanoseconds.
+    /// Jitter: difference between the sample's delay after the timer's tick and the usual delay, in nanoseconds.
     pub(crate) jitter_ns: i32,
     /// Index into [`Lanes::threads`].
     pub(crate) thread: u32,
-    /// The node of its stack in the recording, until [`super::service`] makes a rank of it.
+    /// Stack of the sample: first its node in the recording, which [`super::service`] replaces by the stack's rank.
     pub(crate) stack: u32,
 }
 
@@ -25,7 +25,8 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadKind {
     pub(crate) name: String,
-    /// True if the thread began and ended during the recording. It gets a new ID each time the recording is played.
+    /// True if the thread began and ended during the recording. Such a thread gets a new ID each time the recording is
+    /// played.
     pub(crate) is_passing: bool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     rows: Vec<Row>,
-    /// Index after the last row of each phase.
+    /// For each phase, the index after its last row.
     ends: Vec<usize>,
 }
 
@@ -68,10 +69,10 @@ impl Lanes {
         Self { threads: threads(recording), cpus: phases.map(Lane::new) }
     }
 
-    /// The row at a tick of a CPU of a pod, and the number of phases played before.
+    /// Returns the row at a tick of a pod's CPU, and the number of phases played before.
     ///
-    /// `start` is the position of tick 0. Its whole part is the phase, and its fraction the position in the phase, so
-    /// both CPUs begin at the same moment of the recording.
+    /// `start` is the position of tick 0. Its integer part is the phase, and its fractional part is the position in the
+    /// phase. So both CPUs begin at one moment of the recording.
     pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
         let lane = &self.cpus[cpu];
         let at = lane.place(start) as u64 + tick;
@@ -81,9 +82,10 @@ impl Lanes {
         (lane.rows[within], lap * PHASES + phase)
     }
 
-    /// The jitter at a tick: the recorded sequence from a random position, forwards or backwards.
+    /// Returns the jitter at a tick. The jitter follows the recorded sequence from a random position, forwards or
+    /// backwards.
     ///
-    /// A pod that plays the same rows again therefore has other times.
+    /// A pod that plays the recording again therefore has other times.
     pub(crate) fn jitter_ns(&self, mut random: Random, cpu: usize, tick: u64) -> i32 {
         let rows = &self.cpus[cpu].rows;
         let at = (random.below(rows.len()) + (tick % rows.len() as u64) as usize) % rows.len();
@@ -99,7 +101,7 @@ impl Lanes {
         self.cpus.iter_mut().flat_map(|lane| &mut lane.rows)
     }
 
-    /// Returns whether each CPU has samples to play.
+    /// Returns true if each CPU has samples to play.
     pub(crate) fn is_complete(&self) -> bool {
         self.cpus.iter().all(|lane| !lane.rows.is_empty())
     }
@@ -122,7 +124,7 @@ impl Lane {
     }
 }
 
-/// Remainder of a time modulo the period, from -period / 2 to period / 2.
+/// Returns the remainder of a time modulo the period, from -period / 2 to period / 2.
 fn centred(time_ns: i64, period: i64) -> i64 {
     (time_ns + period / 2).rem_euclid(period) - period / 2
 }

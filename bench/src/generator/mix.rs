@@ -1,26 +1,27 @@
 //! The mixes: their sizes, and the shape of hosts, pods and requests.
 
-/// CPUs of a pod.
+/// Number of CPUs of a pod.
 pub(crate) const POD_CPUS: usize = 2;
 /// Number of services of a mix; a pod belongs to one.
 pub(crate) const SERVICES: usize = 5;
-/// Pods of one host, and of one request.
+/// Number of pods of one host, and so of one request.
 pub(crate) const HOST_PODS: usize = 8;
-/// Ticks of a CPU's timer in one request: 5 s at 19 Hz.
+/// Number of ticks of a CPU's timer in one request: 5 s at 19 Hz.
 pub(crate) const INTERVAL_TICKS: u64 = 95;
-/// Samples of one pod in one request.
+/// Number of samples of one pod in one request.
 pub(crate) const POD_SAMPLES: usize = INTERVAL_TICKS as usize * POD_CPUS;
-/// Samples of one request.
+/// Number of samples in one request.
 pub(crate) const REQUEST_SAMPLES: usize = HOST_PODS * POD_SAMPLES;
-/// Period of the timer, and weight of a sample, nanoseconds: 1 / 19 Hz.
+/// Period of the timer, which is also the value of a sample, in nanoseconds: 1 / 19 Hz.
 pub(crate) const PERIOD_NS: u64 = 1_000_000_000 / 19;
-/// Part of a period at both ends for the timer's jitter, nanoseconds, so that few samples lie outside their interval.
+/// Time at both ends of a period in which no tick lies, in nanoseconds. It leaves room for the jitter, so that few
+/// samples lie outside their interval.
 pub(crate) const TIMER_SLACK_NS: u64 = 1_000_000;
-/// Time of one request, nanoseconds.
+/// Length of the interval of one request, in nanoseconds.
 pub(crate) const INTERVAL_NS: u64 = 5_000_000_000;
-/// Time of a mix and of a workload of any size, nanoseconds: more samples come from more hosts.
+/// Length of a mix, in nanoseconds. A workload with more samples has more hosts, and not a longer time.
 pub(crate) const WORKLOAD_NS: u64 = 900 * 1_000_000_000;
-/// Requests of one host.
+/// Number of requests of one host in a mix.
 pub(crate) const HOST_REQUESTS: usize = (WORKLOAD_NS / INTERVAL_NS) as usize;
 
 /// One of the two mixes.
@@ -34,7 +35,7 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// Number of pods in 15 minutes.
+    /// Returns the number of pods in 15 minutes.
     pub(crate) fn pods(self) -> usize {
         match self {
             Self::H => 40,
@@ -42,12 +43,12 @@ impl Mix {
         }
     }
 
-    /// Number of samples in 15 minutes.
+    /// Returns the number of samples in 15 minutes.
     pub(crate) fn samples(self) -> u64 {
         (self.pods() / HOST_PODS * HOST_REQUESTS * REQUEST_SAMPLES) as u64
     }
 
-    /// Number of unique stacks of each service in 15 minutes.
+    /// Returns the number of unique stacks of each service in 15 minutes.
     pub(crate) fn service_stacks(self) -> usize {
         match self {
             Self::H => 8_400,
@@ -55,7 +56,7 @@ impl Mix {
         }
     }
 
-    /// The recording of each service.
+    /// Returns the name of the recording of each service.
     pub(crate) fn programs(self) -> [&'static str; SERVICES] {
         match self {
             Self::H => ["java-compile", "go-bench", "node-parse", "cxx-build", "rust-build"],

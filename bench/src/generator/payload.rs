@@ -13,16 +13,16 @@ use proto::otlp::collector::profiles::v1development::ExportProfilesServiceReques
 use super::donor::{Donor, by_frequency};
 use crate::corpus::{FrameTables, Function, Location, Mapping, View};
 
-/// Largest decompressed payload: `large_cpp.cpu` has 2.5 MB.
+/// Limit of the size of a decompressed payload. The file `large_cpp.cpu` has 2.5 MB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Returns the folder of payloads, if it exists.
+/// Returns the folder of payloads; `None` if it does not exist.
 pub(crate) fn folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     folder.is_dir().then_some(folder)
 }
 
-/// Fields of a pprof that are read, by their numbers in profile.proto.
+/// The fields of a pprof that are used, with their numbers in profile.proto.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Pprof {
     #[prost(message, repeated, tag = "2")]

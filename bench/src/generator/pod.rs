@@ -1,4 +1,4 @@
-//! A pod: its part of a recording, and its start in that part.
+//! A pod: its recording, and its start in the recording.
 
 use super::mix::{PERIOD_NS, POD_CPUS, SERVICES, TIMER_SLACK_NS};
 use super::random::Random;
@@ -10,16 +10,16 @@ const TIDS: usize = 4 << 20;
 /// One life of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
-    /// Index of the pod in the fleet; it determines host and service.
+    /// Index of the pod in the fleet. It determines the pod's host and service.
     pub(crate) place: u64,
-    /// Number of restarts of the pod, each with another name.
+    /// Number of earlier lives of the pod. Each life has another name.
     pub(crate) life: u64,
     seed: u64,
-    /// Start in the recording: the phase, and the fraction of it.
+    /// Start in the recording. The integer part is the phase, and the fractional part is the position in the phase.
     pub(crate) start: f64,
     /// Offsets of the CPUs' timer ticks within a period, in nanoseconds.
     pub(crate) ticks_at_ns: [u64; POD_CPUS],
-    /// First ID of its threads.
+    /// First ID of the pod's threads.
     pub(crate) tid: u32,
 }
 
@@ -33,7 +33,7 @@ impl Pod {
         Self { place, life, seed, start: phase as f64 + random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
     }
 
-    /// Returns the random numbers of one sample, or of anything else that two numbers identify.
+    /// Returns random numbers for one sample. Other uses take two numbers of their own instead of a tick and a CPU.
     pub(crate) fn random(&self, tick: u64, cpu: usize) -> Random {
         Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 2 | cpu as u64])
     }

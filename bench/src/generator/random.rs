@@ -1,4 +1,4 @@
-//! Random numbers that depend on names and on nothing else: SplitMix64.
+//! Random numbers that depend only on the name of their sequence: SplitMix64.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
@@ -8,7 +8,7 @@ use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 pub(crate) struct Random(SplitMix64);
 
 impl Random {
-    /// The sequence with this name. Sequences of different names are independent.
+    /// Returns the sequence with this name. Sequences with different names are independent.
     pub(crate) fn of<const N: usize>(name: [u64; N]) -> Self {
         let mut state = 0;
         for part in name {
@@ -21,19 +21,19 @@ impl Random {
         self.0.next_u64()
     }
 
-    /// A number below `end`, which is above 0.
+    /// Returns a number below `end`. `end` must be above 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         // The high half of the product: its bias does not matter for the sizes here.
         ((u128::from(self.next_u64()) * end as u128) >> 64) as usize
     }
 
-    /// A number from 0 to 1, without 1.
+    /// Returns a number from 0 to 1, 1 excluded.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// The output function of SplitMix64.
+/// Computes the output function of SplitMix64.
 fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

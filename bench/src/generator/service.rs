@@ -1,4 +1,4 @@
-//! One service of a fleet: a recording with completed and ranked stacks, and the growth of their number.
+//! One service of a fleet: a recording with completed and ranked stacks, and the growth of the number of stacks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,9 +16,9 @@ use super::random::Random;
 use super::tree::Tree;
 use crate::corpus::{Frames, Node, Recording};
 
-/// Largest part of common stacks among a mix's unique stacks; the others are rare.
+/// Largest part of common stacks among a mix's unique stacks. The other stacks are rare.
 const COMMON_PART: f64 = 0.6;
-/// Steps of the bisection of a calibration, which determine the pool to a thousandth.
+/// Number of steps of the bisection in a calibration. They determine the size of the pool to a thousandth.
 const HALVINGS: usize = 16;
 
 /// One service of a fleet.
@@ -27,18 +27,18 @@ pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) lanes: Lanes,
     tree: Tree,
-    /// Nodes of the tree by rank.
+    /// Stacks, as nodes of the tree, by rank.
     stacks: Vec<u32>,
     /// Hashes of the user part and the kernel part of each stack, by rank.
     hashes: Vec<(StackHash, StackHash)>,
     pub(crate) growth: Growth,
-    /// Part of the new stacks whose leaf is new, too.
+    /// Share of new stacks whose leaf is new, too.
     new_leaf: f64,
     filled_from: Option<String>,
     filled_part: f64,
 }
 
-/// Tree that is being built, from recordings and donors with separate tables.
+/// Tree that is being built from a recording and a donor, which have separate tables.
 struct TreeBuilder {
     nodes: Vec<Node>,
     ids: HashMap<Node, u32>,
@@ -61,8 +61,8 @@ impl TreeBuilder {
 }
 
 impl Service {
-    /// Builds a service. `donor` completes truncated stacks: its stack at an offset, and then every `step`-th one.
-    /// `target` is the number of unique stacks that `pods` pods have in 15 minutes.
+    /// Builds a service. Truncated stacks are completed by stacks of `donor`: the stack at an offset, and then every
+    /// `step`-th stack. `target` is the number of unique stacks that `pods` pods have in 15 minutes.
     pub(crate) fn new(
         recording: &Recording,
         donor: Option<(&Donor, usize, usize)>,
@@ -101,7 +101,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Finds the size of the pool with which this many pods have `target` unique stacks in 15 minutes.
+    /// Finds the size of the pool with which `pods` pods have `target` unique stacks in 15 minutes.
     fn calibrate(&mut self, pods: usize, target: usize) {
         let mut low = 1.0_f64;
         let mut high = 64.0 * target as f64;
@@ -147,7 +147,8 @@ impl Service {
         (key.variant == 0).then(|| self.hashes[key.rank as usize])
     }
 
-    /// Adds the locations of a stack to `out`, leaf first. Returns the distance of its leaf from the recorded leaf.
+    /// Adds the locations of a stack to `out`, leaf first. Returns the distance of the stack's leaf from the recorded
+    /// leaf, in bytes or lines.
     pub(crate) fn push_locations(&self, key: StackKey, out: &mut Vec<u32>) -> u64 {
         let stack = self.stacks[key.rank as usize];
         if key.variant == 0 {
@@ -159,7 +160,7 @@ impl Service {
         if random.unit() < self.new_leaf { 1 + random.below(60) as u64 } else { 0 }
     }
 
-    /// Description for the report.
+    /// Describes the service for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "service": self.name,
@@ -214,7 +215,7 @@ fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     (ranked, often as u32)
 }
 
-/// Returns the part of stacks whose leaf is new, among the stacks that are new in the second half of a recording.
+/// Returns, of the stacks that are new in the second half of a recording, the share whose leaf is new, too.
 fn new_leaf_part(recording: &Recording) -> f64 {
     let leaf = |frames: &Frames, stack: u32| frames.nodes[stack as usize].location;
     let mut stacks = HashSet::new();

@@ -1,23 +1,23 @@
 //! The tree of a service's stacks, and new stacks that its calls allow.
 //!
-//! A new stack follows a recorded one from its leaf up to some frame. From there it continues as another recorded
-//! stack with the same location. Each of its calls was recorded, and only their combination is new. Its leaf may be
-//! another address of the same function. New stacks thus share prefixes and locations with old ones, as recorded
-//! stacks do.
+//! A new stack follows a recorded stack from the leaf up to some frame. From that frame on, the new stack continues as
+//! another recorded stack that has the frame's location. Each call of the new stack was recorded; only the combination
+//! is new. The leaf may be another address of its function. New stacks thus share prefixes and locations with other
+//! stacks, as recorded stacks do.
 
 use super::random::Random;
 use crate::corpus::Node;
 
-/// Tries to find a combination that is not the recorded stack itself.
+/// Number of attempts to find a combination that differs from the recorded stack.
 const TRIES: usize = 8;
 /// Limit of the depth of new stacks, because combined recursion could continue for ever.
 const DEPTH_MAX: usize = 200;
 
-/// The tree; a node's location is one of the corpus's.
+/// The tree. Locations of nodes are IDs in the corpus's dictionary.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) nodes: Vec<Node>,
-    /// Nodes, grouped by location: those of location i begin at `location_starts[i]`.
+    /// Nodes, grouped by location. The nodes of location i begin at `location_starts[i]`.
     by_location: Vec<u32>,
     location_starts: Vec<u32>,
 }
@@ -40,7 +40,7 @@ impl Tree {
         Self { nodes, by_location, location_starts }
     }
 
-    /// Adds the locations of a recorded stack, leaf first.
+    /// Adds the locations of a recorded stack to `out`, leaf first.
     pub(crate) fn push_locations(&self, stack: u32, out: &mut Vec<u32>) {
         let mut at = stack;
         while at != 0 {
@@ -50,7 +50,8 @@ impl Tree {
         }
     }
 
-    /// Adds the locations, leaf first, of a variant of a recorded stack, which follows from the numbers of `random`.
+    /// Adds the locations of a variant of a recorded stack to `out`, leaf first. The numbers of `random` determine the
+    /// variant.
     pub(crate) fn push_variant(&self, stack: u32, random: &mut Random, out: &mut Vec<u32>) {
         self.push_locations(stack, out);
         for _ in 0..TRIES {

@@ -1,4 +1,5 @@
-//! All requests of a run. They are encoded before the first is sent, so that encoding takes no CPU time during the run.
+//! All requests of a measurement. They are encoded before the first is sent, so that encoding takes no CPU time during
+//! the measurement.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use super::request;
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
-/// Requests of one ingest, in order.
+/// Requests of one ingest, in the order of sending.
 #[derive(Debug)]
 pub(crate) struct Workload {
     seed: u64,
@@ -21,13 +22,13 @@ pub(crate) struct Workload {
     pub(crate) requests: Vec<Vec<u8>>,
     /// Number of samples in all requests together.
     pub(crate) samples: u64,
-    /// All samples are in `(start_ns, end_ns]`.
+    /// Start of the samples' times: all samples are in `(start_ns, end_ns]`.
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
     /// Number of distinct stacks in the requests.
     unique_stacks: usize,
     pub(crate) pods: usize,
-    /// Name of a service in the workload.
+    /// Name of one of the services in the workload.
     pub(crate) service: String,
     encoded_bytes: usize,
     corpus: Value,
@@ -36,7 +37,7 @@ pub(crate) struct Workload {
 impl Workload {
     /// Builds requests with at least `samples` samples, over the 15 minutes before `end_ns`.
     ///
-    /// Fewer samples than in 15 minutes of the mix shorten the time; more samples add hosts.
+    /// If `samples` is less than 15 minutes of the mix have, the time is shorter. If it is more, there are more hosts.
     ///
     /// # Errors
     /// The corpora cannot be read.
@@ -70,7 +71,7 @@ impl Workload {
         })
     }
 
-    /// Its parameters.
+    /// Describes the parameters of the workload for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "corpus": self.corpus,
@@ -86,7 +87,8 @@ impl Workload {
     }
 }
 
-/// Returns the samples of each host and interval, ordered by time; the hosts of the mix first, then further hosts.
+/// Returns the samples of each host and interval. The hosts of the mix come first, ordered by time, and then further
+/// hosts.
 fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = HostSamples> {
     let pods = corpus.mix.pods();
     (0..).flat_map(move |round| {
@@ -113,7 +115,7 @@ mod tests {
 
     const END_NS: u64 = 1_767_225_600_000_000_000;
 
-    /// Time, thread and frames of a sample.
+    /// Time, thread and frames of a sample, for comparisons.
     type Told = (u64, String, String);
 
     /// Reads a request as a receiver does.
@@ -150,7 +152,7 @@ mod tests {
         told
     }
 
-    /// Returns the content of a batch in the same form.
+    /// Returns the samples of a batch in the form of [`Told`].
     fn held(batch: &Batch) -> Vec<Told> {
         let dictionary = &batch.dictionary;
         let text = |id: u32| dictionary.strings.get(id);

@@ -10,7 +10,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Limit of a response in bytes, larger than any response here.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// A client; use one for each thread.
+/// An HTTP client. Each thread uses its own client.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(ureq::Agent);
 
@@ -18,7 +18,7 @@ pub(crate) struct Client(ureq::Agent);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Acknowledged,
-    /// 429 or 503: the sender shall try again later.
+    /// The server responded with 429 or 503: the sender must try again later.
     Refused,
 }
 
@@ -33,7 +33,7 @@ impl Client {
     /// Sends one export request.
     ///
     /// # Errors
-    /// There was no response, or the request was refused in whole or in part.
+    /// There was no response, or a response other than success, 429 and 503. A partial success is an error, too.
     pub(crate) fn push(&self, address: &str, request: &[u8]) -> anyhow::Result<Pushed> {
         let url = format!("http://{address}/v1development/profiles");
         let mut answer = self.0.post(url).content_type("application/x-protobuf").send(request)?;
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// The response of a GET request.
+    /// Returns the body of the response to a GET request.
     ///
     /// # Errors
     /// There was no response, or its status is not 200.

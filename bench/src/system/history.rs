@@ -1,6 +1,7 @@
-//! A month of history in a running varve: an hour of the mix, and before it 30 days with 5 s of every hour.
+//! A month of history in a running varve: an hour of the mix, after 30 days with 5 s of every hour.
 //!
-//! The edges of its windows are not on minutes, so each tier is read. The queries are those of `query`.
+//! The edges of the queried windows are not on whole minutes, so that each tier is read. The queries are of the kinds
+//! in `query`.
 
 use std::path::Path;
 
@@ -15,21 +16,21 @@ use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, PERI
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const DAY_NS: u64 = 24 * HOUR_NS;
-/// Length of the history. Its oldest samples are within varve's default retention, also at the end of the run.
+/// Length of the history. Its oldest samples are within varve's default retention until the end of the measurement.
 const HISTORY_NS: u64 = 30 * DAY_NS - 2 * HOUR_NS;
-/// One interval out of this many is played.
+/// One interval of 5 s out of this many is played: one in each hour.
 const EVERY: u64 = HOUR_NS / INTERVAL_NS;
-/// Requests that are made before they are sent.
+/// Number of requests that are encoded before they are sent.
 const REQUESTS_AT_ONCE: usize = 500;
 const SENDING: Sending = Sending::Closed { clients: 8 };
-/// Names of the windows, and their lengths.
+/// Names and lengths of the queried windows.
 const SPANS: [(&str, u64); 4] =
     [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
 
 /// Sends the history to a new server, compacts, and queries it.
 ///
 /// # Errors
-/// Those of `ingest`, or the stored sum differs from the sent one.
+/// The errors of `ingest`, or the sum of the stored values differs from the sum of the sent values.
 pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
     let mut server = Server::prepare(binary, data_dir)?;
     server.launch()?;
@@ -73,7 +74,7 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
     Ok(figures)
 }
 
-/// Sends the samples of a plan; returns their number.
+/// Sends the samples of a plan, and returns their number.
 fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
     let builder = BatchBuilder::new(corpus);
     let mut samples = 0;

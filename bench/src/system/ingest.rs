@@ -11,12 +11,12 @@ use super::totals::check_total;
 use crate::generator::Workload;
 use crate::report::{quantile, rounded};
 
-/// Figures up to the last acknowledgement, and the server after it.
+/// Figures of an ingest up to the last acknowledgement, and the running server.
 #[derive(Debug)]
 pub(crate) struct Ingested {
     pub(crate) figures: Value,
     pub(crate) server: Server,
-    /// CPU time of the empty server.
+    /// CPU time that the server used before the ingest, in seconds.
     idle_cpu_s: f64,
 }
 
@@ -58,7 +58,8 @@ pub(crate) fn ingest(
 }
 
 impl Ingested {
-    /// Checks the stored samples, and stops the server, which seals everything; adds the figures of that.
+    /// Checks the stored samples, and stops the server, which then seals everything. Returns the figures, including
+    /// those of the stop, and the server.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
         check_total(&self.server, workload)?;

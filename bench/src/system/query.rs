@@ -1,4 +1,5 @@
-//! Queries over the 15 minutes, in the order in which a user makes them: each one cold, and then 20 times.
+//! Queries over the 15 minutes of a workload, in the order in which a user makes them. Each query runs once cold, and
+//! then 20 times.
 
 use std::time::Instant;
 
@@ -11,9 +12,10 @@ use super::totals::seconds;
 use crate::generator::{PERIOD_NS, Workload};
 use crate::report::{quantile, rounded};
 
-/// Runs of each query after the cold run.
+/// Number of runs of each query after the cold run.
 const RUNS: u64 = 20;
-/// Time by which each run's window is earlier than the previous one, so that no result is cached.
+/// Time, in nanoseconds, by which each run's window is earlier than the previous run's window. So no result comes from
+/// a cache.
 const SHIFT_NS: u64 = 1_300_000_000;
 const FLAMEGRAPH_NODES: &str = "8192";
 const LABEL: &str = "k8s_pod_name";
@@ -25,7 +27,7 @@ pub(crate) struct Query {
     parameters: Vec<(&'static str, String)>,
 }
 
-/// Check of the response for the whole 15 minutes.
+/// Function that checks the response for the whole 15 minutes of a workload.
 type Check = fn(&Value, &Workload) -> anyhow::Result<()>;
 
 /// Runs all queries; returns the figures of each.
@@ -68,7 +70,8 @@ impl Query {
         Self { name, path: "/api/v1/flamegraph", parameters }
     }
 
-    /// Runs the query with this window, and then with others of this length; returns its figures and first response.
+    /// Runs the query with this window, and then with earlier windows of equal length. Returns the figures and the
+    /// first response.
     ///
     /// # Errors
     /// There was no response.
@@ -101,7 +104,7 @@ impl Query {
     }
 }
 
-/// Returns the total of a flame graph, after checking that its nodes add up to it.
+/// Returns the total of a flame graph. Checks that the values of the nodes add up to the total.
 pub(crate) fn flamegraph_total(answer: &Value) -> anyhow::Result<u64> {
     let nodes = answer["nodes"].as_array().context("no nodes")?;
     let own: u64 = nodes.iter().filter_map(|node| node[2].as_u64()).sum();
@@ -117,7 +120,7 @@ fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result
     Ok(())
 }
 
-/// Checks that a list has one entry per pod.
+/// Checks that a list in a response has one entry per pod.
 fn check_count(list: &Value, workload: &Workload) -> anyhow::Result<()> {
     let count = list.as_array().context("no list")?.len();
     ensure!(count == workload.pods, "{count} in place of {}", workload.pods);

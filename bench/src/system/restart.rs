@@ -1,4 +1,5 @@
-//! Restart after a kill just after the last acknowledgement: all unflushed entries are applied again from the log.
+//! Restart after a kill that follows the last acknowledgement. The restarted server applies all unflushed entries of
+//! the log again.
 
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use super::totals::check_total;
 use crate::generator::Workload;
 use crate::report::rounded;
 
-/// Kills the server, starts it, and checks that it has everything.
+/// Kills the server, starts it, and checks that it has all samples.
 pub(crate) fn restart_after_kill(mut server: Server, workload: &Workload) -> anyhow::Result<Value> {
     server.kill()?;
     let ready_s = server.launch()?.as_secs_f64();

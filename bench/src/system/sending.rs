@@ -5,25 +5,28 @@ use std::time::{Duration, Instant};
 
 use super::client::{Client, Pushed};
 
-/// Most requests of an open loop in flight at one time. Further ones are sent late, which counts as latency.
+/// Largest number of requests of an open loop in flight at one time. Further requests are sent late, and the delay
+/// counts as latency.
 const OPEN_CLIENTS: usize = 128;
 /// Pause before a refused request is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sending {
-    /// Each client sends its next request after the acknowledgement of the previous one.
+    /// Each client sends its next request after the acknowledgement of its previous request.
     Closed { clients: usize },
-    /// Requests are sent at fixed times. Latencies count from these times, so stalls of the server are visible.
+    /// Requests are sent at fixed times. Latencies are measured from the fixed times, so that stalls of the server are
+    /// visible.
     Open { requests_per_s: u32 },
 }
 
 /// Outcomes of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Latencies from the first attempt or, in an open loop, from the due time; ascending.
+    /// Latencies in milliseconds, ascending. They are measured from the first attempt or, in an open loop, from the due
+    /// time.
     pub(crate) latencies_ms: Vec<f64>,
-    /// Responses that demand a retry.
+    /// Number of responses that demanded a retry.
     pub(crate) refused: usize,
     pub(crate) took_s: f64,
 }

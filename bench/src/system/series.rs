@@ -1,8 +1,8 @@
-//! The chart that the web UI shows first: series by pod in 15 s steps, from memory and once it is sealed.
+//! The chart that the web UI shows first: series by pod in 15 s steps, read from memory, and read from disk after
+//! sealing.
 //!
-//! Two servers get the same 15 minutes; one of them compacts.
-//! Both then get the same queries in turn, so that other load on the machine slows each of them alike.
-//! All responses must be equal.
+//! Two servers get one workload of 15 minutes, and one of them compacts it. Both then get equal queries in turn, so
+//! that other load on the machine slows both alike. All responses must be equal.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,8 +18,9 @@ use super::totals::seconds;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{Report, quantile, rounded};
 
-/// Time by which each run's window is earlier than the previous one, so that no result is cached.
-/// Steps are on whole seconds, as the web UI and Grafana send them, on tenths of a second, or anywhere.
+/// Kinds of step edges, and the time in nanoseconds by which each run's window is earlier than the previous run's
+/// window. The shift keeps results out of caches. Edges are on whole seconds, as in queries of the web UI and Grafana,
+/// on tenths of a second, or anywhere.
 const EDGES: [(&str, u64); 3] =
     [("whole seconds", 1_000_000_000), ("tenths of a second", 1_300_000_000), ("anywhere", 1_300_000_007)];
 
@@ -46,7 +47,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// A server under measurement.
+/// A server under measurement, with a client for it.
 struct Asked {
     binary: PathBuf,
     state: &'static str,
@@ -89,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// Figures of each server.
+/// Measures queries of one kind. Returns the figures of each server.
 fn measure(
     asked: &[Asked],
     workload: &Workload,

@@ -12,17 +12,17 @@ use testkit::ports::free_addresses;
 use crate::process::{cpu_s, peak_rss_bytes, stat};
 use crate::system::client::Client;
 
-/// Longest time of a start or an end.
+/// Longest time until a started server is ready, or a stopped server has ended.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A `varve up --no-agent`. Killed when it is dropped.
+/// A process `varve up --no-agent`. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     binary: PathBuf,
     data_dir: PathBuf,
-    /// `127.0.0.1:port` of the HTTP API.
+    /// Address, `127.0.0.1:PORT`, of the HTTP API.
     pub(crate) http: String,
-    /// `127.0.0.1:port` of the OTLP/HTTP receiver.
+    /// Address, `127.0.0.1:PORT`, of the OTLP/HTTP receiver.
     pub(crate) otlp: String,
     other_ports: [String; 2],
     child: Option<Child>,
@@ -38,7 +38,7 @@ impl Server {
         Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
     }
 
-    /// Starts the server; returns the time from the start of the process until /ready responds with 200.
+    /// Starts the server. Returns the time from the start of the process until /ready responds with 200.
     pub(crate) fn launch(&mut self) -> anyhow::Result<Duration> {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let [grpc, node] = &self.other_ports;
@@ -70,7 +70,7 @@ impl Server {
         self.data_dir.with_extension("log")
     }
 
-    /// Returns the end of the server's output.
+    /// Returns the last part of the server's output.
     pub(crate) fn said(&self) -> String {
         let text = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()
@@ -128,12 +128,12 @@ impl Server {
         stat(&self.pid()?.to_string())?.into_iter().next().context("/proc/PID/stat has no state")
     }
 
-    /// CPU time so far, user and kernel, its children's included; to 10 ms.
+    /// Returns the server's CPU time so far, in seconds, to 10 ms: user and kernel, including children.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
         cpu_s(&self.pid()?.to_string())
     }
 
-    /// Largest resident memory so far, in bytes.
+    /// Returns the server's peak resident memory so far, in bytes.
     pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
         peak_rss_bytes(&self.pid()?.to_string())
     }

@@ -1,4 +1,4 @@
-//! Comparison of a server's content with what was sent to it.
+//! Comparison of the samples in a server with the samples that were sent to it.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -7,10 +7,10 @@ use crate::generator::{PERIOD_NS, Workload};
 use crate::system::client::Client;
 use crate::system::server::Server;
 
-/// Checks that the server has each sample once.
+/// Checks the sum of all stored values, which shows that the server has each sample once.
 ///
 /// # Errors
-/// The sum of all stored values differs from the sum of all sent ones.
+/// The sum of all stored values differs from the sum of all sent values.
 pub(super) fn check_total(server: &Server, workload: &Workload) -> anyhow::Result<()> {
     let time = seconds(workload.end_ns);
     let parameters = [("query", "sum(sum_over_time(process_cpu[15m]))"), ("time", time.as_str())];
@@ -24,7 +24,7 @@ pub(super) fn check_total(server: &Server, workload: &Workload) -> anyhow::Resul
     Ok(())
 }
 
-/// Unix seconds, to the nanosecond.
+/// Formats a time as Unix seconds, to the nanosecond.
 pub(super) fn seconds(time_ns: u64) -> String {
     format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000)
 }

@@ -15,7 +15,8 @@ use super::sending::Sending;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{self, Report};
 
-/// Limit of the samples of a run. All requests are encoded before the first is sent: 10 million samples are 1.4 GB.
+/// Limit of the samples of an ingest. All requests are in memory before the first is sent, and 10 million samples take
+/// 1.4 GB.
 const SAMPLES_MAX: u64 = 10_000_000;
 
 /// Measures a varve: ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries.
