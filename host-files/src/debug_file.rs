@@ -14,7 +14,7 @@ use crate::open::Root;
 /// Directory in which distributions put debug files.
 const DIRECTORY: &str = "/usr/lib/debug";
 
-/// Reads the call frame information in the debug file of `program`, which is the file at `path` in `root`.
+/// Reads the call frame information in the debug file of `program`, which was mapped from `path` in `root`.
 ///
 /// Only if the program has no build ID, a debug file is read as a whole, up to a bound.
 #[must_use]
@@ -49,7 +49,7 @@ pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     ElfImage::read_if_named(&file, id).map(|_image| file)
 }
 
-/// Tries the files to which the debug link of `program`, which is the file at `path`, may refer. Returns the first
+/// Tries the files to which the debug link of `program`, which was mapped from `path`, may refer. Returns the first
 /// result of `accept`.
 #[must_use]
 pub fn by_link<T>(
