@@ -1,13 +1,13 @@
 //! Conversion of a program or debug file to a symbol table, in a child process.
 //!
-//! Debug files are untrusted, and no parser of DWARF survives all of them: some need terabytes, some never end. So only
-//! the child parses. It inherits descriptors of its input and output and nothing else, and drops all privileges before
-//! it reads (`rights`). The kernel limits its memory, CPU time and output. If a file breaks the child, the parent only
-//! sees an exit status.
+//! Debug files are untrusted, and no parser of DWARF survives all of them: some make it use terabytes of memory, some
+//! make it run forever. So only the child parses. The child inherits descriptors of its input and output and nothing
+//! else, and drops all privileges before it reads (`rights`). The kernel limits its memory, CPU time and output. If a
+//! file breaks the child, the parent only sees an exit status.
 //!
 //! Command line of the child: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of
-//! inherited descriptors. It writes the symcache at the position of the output, and `<functions> <source>` to standard
-//! output. Its exit code is 0 or one of [`Exit`].
+//! inherited descriptors. The child writes the symcache at the position of the output, and `<functions> <source>` to
+//! standard output. Its exit code is 0 or one of [`Exit`].
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -40,7 +40,7 @@ pub use child::run_child;
 /// The program that runs [`run_child`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converter {
-    /// Absolute path. `/proc/self/exe` is the binary of this process, even if it was replaced on disk.
+    /// Absolute path of the program. `/proc/self/exe` is the binary of this process, even if it was replaced on disk.
     pub program: PathBuf,
     /// Arguments before those of [`run_child`], such as the name of a subcommand.
     pub arguments: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Converter {
 /// The result of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Number of functions with names that are not inlined; 0 only for [`Source::CallFrames`].
+    /// Number of functions that have names and are not inlined calls; 0 only for [`Source::CallFrames`].
     pub(crate) functions: u64,
     pub(crate) source: Source,
 }
@@ -68,11 +68,11 @@ pub(crate) enum ConvertError {
     Io(#[from] io::Error),
 }
 
-/// Exit codes of the child other than 0. Any further code is that of a panic.
+/// Exit codes of the child other than 0. Any code that is not listed is that of a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Exit {
-    /// The command line is not that of the parent.
+    /// The command line does not have the form that the parent uses.
     Usage = 64,
     /// The file is not valid ELF.
     Malformed = 65,
@@ -87,7 +87,7 @@ enum Exit {
 /// Converts `file` to a symcache at the position of `output`. Symbols that are missing in `file` come from
 /// `debug_file`.
 ///
-/// Blocks until the child is gone, at most [`Limits::conversion_time_max`].
+/// Blocks until the child has ended, for at most [`Limits::conversion_time_max`].
 pub(crate) fn convert(
     converter: &Converter,
     limits: &Limits,

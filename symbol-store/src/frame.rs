@@ -10,26 +10,26 @@ use crate::reason::Reason;
 /// The mapped file to which addresses belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectKey<'a> {
-    /// Build ID. Without one, its addresses get no names.
+    /// Build ID of the file; `None` if the profile has none, so that the addresses get no names.
     pub build_id: Option<&'a BuildId>,
-    /// Path as the profile gives it; empty if unknown. It only helps to find the file on this host: the file is
-    /// accepted by its build ID alone.
+    /// Path as the profile gives it; empty if unknown. It only helps to find the file on this host. A file is accepted
+    /// by its build ID alone.
     pub file: &'a str,
 }
 
 /// A function that was running at an address.
 ///
-/// The innermost frame is the function whose code is there. Each further frame is the caller into which the previous
-/// one was inlined. The last frame is the function that exists in the binary.
+/// The innermost frame is the function whose code is at the address. Each further frame is the caller into which the
+/// previous one was inlined. The last frame is the function that exists in the binary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Demangled name, without parameters and return type. Never empty.
+    /// Demangled name of the function, without parameters and return type. Never empty.
     pub function: Arc<str>,
-    /// Name for the linker; equal to `function` if the name is not mangled.
+    /// Mangled name, as the linker knows the function; equal to `function` if the name is not mangled.
     pub system_name: Arc<str>,
     /// Path of the source file as the compiler wrote it; empty if unknown.
     pub file: Arc<str>,
-    /// Line in `file`, or 0 if unknown. In a caller it is the line of the call.
+    /// Line in `file`, or 0 if unknown. In the frame of a caller, it is the line of the call.
     pub line: u32,
     /// Line in `file` on which the function is declared, or 0 if unknown.
     pub start_line: u32,
@@ -42,11 +42,12 @@ pub struct Frame {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{reason}")]
 pub struct Nameless {
-    /// Reason why it has no name.
+    /// Reason why the address has no name.
     pub reason: Reason,
-    /// The address as a virtual one, if it is in the code of a known file.
+    /// The address as a virtual address; `None` if it is not in the code of a known file.
     pub virtual_address: Option<u64>,
-    /// Virtual address at which its function begins, if the call frame information of the file has it.
+    /// Virtual address at which the function around the address begins; `None` if the call frame information of the
+    /// file does not have it.
     pub function_start: Option<u64>,
 }
 

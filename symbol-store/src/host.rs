@@ -1,11 +1,11 @@
 //! Search for files of this host by build ID.
 //!
 //! A profile names a path. The file at this path may have been replaced or deleted, or it may exist only in a
-//! container. So the path is a hint, and these files are tried:
+//! container. So the path is only a hint. These files are tried, in this order:
 //!
 //! 1. the path in the root of this process;
-//! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path. This is the file
-//!    that runs, even if it was deleted or replaced, in any mount namespace;
+//! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path. These are the
+//!    files that run, even if they were deleted or replaced, in any mount namespace;
 //! 3. the path in the root of such a process.
 //!
 //! Invariant: a file is returned only if it has the requested build ID or htlhash.
@@ -31,7 +31,7 @@ use mapped::{MappedFile, MappedFiles};
 pub(crate) struct Found {
     pub(crate) file: File,
     pub(crate) image: ElfImage,
-    /// Separate debug file.
+    /// Separate debug file of the program; `None` if none was found.
     pub(crate) debug_file: Option<File>,
     /// True if one of the two files has DWARF.
     pub(crate) has_dwarf: bool,
@@ -42,11 +42,11 @@ pub(crate) struct Found {
 pub(crate) struct HostSearch {
     /// Directory in which distributions put debug files, in every root: `/usr/lib/debug`.
     debug_directory: String,
-    /// Mapped files of all processes, and the time at which they were read.
+    /// Mapped files of all processes, and the time at which they were read; `None` before the first search.
     mapped: Mutex<Option<(Instant, Arc<MappedFiles>)>>,
 }
 
-/// A program, and the root in which it was found. Its debug file is searched for there.
+/// A program, and the root in which it was found. Its debug file is searched for in the same root.
 struct Program {
     file: File,
     image: ElfImage,
@@ -58,9 +58,9 @@ impl HostSearch {
         Self { debug_directory, mapped: Mutex::new(None) }
     }
 
-    /// Returns the file with the build ID `id`. `path` is its path in a profile, or empty.
+    /// Returns the file with the build ID `id`. `path` is the path of the file in a profile, or empty.
     ///
-    /// Reads the headers of the candidates, and `/proc/<pid>/maps` of all processes if the file is not at the path.
+    /// Reads the headers of the candidates, and `/proc/<pid>/maps` of all processes if the file is not at `path`.
     pub(crate) fn find(&self, id: &BuildId, path: &str) -> Option<Found> {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         if matches!(path, "[vdso]" | "linux-vdso.so.1") {
@@ -97,7 +97,7 @@ impl HostSearch {
         mapped.of_path(path).iter().take(limits::CANDIDATES_MAX).find_map(|file| of_process(file, id, path))
     }
 
-    /// Mapped files of all processes, read again if they are old. Concurrent searches may both read them.
+    /// Mapped files of all processes, which are read again if they are old. Two concurrent searches may both read them.
     fn mapped_files(&self) -> Arc<MappedFiles> {
         if let Some((read_at, mapped)) = &*self.mapped.lock()
             && read_at.elapsed() < limits::MAPPED_FILES_AGE_MAX

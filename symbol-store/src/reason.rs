@@ -9,7 +9,8 @@ use crate::source::Source;
 /// The reason why an address has no name. [`Reason::code`] is stable. The text is for people.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Reason {
-    /// The profile does not identify the mapped file. A path alone could name another version of it.
+    /// The profile has no build ID of the mapped file. Its path is not enough, because the path could lead to another
+    /// version of the file.
     #[error(
         "the profile has no build ID for this file: link it with --build-id, or send profiles that carry build IDs"
     )]
@@ -29,10 +30,10 @@ pub enum Reason {
         /// Source of the names in the table.
         source_kind: Source,
     },
-    /// The address is outside of the code of the file. The profile must be wrong.
+    /// The address is outside of the code of the file, so the profile must be wrong.
     #[error("the address is outside of the code of this file")]
     AddressOutsideFile,
-    /// Only a debug file is known. It has no segments, which convert file offsets to addresses.
+    /// Only a debug file is known. It does not have the segments by which file offsets are converted to addresses.
     #[error(
         "only the debug file is known, which does not say where the program is loaded: \
          run `varve upload` with the program too"
@@ -41,13 +42,13 @@ pub enum Reason {
     /// The symbol table is being made.
     #[error("the symbol table is being built: retry in a few seconds")]
     Converting,
-    /// The directory of the store cannot be read or written, or no process can be started. The log has the error.
+    /// The directory of the store cannot be read or written, or no process can be started. The error is in the log.
     #[error("the symbol store does not work: see the log for the error of the disk or the operating system")]
     StoreUnavailable,
 }
 
 impl Reason {
-    /// Stable name in snake case, for APIs.
+    /// Stable name of the reason in snake case, for APIs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -64,13 +65,13 @@ impl Reason {
     }
 }
 
-/// The reason why a file could not be converted to a symbol table. The same bytes will fail again.
+/// The reason why a file could not be converted to a symbol table. A conversion of the same bytes will fail again.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unusable {
     /// The file is not ELF, or its headers contradict each other.
     #[error("it is not a valid ELF file")]
     Malformed,
-    /// The file has no loaded segments. It is an object file or a kernel module, whose addresses are not final.
+    /// The file has no loaded segments, so it is an object file or a kernel module, whose addresses are not final.
     #[error("it is neither a program nor a library, nor the debug file of one")]
     NotLinked,
     /// The file is larger than the limit.
@@ -110,10 +111,11 @@ pub enum Unusable {
     /// The converter was killed.
     #[error("the converter was killed by signal {signal}")]
     Killed {
-        /// Signal. A 9 without an exceeded limit is the kernel's out-of-memory killer.
+        /// Signal that killed the converter. Signal 9 comes from the kernel's out-of-memory killer if no limit was
+        /// exceeded.
         signal: i32,
     },
-    /// The file was written to while it was read.
+    /// The file was modified while it was read.
     #[error("it was changed while it was read")]
     Changed,
 }

@@ -18,7 +18,7 @@ pub enum Source {
 impl Source {
     pub(crate) const ALL: [Self; 5] = [Self::CallFrames, Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
 
-    /// Stable name in snake case, for APIs.
+    /// Stable name of the source in snake case, for APIs.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {

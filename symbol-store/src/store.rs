@@ -1,4 +1,4 @@
-//! The symbol tables of one process: made if they are missing, mapped, and looked up.
+//! The symbol tables of one process. The store makes a missing table, maps it, and looks up addresses in it.
 
 use std::io;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub use upload::{AddError, Added, Upload};
 /// The configuration of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Directory of the tables; created if it is missing. No other process may use it.
+    /// Directory of the tables, which is created if it is missing. No other process may use the directory.
     pub directory: PathBuf,
     /// Program that runs [`crate::convert::run_child`].
     pub converter: Converter,
@@ -45,7 +45,7 @@ pub struct Config {
     pub host_files: bool,
     /// Directory in which the distribution puts separate debug files: `/usr/lib/debug`.
     pub debug_directory: String,
-    /// Bounds.
+    /// Bounds of the store and of its conversions.
     pub limits: Limits,
 }
 
@@ -68,7 +68,7 @@ struct Shared {
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
     failures: Mutex<Failures>,
-    /// Number of new tables since the start.
+    /// Number of new or improved tables since the start.
     changes: AtomicU64,
 }
 
@@ -77,7 +77,8 @@ impl SymbolStore {
     ///
     /// # Errors
     ///
-    /// An error of the directory, or [`io::ErrorKind::WouldBlock`] if another process has the store open.
+    /// The error of a system call on the directory, or [`io::ErrorKind::WouldBlock`] if another process has the store
+    /// open.
     pub fn open(config: Config) -> io::Result<Self> {
         let Config { directory, converter, host_files, debug_directory, limits } = config;
         let shared = Shared {
@@ -100,10 +101,10 @@ impl SymbolStore {
     /// Returns the frames of each address of one object, innermost first and at least one, or the reason why there is
     /// no name. The response has the order and length of `addresses`.
     ///
-    /// Addresses are those of instructions: return addresses must have been moved into the call.
+    /// Addresses must be those of instructions: the caller must have moved return addresses into the call instruction.
     ///
-    /// Frames are cached. Blocks while it reads the disk, and up to `wait` while a missing table is made. After that
-    /// the table is made in the background, and the reason is [`Reason::Converting`].
+    /// Frames are cached. Blocks while the disk is read, and for up to `wait` while a missing table is made. After
+    /// `wait`, the table is made in the background, and the reason is [`Reason::Converting`].
     #[must_use]
     pub fn symbolize(
         &self,
@@ -133,8 +134,8 @@ impl SymbolStore {
         self.table(object, Instant::now() + wait).map(|table| table.number())
     }
 
-    /// Number of changes: it grows with each new or improved table. Callers that cache [`SymbolStore::table_number`]
-    /// must then call it again.
+    /// Number of changes, which grows with each new or improved table. When it has grown, callers that cache
+    /// [`SymbolStore::table_number`] must call it again.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::SeqCst)
@@ -169,7 +170,7 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// Returns the table for `id` from memory or disk. `was_searched` is that of [`Shared::load`].
+    /// Returns the table for `id` from memory or disk. `was_searched` is passed to [`Shared::load`].
     fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {
@@ -184,7 +185,7 @@ impl SymbolStore {
         self.shared.load(id, was_searched)
     }
 
-    /// Does the job in a separate thread, because the caller may not wait for it.
+    /// Does `job` in a separate thread, because the caller may not wait until the job is done.
     fn start(&self, job: Job, id: BuildId, path: String, purpose: Purpose) -> Result<(), Reason> {
         let shared = Arc::clone(&self.shared);
         let work = move || {
@@ -213,8 +214,8 @@ enum Purpose {
 }
 
 impl Shared {
-    /// Maps the table for `id` that is on disk. A host-made table without names counts only after a search, which is
-    /// `was_searched`: symbols may have been installed since the table was made.
+    /// Maps the table for `id` that is on disk. A host-made table without names is returned only if `was_searched` is
+    /// true, which means that this host was searched before. Symbols may have been installed since the table was made.
     fn load(&self, id: &BuildId, was_searched: bool) -> Option<Arc<Table>> {
         let removals = self.mapped.lock().removals();
         let (table, origin) = self.directory.best(id)?;
@@ -226,7 +227,8 @@ impl Shared {
         Some(table)
     }
 
-    /// Searches this host for the file with the build ID `id` and makes its table, or remembers the failure.
+    /// Searches this host for the file with the build ID `id`, and makes its table. Remembers the failure if that
+    /// fails.
     fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
         if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(id, found)) {
@@ -275,12 +277,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Disk space for tables: the budget less the files that are being received, in bytes.
+    /// Disk space for tables, in bytes: the disk budget minus the size of the files that are being received.
     fn table_bytes_max(&self) -> u64 {
         self.limits.disk_bytes_max.saturating_sub(self.staging.bytes())
     }
 
-    /// Drops cached results, so that the next request reads the disk.
+    /// Drops the cached results for `ids`, so that the next request reads the disk.
     fn forget(&self, ids: &[BuildId]) {
         for id in ids {
             self.mapped.lock().remove(id);

@@ -3,9 +3,9 @@
 //! | magic 8 | version u32 | header_len u32 | header_hash u64 | header | zeros to 64 | symcache of symbolic |
 //!
 //! All integers are little-endian. `header_hash` is the xxh3-64 of the `header_len` bytes of the header, which begin
-//! with the length and the xxh3-64 of the symcache (see [`header`]). Before a reader uses anything, it checks these,
-//! in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the
-//! length of the symcache, and its hash.
+//! with the length and the xxh3-64 of the symcache (see [`header`]). Before a reader uses any other field, it checks
+//! these fields in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`],
+//! `header_hash`, the length of the symcache, and its hash.
 //!
 //! Addresses in the symcache are relative to `base`. Its function names are entries (see [`entry`]) that hold demangled
 //! names, so no name is demangled outside of the child.
@@ -38,9 +38,11 @@ mod header;
 pub(crate) use header::Header;
 
 const MAGIC: [u8; 8] = *b"varvesym";
-/// Version of new tables. Version 2 added functions of which only the start is known, and [`Source::CallFrames`].
+/// Version of new tables. Version 2 added functions of which only the start is known, and the source
+/// [`Source::CallFrames`].
 pub(crate) const VERSION: u32 = 2;
-/// Oldest supported version. Tables of uploads cannot be made again.
+/// Oldest supported version. Older tables than [`VERSION`] are supported, because tables of uploads cannot be made
+/// again.
 const VERSION_MIN: u32 = 1;
 const PREAMBLE_BYTES: usize = 24;
 
@@ -50,7 +52,7 @@ pub(crate) enum TableError {
     /// The file cannot be read.
     #[error("cannot read the symbol table")]
     Io(#[from] io::Error),
-    /// The file has another version, is damaged or truncated. The table must be made again.
+    /// The file has an unsupported version, is damaged or truncated. The table must be made again.
     #[error("the symbol table is damaged or of another version: {check} does not match")]
     Damaged {
         /// The check that failed.
@@ -119,14 +121,14 @@ impl Table {
         &self.header
     }
 
-    /// Copies the segments of another table for the same build ID, if this table has none.
+    /// Copies the segments from `other`, the header of another table for the same build ID, if this table has none.
     pub(crate) fn take_segments(&mut self, other: &Header) {
         if !self.header.has_file_offsets() && other.has_file_offsets() {
             self.header.segments.clone_from(&other.segments);
         }
     }
 
-    /// Size with which the mapped table counts, in bytes.
+    /// Size with which this table counts toward the budget of mapped bytes, in bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         counted_bytes(self.bytes.len() as u64)
     }
@@ -165,7 +167,7 @@ impl Table {
         }
     }
 
-    /// Address relative to the base.
+    /// Converts an address to one relative to `base`.
     fn relative(&self, address: Address) -> Result<u64, Reason> {
         let segments = &self.header.segments;
         let address = match address {
@@ -184,7 +186,7 @@ impl Table {
     }
 }
 
-/// Size with which a table of `bytes` bytes counts.
+/// Size with which a table of `bytes` bytes counts toward a budget, in bytes.
 pub(crate) fn counted_bytes(bytes: u64) -> u64 {
     bytes.max(limits::TABLE_COUNTED_BYTES_MIN)
 }
@@ -193,11 +195,11 @@ pub(crate) fn counted_bytes(bytes: u64) -> u64 {
 struct Lookup<'a> {
     table: &'a Table,
     symcache: SymCache<'a>,
-    /// Names by their position in the table, which has each name once.
+    /// Names by their position in memory. The table has each name once.
     functions: HashMap<*const u8, FunctionNames>,
     files: HashMap<String, Arc<str>>,
-    /// Remaining budget of frames. When it is exhausted, each address gets only the function that exists in the binary,
-    /// without inlined calls.
+    /// Number of frames that the response may still have. At 0, each further address gets only the function that exists
+    /// in the binary, without inlined calls.
     frames_left: usize,
 }
 
@@ -210,7 +212,7 @@ struct FunctionNames {
 }
 
 impl Lookup<'_> {
-    /// Returns the frames of an address, or only the outermost one if the budget is exhausted.
+    /// Returns the frames of an address, or only the outermost frame if the budget of frames is exhausted.
     fn frames_within_budget(
         &mut self,
         address: Address,

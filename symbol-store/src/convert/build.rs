@@ -2,7 +2,7 @@
 //!
 //! DWARF comes first: the functions, lines and inlined calls of the file, or else of its debug file. Then the ELF
 //! symbols fill the addresses that DWARF does not cover, such as assembly and libraries linked without debug
-//! information. Last come the PLT, with one name, and the functions that only call frame information describes, which
+//! information. Last come the PLT, with one name, and the functions that only call frame information describes. These
 //! have a start but no name.
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ pub(super) struct Inputs<'a> {
 /// The name of the code through which calls reach other files.
 const PLT: &str = "[plt]";
 
-/// Builds a symcache. `None` if neither file is valid ELF. A summary with 0 functions is that of a stripped file.
+/// Builds a symcache. `None` if neither file is valid ELF. A stripped file has a summary with 0 functions.
 pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, Summary)> {
     let files = || [Some(inputs.file), inputs.debug_file].into_iter().flatten();
     let mut symbols = Symbols::default();
@@ -123,7 +123,7 @@ impl Builder {
         }
     }
 
-    /// Names the PLT. It is not a function of this file and does not count as one.
+    /// Names the PLT. The PLT is not counted as a function of this file.
     fn add_plt(&mut self, plt: &[(u64, u64)]) {
         let taken = Coverage::new(self.covered.clone());
         for (start, end) in plt {
@@ -143,7 +143,7 @@ impl Builder {
         }
     }
 
-    /// Names the free parts of `start..end`. Returns their number.
+    /// Names the parts of `start..end` that are not in `taken`. Returns the number of these parts.
     fn fill(&mut self, taken: &Coverage, start: u64, end: u64, name: &str) -> u64 {
         let mut parts = 0;
         for (start, end) in taken.gaps(start, end) {
@@ -166,7 +166,7 @@ impl Builder {
         self.code.contains(start, end) && self.base <= start && end - self.base < u64::from(u32::MAX)
     }
 
-    /// Name of a function in the ELF symbols, if it is better than the one in DWARF.
+    /// Name of a function in the ELF symbols, if it is better than `name`, which is from DWARF.
     fn name_of_symbol(&self, name: &str, start: u64) -> Option<String> {
         let piece = self.piece_at(start)?;
         let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
@@ -188,8 +188,8 @@ impl Builder {
     }
 }
 
-/// Gives `function` the name of `symbol`, if there is one. Appends start lines to its name and to those of all
-/// functions inlined into it, because the converter has no field for them.
+/// Gives `function` the name of `symbol`, if there is one. Appends start lines to the names of `function` and of all
+/// functions inlined into it, because symbolic has no field for start lines.
 fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lines: &StartLines) {
     let file = function.lines.first().map(|line| line.file.name_str()).unwrap_or_default();
     let line = start_lines.get(function.name.as_str(), &file);
@@ -200,8 +200,8 @@ fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lin
     }
 }
 
-/// The part of a C++ or Rust name that the mangled name contains unchanged: no template arguments, and nothing for an
-/// operator or a closure.
+/// The part of a C++ or Rust name that the mangled name contains unchanged. It has no template arguments, and is empty
+/// for an operator or a closure.
 fn name_in_symbol(name: &str) -> &str {
     if name.starts_with("operator") || name.starts_with('{') {
         return "";

@@ -13,8 +13,8 @@ use crate::limits::Limits;
 /// Prepares `command`: it inherits the descriptors in `inherited` (-1 for none), and has limits of memory, CPU time and
 /// output.
 ///
-/// It also runs with the configured niceness, writes no core file, and cannot gain privileges by exec. It dies with the
-/// thread that starts it, but not by a Ctrl-C for this process.
+/// The command also runs with the configured niceness, writes no core file, and cannot gain privileges by exec. It is
+/// killed when the thread that starts it ends, but not by a Ctrl-C for this process.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
@@ -56,13 +56,13 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     }
 }
 
-/// Makes this process the first that the kernel kills when memory is short. Errors are ignored, because the limits are
-/// already set.
+/// Makes this process the first one that the kernel kills when memory is short. Errors are ignored, because the limits
+/// are already set.
 pub(super) fn raise_oom_score() {
     let _may_fail = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
-/// The inherited descriptor whose number is `argument`.
+/// The inherited descriptor whose number is `argument`, as a file.
 pub(super) fn inherited(argument: &str) -> Option<File> {
     let descriptor: RawFd = argument.parse().ok().filter(|descriptor| *descriptor > 2)?;
     // SAFETY: takes integers only; fails if the descriptor is not open.

@@ -29,7 +29,7 @@ impl Coverage {
         self.at(start).is_some_and(|(_, covered_end)| start < end && end <= covered_end)
     }
 
-    /// The range that covers `address`.
+    /// The range of the set that covers `address`.
     pub(super) fn at(&self, address: u64) -> Option<(u64, u64)> {
         let after = self.ranges.partition_point(|(start, _)| *start <= address);
         self.ranges.get(after.checked_sub(1)?).copied().filter(|(_, end)| address < *end)
@@ -54,7 +54,7 @@ impl Coverage {
 }
 
 /// Splits ranges `start..end`, which may overlap, into sorted disjoint ones. An address belongs to the range around it
-/// that begins last, and to the shortest of several ranges with one start.
+/// that begins last. If several of them begin last, it belongs to the shortest.
 pub(super) fn flatten<T: Clone>(mut ranges: Vec<(u64, u64, T)>) -> Vec<(u64, u64, T)> {
     // The sort is stable, so the order of the caller decides between equal ranges: the first one is the outer one.
     ranges.sort_by_key(|(start, end, _)| (*start, Reverse(*end)));

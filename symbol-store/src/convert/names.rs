@@ -1,7 +1,7 @@
 //! Function names of a symbol table: demangled and truncated.
 //!
 //! Demangled names have neither parameters nor return types. People search for such names, and they keep a flame graph
-//! readable. The mangled name still has the full information.
+//! readable. The mangled name, which is kept too, has the full information.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use crate::limits;
 /// Last character of a truncated name.
 const TRUNCATED: char = '…';
 
-/// Names of one table. A function that is inlined in a thousand places is demangled once.
+/// Names of the functions of one table. Names are cached, because a function may be inlined in a thousand places.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<String, String>,
@@ -42,7 +42,7 @@ impl Transformer for Names {
     }
 }
 
-/// Appends the start line to a function name, because the converter has no field for it.
+/// Appends the start line to a function name, because symbolic has no field for it.
 pub(super) fn with_start_line(name: &str, start_line: u32) -> String {
     if start_line == 0 { name.to_owned() } else { format!("{name}\0{start_line}") }
 }
@@ -87,7 +87,7 @@ fn demangle(name: &str) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Truncates `text` to at most `bytes_max` bytes, and marks a truncated one.
+/// Truncates `text` to at most `bytes_max` bytes. A truncated text ends in [`TRUNCATED`].
 fn truncate(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -97,7 +97,7 @@ fn truncate(text: &str, bytes_max: usize) -> String {
     kept
 }
 
-/// A text of bounded length. Writes beyond it fail, which stops a demangler that would never end.
+/// A text of bounded length. A write beyond the bound fails, which stops a demangler that would never end.
 struct Bounded {
     text: String,
     bytes_max: usize,

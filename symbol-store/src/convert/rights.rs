@@ -2,7 +2,7 @@
 //!
 //! Invariant: when [`give_up`] returns, this process has no capabilities, cannot gain any, and can only make the system
 //! calls of [`system_calls`]. If it was root, it has become the user nobody. It stays root, without capabilities, only
-//! if it does not have the capability to change its user, or if the user namespace has no other user.
+//! if it cannot change its user, or if the user namespace has no other user.
 
 #![allow(unsafe_code, reason = "privileges are dropped by system calls that have no safe form in std")]
 
@@ -14,18 +14,18 @@ use super::system_calls;
 /// User and group nobody, which own nothing on any distribution.
 const NOBODY: u32 = 65_534;
 
-/// Capabilities that root needs to become nobody: `CAP_SETGID`, `CAP_SETUID` and `CAP_KILL`. The parent has the same
-/// capabilities, and needs `CAP_KILL` to kill a process of another user.
+/// Capabilities that root needs to become nobody: `CAP_SETGID`, `CAP_SETUID` and `CAP_KILL`. `CAP_KILL` is required
+/// because the parent, which has the same capabilities, must be able to kill a process of another user.
 const TO_BECOME_NOBODY: u32 = 1 << 6 | 1 << 7 | 1 << 5;
 
-/// `_LINUX_CAPABILITY_VERSION_3`: two halves of 32 bits.
+/// `_LINUX_CAPABILITY_VERSION_3`, in which sets of capabilities have two halves of 32 bits.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// `struct __user_cap_header_struct`.
 #[repr(C)]
 struct CapabilityHeader {
     version: u32,
-    /// Thread; 0 is the calling one.
+    /// Id of the thread; 0 is the calling thread.
     pid: libc::c_int,
 }
 
@@ -40,7 +40,7 @@ struct Capabilities {
 
 /// Drops the privileges of this process.
 ///
-/// An error means that a privilege is left. The process must not read its input then.
+/// An error means that a privilege is left, so the process must not read its input.
 pub(super) fn give_up() -> io::Result<()> {
     if is_root()? && held()?.effective & TO_BECOME_NOBODY == TO_BECOME_NOBODY {
         become_nobody()?;
@@ -86,7 +86,8 @@ fn become_nobody() -> io::Result<()> {
     where_mapped(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })
 }
 
-/// Ignores the error of a user namespace without the user nobody, such as that of a rootless container.
+/// Checks the result of a system call. Ignores the error of a user namespace without the user nobody, such as that of a
+/// rootless container.
 fn where_mapped(result: libc::c_int) -> io::Result<()> {
     check(result).or_else(|error| if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) })
 }
@@ -100,8 +101,8 @@ fn drop_capabilities() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns whether the reader of standard output, which is the parent, has ended. It may have ended while no death
-/// signal was set.
+/// Returns whether the parent, which reads standard output, has ended. The parent may have ended while no death signal
+/// was set.
 fn is_orphan() -> io::Result<bool> {
     let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: one structure, valid for reading and writing, that outlives the call.

@@ -1,7 +1,7 @@
 //! Start lines of functions (`DW_AT_decl_line`), which symbolic does not read.
 //!
-//! They are found by the name of the function and the last part of its file, because a C program may have `static`
-//! functions of one name in many files.
+//! A start line is found by the name of the function and the last part of its file's path, because a C program may have
+//! `static` functions of one name in many files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use symbolic_debuginfo::elf::ElfObject;
 type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 type Entry<'a> = gimli::DebuggingInformationEntry<Bytes<'a>>;
 
-/// Longest chain of entries that describe one function: instance, abstract instance, declaration.
+/// Longest chain of DWARF entries that describe one function, such as instance, abstract instance, declaration.
 const CHAIN_MAX: usize = 4;
 
-/// Start lines by function name, then file.
+/// Start lines by function name, then by file.
 #[derive(Debug, Default)]
 pub(super) struct StartLines {
     by_name: HashMap<String, Vec<(String, u32)>>,
@@ -68,7 +68,7 @@ impl StartLines {
     }
 }
 
-/// Name, file and line of the function that `entry` and the entries it refers to describe.
+/// Name, file and line of the function that is described by `entry` and the entries to which it refers.
 fn describe<'a>(
     dwarf: &gimli::Dwarf<Bytes<'a>>,
     unit: &gimli::Unit<Bytes<'a>>,

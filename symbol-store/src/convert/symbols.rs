@@ -1,7 +1,7 @@
 //! The functions among the ELF symbols of one file: `.symtab`, `.gnu_debugdata`, `.dynsym`.
 //!
 //! Invariant: the pieces are disjoint, and each lies in one executable section. Where symbols overlap, an address
-//! belongs to the one that begins last. After its end, addresses belong to the outer symbol again.
+//! belongs to the symbol that begins last. After the end of that symbol, addresses belong to the outer symbol again.
 
 use std::cmp::Reverse;
 use std::io::Read as _;
@@ -25,12 +25,12 @@ pub(super) struct Piece {
 #[derive(Debug)]
 struct Symbol {
     start: u64,
-    /// Equal to `start` if the symbol has no size.
+    /// Address after the symbol; equal to `start` if the symbol has no size.
     end: u64,
     name: String,
     source: Source,
-    /// Order of several names of one address, of which the lowest is used: functions before labels, global before weak
-    /// and local names, `malloc` before `__libc_malloc`.
+    /// Rank of the symbol among several of one address, of which the lowest is used: functions before labels, global
+    /// before weak and local names, `malloc` before `__libc_malloc`.
     rank: (u8, u8, usize),
 }
 
@@ -94,7 +94,7 @@ impl Symbols {
         self.plt.clone()
     }
 
-    /// All functions as disjoint pieces by address.
+    /// All functions as disjoint pieces, sorted by address.
     pub(super) fn into_pieces(mut self) -> Vec<Piece> {
         let code = self.code();
         // A function without a size extends to the next one. If only exported functions are known, the next one may
@@ -169,8 +169,8 @@ fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     (length as u64 <= bytes_max).then_some(unpacked)
 }
 
-/// Extends each symbol without a size to the next symbol or end of code. Those inside another symbol are labels and
-/// dropped.
+/// Extends each symbol without a size to the next symbol or the end of code. Symbols without a size that are inside
+/// another symbol are labels, and are dropped.
 fn extend(symbols: Vec<Symbol>, code: &Coverage, taken: &Coverage) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for symbol in symbols.into_iter().rev() {

@@ -54,7 +54,8 @@ const ALLOWED: [libc::c_long; 31] = [
     libc::SYS_exit_group,
 ];
 
-/// Forbids all other system calls permanently. Has no effect if the kernel was built without seccomp.
+/// Permanently forbids all system calls that the converter does not need. Has no effect if the kernel was built without
+/// seccomp.
 pub(super) fn allow_only_those_needed() -> io::Result<()> {
     let mut filter = filter();
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
@@ -89,17 +90,17 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// Loads four bytes of `struct seccomp_data`.
+/// Instruction that loads four bytes of `struct seccomp_data`.
 fn load(at: u32) -> libc::sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
-/// Skips `count` instructions if the loaded value is `value`.
+/// Instruction that skips `count` instructions if the loaded value is `value`.
 fn skip_if(value: u32, count: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, count, 0)
 }
 
-/// Skips `count` instructions unless the loaded value is `value`.
+/// Instruction that skips `count` instructions unless the loaded value is `value`.
 fn skip_unless(value: u32, count: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, count)
 }

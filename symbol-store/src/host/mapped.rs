@@ -1,7 +1,7 @@
 //! Index of the files that the processes of this host map as code.
 //!
-//! Invariant: the index takes at most [`BYTES_MAX`], and one process adds at most its share. Any user may map 65,530
-//! files with names of 4 kB.
+//! Invariant: the index takes at most [`BYTES_MAX`], and one process adds at most [`PROCESS_BYTES_MAX`]. The limits are
+//! needed because any user may map 65,530 files with names of 4 kB.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,12 +24,12 @@ pub(super) struct Owner {
     pub(super) end: u64,
 }
 
-/// A mapped file. Files of the same path are in different mount namespaces, or replaced each other.
+/// A mapped file. Several files may have one path, in different mount namespaces or because one replaced another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile {
     device: (u32, u32),
     inode: u64,
-    /// Some of the processes that map it, at most [`limits::OWNERS_MAX`].
+    /// Some of the processes that map the file, at most [`limits::OWNERS_MAX`].
     pub(super) owners: Vec<Owner>,
 }
 
@@ -56,7 +56,7 @@ impl MappedFiles {
         mapped
     }
 
-    /// Files that are or were at `path`, in the root of a process that maps them.
+    /// Files that are or were at `path`, as seen in the root of a process that maps them.
     pub(super) fn of_path(&self, path: &str) -> &[MappedFile] {
         self.by_path.get(path).map_or(&[], Vec::as_slice)
     }

@@ -18,9 +18,9 @@ pub(crate) struct Mapped {
     tables: HashMap<BuildId, Entry>,
     bytes: u64,
     bytes_max: u64,
-    /// Number of uses, which orders the tables.
+    /// Number of uses of all tables so far, by which the tables are ordered.
     uses: u64,
-    /// Number of removals. A table that was read from disk before a removal may have been replaced there.
+    /// Number of removals so far. A table that was read from disk before a removal may have been replaced on disk.
     removals: u64,
 }
 
@@ -38,8 +38,8 @@ impl Mapped {
         Self { tables: HashMap::new(), bytes: 0, bytes_max, uses: 0, removals: 0 }
     }
 
-    /// Returns the table for `id`, and whether the caller should search for a better file. This is true at most once
-    /// in an interval, for host-made tables that can be improved.
+    /// Returns the table for `id`, and whether the caller should search for a better file. The caller should search at
+    /// most once in an interval, and only for host-made tables that can be improved.
     pub(crate) fn get(&mut self, id: &BuildId, limits: &Limits) -> Option<(Arc<Table>, bool)> {
         self.uses += 1;
         let entry = self.tables.get_mut(id)?;
@@ -55,13 +55,13 @@ impl Mapped {
         Some((Arc::clone(&entry.table), improve))
     }
 
-    /// Number of removals. Callers take it before they read a table from disk.
+    /// Number of removals so far. Callers get it before they read a table from disk, and pass it to [`Mapped::insert`].
     pub(crate) fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// Adds a table that was read when the number of removals was `removals`, if it is unchanged. The table stays
-    /// even if it alone exceeds the budget, because a caller is about to use it.
+    /// Adds a table that was read when the number of removals was `removals`. Does nothing if that number has changed.
+    /// The table stays even if it alone exceeds the budget, because a caller is about to use it.
     pub(crate) fn insert(&mut self, id: &BuildId, table: &Arc<Table>, origin: Origin, removals: u64) {
         if removals != self.removals {
             return;
@@ -79,7 +79,7 @@ impl Mapped {
         }
     }
 
-    /// Removes the table for `id`, because there is a better one on disk.
+    /// Removes the table for `id`. Called when there is a better table on disk.
     pub(crate) fn remove(&mut self, id: &BuildId) {
         self.removals += 1;
         self.drop_table(id);
@@ -97,18 +97,18 @@ impl Mapped {
 pub(crate) struct Failures {
     reasons: HashMap<SearchKey, (Instant, Reason)>,
     remembered: Duration,
-    /// Time at which expired reasons were last dropped.
+    /// Time at which expired failures were last dropped.
     swept: Instant,
 }
 
 /// Key of a failed search: the SHA-256 of a build ID and a path.
 ///
-/// Profiles may have very long names. With a weaker hash, a sender could choose a name that collides with that of
-/// another file, and so hide it.
+/// A hash is used because profiles may have very long paths. With a weaker hash, a sender could choose a path that
+/// collides with that of another file, and so hide that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SearchKey {
     id: [u8; 32],
-    /// The file may be found by another path.
+    /// Hash of the path. It is part of the key because the file may be found by another path.
     path: [u8; 32],
 }
 
@@ -144,7 +144,7 @@ impl Failures {
         self.reasons.insert(SearchKey::new(id, path), (Instant::now(), reason));
     }
 
-    /// Drops the failures of `id`, because its file has been found.
+    /// Drops the failures of `id`. Called when its file has been found.
     pub(crate) fn remove(&mut self, id: &BuildId) {
         let id = hash_of(id);
         self.reasons.retain(|key, _| key.id != id);

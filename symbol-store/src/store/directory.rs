@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A table with
-//! several build IDs is one file with as many names.
+//! several build IDs is one file with one name for each.
 //!
 //! Invariant: a name holds a complete table or none. Tables are written in `making`, synced, and renamed.
 
@@ -38,7 +38,8 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Directory {
     root: PathBuf,
-    /// Its lock excludes a second process. It is released when the file is closed.
+    /// The file `lock`, which is locked so that no second process uses the directory. Closing the file releases the
+    /// lock.
     _lock: File,
     made: AtomicU64,
 }
@@ -58,7 +59,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// The file of a table, with all its names.
+/// The file of a table, with all names of the file.
 #[derive(Debug)]
 struct Stored {
     names: Vec<PathBuf>,
@@ -91,7 +92,7 @@ impl Directory {
         Ok(Unfinished { path, file })
     }
 
-    /// Gives a sealed table the names of all its build IDs, and replaces older tables.
+    /// Gives a sealed table the names of all `ids`, and replaces older tables with these names.
     pub(crate) fn publish(&self, table: &Unfinished, ids: &[BuildId], origin: Origin) -> io::Result<()> {
         for id in ids {
             // A rename replaces a file atomically; a link does not.
@@ -103,8 +104,8 @@ impl Directory {
         File::open(self.root.join(folder(origin)))?.sync_all()
     }
 
-    /// Returns the better table for `id`: the one with the better source, or the uploaded one of two equal ones.
-    /// Removes damaged tables.
+    /// Returns the better one of the host-made and the uploaded table for `id`: the one with the better source, or the
+    /// uploaded one if the sources are equal. Removes damaged tables.
     pub(crate) fn best(&self, id: &BuildId) -> Option<(Table, Origin)> {
         let mut headers: Vec<(Header, Origin)> = [Origin::Uploaded, Origin::Host]
             .into_iter()
@@ -154,7 +155,7 @@ impl Directory {
     }
 
     /// Evicts host-made tables, the least recently used first, until all tables together take at most `bytes_max`.
-    /// Returns their size, which is larger than `bytes_max` if the uploaded tables alone are.
+    /// Returns the size of all tables, which is larger than `bytes_max` if the uploaded tables alone are larger.
     pub(crate) fn shrink(&self, bytes_max: u64) -> io::Result<u64> {
         let mut stored = self.stored()?;
         let mut bytes: u64 = stored.iter().map(|table| table.bytes).sum();
@@ -170,14 +171,14 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Size of all uploaded tables but the one for `id`, in bytes.
+    /// Size of all uploaded tables except the table for `id`, in bytes.
     pub(crate) fn uploaded_bytes_without(&self, id: &BuildId) -> io::Result<u64> {
         let path = self.path(id, Origin::Uploaded);
         let others = self.stored()?.into_iter().filter(|table| table.origin == Origin::Uploaded);
         Ok(others.filter(|table| !table.names.contains(&path)).map(|table| table.bytes).sum())
     }
 
-    /// Lists the file of every table, each once.
+    /// Lists the file of every table. A file with several names is listed once.
     fn stored(&self) -> io::Result<Vec<Stored>> {
         let mut stored: HashMap<u64, Stored> = HashMap::new();
         for origin in [Origin::Host, Origin::Uploaded] {
@@ -211,7 +212,7 @@ impl Directory {
         self.root.join("making").join(self.made.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Removes a damaged table, so that it is made again.
+    /// Removes a damaged table, so that the table is made again.
     fn drop_damaged(&self, path: &Path, error: &TableError) {
         if let TableError::Damaged { check } = error {
             tracing::warn!(path = %path.display(), check, "a damaged symbol table is removed");

@@ -1,7 +1,7 @@
 //! Searches and conversions in progress.
 //!
-//! Invariant: there is at most one job for each build ID, and at most [`limits::CONVERSIONS_MAX`] conversions.
-//! Nothing is read or written while the lock is held.
+//! Invariant: there is at most one job for each build ID, and at most [`limits::CONVERSIONS_MAX`] conversions. No file
+//! is read or written while the lock of the jobs is held.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Jobs {
         Begun::Mine(Job { jobs: Arc::clone(self), id: id.clone() })
     }
 
-    /// Waits for the job for `id`, if there is one. False if the deadline passed first.
+    /// Waits until the job for `id` has ended, if there is one. Returns false if the deadline passed first.
     pub(crate) fn wait(&self, id: &BuildId, deadline: Instant) -> bool {
         let mut state = self.state.lock();
         while state.pending.contains(id) {

@@ -15,7 +15,7 @@ use crate::reason::Unusable;
 use crate::source::Source;
 use crate::table::{Header, Table, TableError, VERSION};
 
-/// A file to convert, and its headers.
+/// A file to convert, with its headers and its debug file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a> {
     pub(super) file: &'a File,
@@ -25,7 +25,7 @@ pub(super) struct Input<'a> {
     pub(super) segments: &'a [Segment],
 }
 
-/// A sealed table that has no name yet.
+/// A sealed table whose file has no name in the directory yet.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) table: Unfinished,
@@ -35,7 +35,7 @@ pub(super) struct Made {
 
 /// Returns the build IDs of a file, the best first: GNU, Go, htlhash.
 ///
-/// The htlhash of a debug file is useless, because a debug file does not have the bytes of the program.
+/// The htlhash of a debug file is omitted, because a debug file does not have the bytes of the program.
 pub(super) fn ids(image: &ElfImage, file: &File) -> io::Result<Vec<BuildId>> {
     let mut ids = Vec::new();
     ids.extend(image.gnu_build_id.clone().map(BuildId::Gnu));
@@ -82,7 +82,7 @@ impl Shared {
     }
 }
 
-/// Sizes and times of modification of the files, which change with every write.
+/// Size and time of modification of each file, which change with every write.
 fn stamp(input: &Input<'_>) -> io::Result<Vec<(u64, i64, i64)>> {
     let files = [Some(input.file), input.debug_file].into_iter().flatten();
     files.map(|file| file.metadata().map(|now| (now.size(), now.mtime(), now.mtime_nsec()))).collect()

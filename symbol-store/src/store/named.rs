@@ -1,7 +1,7 @@
 //! Cache of frames by address. Queries repeat the same addresses, and a lookup in a table takes about a microsecond.
 //!
-//! Invariant: an entry holds all frames that one table has for an address. A better table for the same build ID has
-//! its own entries, so a response never depends on earlier ones.
+//! Invariant: an entry holds all frames that one table has for an address. A better table for the same build ID has its
+//! own entries, so a response never depends on earlier responses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::table::Table;
 /// Frames by table and address.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    /// Entries by number of the table.
+    /// Frames by the number of the table, then by address.
     tables: HashMap<u64, HashMap<Address, Arc<[Frame]>>>,
-    /// Approximate size, in bytes.
+    /// Approximate size of all entries, in bytes.
     bytes: usize,
 }
 
 impl Named {
-    /// Returns the cached frames of each address.
+    /// Returns the cached frames of each address; `None` for an address that is not cached.
     pub(crate) fn of(&self, table: &Table, addresses: &[Address]) -> Vec<Option<Arc<[Frame]>>> {
         match self.tables.get(&table.number()) {
             Some(known) => addresses.iter().map(|address| known.get(address).map(Arc::clone)).collect(),
@@ -46,7 +46,7 @@ impl Named {
     }
 }
 
-/// Approximate size of one entry, in bytes. Texts count in each frame, although frames of one request share them.
+/// Approximate size of one entry, in bytes. Texts are counted in each frame, although frames of one request share them.
 fn memory_bytes(frames: &[Frame]) -> usize {
     let texts = |frame: &Frame| frame.function.len() + frame.system_name.len() + frame.file.len();
     64 + frames.iter().map(|frame| size_of::<Frame>() + texts(frame)).sum::<usize>()

@@ -29,7 +29,7 @@ pub(crate) struct Reservation {
 }
 
 impl Staging {
-    /// Admits an upload, with no bytes reserved. `None` if there are too many uploads.
+    /// Admits an upload. Its reservation has no bytes yet. `None` if there are too many uploads.
     pub(crate) fn admit(self: &Arc<Self>) -> Option<Reservation> {
         let mut state = self.state.lock();
         (state.reservations < limits::UPLOADS_MAX).then(|| {
@@ -45,7 +45,7 @@ impl Staging {
 }
 
 impl Reservation {
-    /// Reserves more bytes. Returns the bytes that all uploads have reserved.
+    /// Reserves `bytes` more bytes. Returns the bytes that all uploads have reserved.
     pub(crate) fn grow(&mut self, bytes: u64) -> u64 {
         let mut state = self.staging.state.lock();
         state.bytes += bytes;

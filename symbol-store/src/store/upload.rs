@@ -23,13 +23,14 @@ use crate::table::counted_bytes;
 /// The result of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// Build ID under which its names are found. The file may have others too.
+    /// Build ID under which the names of the file are found. The file may have other build IDs, too.
     pub build_id: BuildId,
-    /// Number of functions that are not inlined.
+    /// Number of functions in the file, not counting inlined calls.
     pub functions: u64,
     /// Best source of names in the file.
     pub source: Source,
-    /// True if its names are used from now on. False if an uploaded file with the same build ID has more symbols.
+    /// True if the names of the file are used from now on; false if an uploaded file with the same build ID has more
+    /// symbols.
     pub is_used: bool,
 }
 
@@ -41,7 +42,7 @@ pub enum AddError {
     /// The headers of the file cannot be read.
     #[error("the file cannot be read as ELF")]
     Elf(#[from] ElfError),
-    /// The file has neither a build ID nor code, so that no profile can refer to it.
+    /// The file has neither a build ID nor code, so no profile can refer to it.
     #[error("the file has no build ID: link the program with --build-id and make its debug file again")]
     NoBuildId,
     /// The file has no functions.
@@ -53,7 +54,8 @@ pub enum AddError {
     /// Uploaded tables would exceed the disk budget of the store.
     #[error("uploaded symbol tables and files in transfer would take {bytes} bytes, the limit is {bytes_max}")]
     Full {
-        /// Size that they would have, in bytes. A table counts at least [`limits::TABLE_COUNTED_BYTES_MIN`].
+        /// Size that the uploaded tables would have, in bytes. A table counts at least
+        /// [`limits::TABLE_COUNTED_BYTES_MIN`].
         bytes: u64,
         /// Limit, in bytes.
         bytes_max: u64,
@@ -76,8 +78,8 @@ impl From<ConvertError> for AddError {
     }
 }
 
-/// A file that is being received. Write to it and [`finish`](Self::finish) it. If it is dropped before, nothing is
-/// kept.
+/// A file that is being received. The caller writes to it and calls [`finish`](Self::finish). If it is dropped before,
+/// nothing is kept.
 #[derive(Debug)]
 pub struct Upload {
     store: SymbolStore,
@@ -85,7 +87,7 @@ pub struct Upload {
     bytes: u64,
     /// Size up to which disk space is reserved, in bytes.
     reserved: u64,
-    /// Dropped last, so that the file is deleted before its space is released.
+    /// Reservation of disk space. This field is dropped last, so that the file is deleted before its space is released.
     reservation: Reservation,
 }
 
@@ -102,8 +104,9 @@ impl Upload {
 }
 
 impl Write for Upload {
-    /// Fails with [`io::ErrorKind::FileTooLarge`] beyond [`Limits::input_bytes_max`](crate::limits::Limits), and with
-    /// [`io::ErrorKind::StorageFull`] if the disk budget is exhausted.
+    /// Writes to the file. Fails with [`io::ErrorKind::FileTooLarge`] beyond
+    /// [`Limits::input_bytes_max`](crate::limits::Limits), and with [`io::ErrorKind::StorageFull`] if the disk budget
+    /// is exhausted.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let after = self.bytes.saturating_add(bytes.len() as u64);
         if after > self.store.shared.limits.input_bytes_max {

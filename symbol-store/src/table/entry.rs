@@ -1,14 +1,14 @@
 //! Entries of functions in a symbol table.
 //!
-//! A function with a name is `function [NUL system_name NUL start_line]`. The bracket is present only if the mangled
-//! name or the start line adds information.
+//! A function with a name is `function [NUL system_name NUL start_line]`. The part in brackets is present only if the
+//! mangled name or the start line adds information.
 //!
 //! A function without a name is U+001F and the hexadecimal address of its start.
 
-/// First character of the entry of a function of which only the start is known. No compiler writes it.
+/// First character of the entry of a function of which only the start is known. No compiler writes this character.
 const ONLY_START: char = '\u{1f}';
 
-/// Returns the entry of a function of which only the start is known, which is a virtual address.
+/// Returns the entry of a function of which only the start is known. `start` is a virtual address.
 pub(crate) fn of_start(start: u64) -> String {
     format!("{ONLY_START}{start:x}")
 }

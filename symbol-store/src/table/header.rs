@@ -4,7 +4,8 @@
 //! | ids u8 | id_len u16, id as the text of `BuildId` ... |
 //! | segments u16 | offset u64, file_size u64, address u64, memory_size u64, executable u8 ... |
 //!
-//! `source` is an index of [`Source::ALL`]. Version 1 has no [`Source::CallFrames`] and counts from [`Source::Dynsym`].
+//! `source` is an index into [`Source::ALL`]. In version 1, which has no [`Source::CallFrames`], index 0 is
+//! [`Source::Dynsym`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -20,15 +21,15 @@ use crate::source::Source;
 /// The header of a symbol table: everything but the names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Version of the file; [`VERSION`] for a new table.
+    /// Version of the format of the file; [`VERSION`] for a new table.
     pub(crate) version: u32,
     pub(crate) symcache_bytes: u64,
     /// xxh3-64 of the symcache.
     pub(crate) symcache_hash: u64,
     pub(crate) source: Source,
-    /// Number of functions that are not inlined.
+    /// Number of functions in the file, not counting inlined calls.
     pub(crate) functions: u64,
-    /// Address that is 0 in the symcache.
+    /// Virtual address that is 0 in the symcache.
     pub(crate) base: u64,
     /// Build IDs of the file, the best first.
     pub(crate) ids: Vec<BuildId>,
@@ -36,12 +37,14 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Offset of the symcache in the file, in bytes. It must be aligned to 8, and is aligned to a cache line.
+    /// Offset of the symcache in the file, in bytes. symbolic requires an alignment of 8; the offset is aligned to a
+    /// cache line.
     pub(crate) fn symcache_at(&self) -> usize {
         (PREAMBLE_BYTES + self.body().len()).next_multiple_of(64)
     }
 
-    /// Returns whether the segments convert file offsets to addresses. Those of a debug file only have addresses.
+    /// Returns whether the segments convert file offsets to addresses. The segments of a debug file only have
+    /// addresses.
     pub(crate) fn has_file_offsets(&self) -> bool {
         self.segments.iter().any(|segment| segment.executable && segment.file_size > 0)
     }
@@ -98,7 +101,7 @@ impl Header {
         body
     }
 
-    /// Reads and checks the header of `file`. Returns it and the offset of the symcache, in bytes.
+    /// Reads and checks the header of `file`. Returns the header and the offset of the symcache, in bytes.
     pub(crate) fn read(file: &File) -> Result<(Self, usize), TableError> {
         let damaged = |check| TableError::Damaged { check };
         let mut preamble = [0; PREAMBLE_BYTES];
@@ -146,12 +149,12 @@ impl Header {
     }
 }
 
-/// Index of the first [`Source`] that a version has. Its `source` counts from there.
+/// Index of the first [`Source`] that a version has. `source` in a header of that version counts from this index.
 fn first_source(version: u32) -> u8 {
     if version == 1 { 1 } else { 0 }
 }
 
-/// Reader of little-endian integers. Returns `None` at the end of the bytes.
+/// Reader of little-endian integers. Every read returns `None` if too few bytes are left.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
