@@ -1,7 +1,7 @@
 //! The functions in the call frame information of a file: one for each frame description entry (FDE).
 //!
 //! Compilers write entries for unwinding, and assemblers write them for hand-written code with CFI directives.
-//! Stripping keeps `.eh_frame`, so it has the starts of functions whose symbols were stripped.
+//! Stripping keeps `.eh_frame`, so this section has the starts of functions whose symbols were stripped.
 //!
 //! Invariant: an unreadable entry is skipped by its length, and a section is read up to the first invalid length.
 
@@ -137,7 +137,7 @@ mod tests {
         listed_at(SECTION_AT, section)
     }
 
-    /// An ELF file of nothing but this section.
+    /// An ELF file whose only content is a section `.eh_frame` with these bytes.
     fn elf_with(eh_frame: &[u8]) -> Vec<u8> {
         let names = b"\0.shstrtab\0.eh_frame\0";
         let names_at = 64;

@@ -38,7 +38,7 @@ impl Mapped {
         Self { tables: HashMap::new(), bytes: 0, bytes_max, uses: 0, removals: 0 }
     }
 
-    /// Returns the table for `id`, and whether the caller should search for a better file. The caller should search at
+    /// Returns the table for `id`, and whether the caller should search for a better file. The second value is true at
     /// most once in an interval, and only for host-made tables that can be improved.
     pub(crate) fn get(&mut self, id: &BuildId, limits: &Limits) -> Option<(Arc<Table>, bool)> {
         self.uses += 1;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A table with
-//! several build IDs is one file with one name for each.
+//! several build IDs is one file with one name for each build ID.
 //!
 //! Invariant: a name holds a complete table or none. Tables are written in `making`, synced, and renamed.
 

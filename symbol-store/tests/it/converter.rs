@@ -1,4 +1,5 @@
-//! The converter alone, which the tests of this crate start. In production it is a subcommand of `varve`.
+//! A program that is only the converter, for the tests of this crate. In production, the converter is a subcommand of
+//! `varve`.
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use testkit::workshop::{have, skip};
 
 use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, image, names, open, until};
 
-/// Hand-written assembly with CFI directives, as in cryptography libraries, and a function without them.
+/// Hand-written assembly with CFI directives, as in cryptography libraries, and a function without such directives.
 const ASSEMBLY: &str = "\
     .text\n\
     .p2align 4\n\
@@ -27,7 +27,7 @@ const ASSEMBLY: &str = "\
 
 const C: &str = "#include <stdlib.h>\nint calls(void) { return rand(); }\nint main(void) { return calls(); }\n";
 
-/// Builds `whole` and its stripped copy `bare`.
+/// Builds the program `whole` and its stripped copy `bare`.
 fn build(workshop: &StoreWorkshop, flags: &str) {
     workshop.write("assembly.s", ASSEMBLY);
     workshop.write("calls.c", C);
@@ -178,7 +178,7 @@ fn the_plt_is_one_function_with_a_name() {
     assert_eq!(found, vec![Ok("[plt]".to_owned()); 3]);
 }
 
-/// The ranges of all entries of this file, and not of its debug file, as `readelf` prints them.
+/// The ranges of all entries in the file `file`, but not in its debug file, as `readelf` prints them.
 fn entries(workshop: &StoreWorkshop, file: &str) -> Vec<(u64, u64)> {
     let text = workshop.run(&format!("readelf -wNf {file}"));
     let range = |line: &str| {

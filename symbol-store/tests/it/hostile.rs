@@ -28,7 +28,7 @@ fn store_with(workshop: &StoreWorkshop, limits: Limits) -> SymbolStore {
     open(Config { limits, ..workshop.config(false) })
 }
 
-/// Checks that the store names the addresses of a good file, and that nothing is left of the bad ones.
+/// Checks that the store names the addresses of a good file, and that nothing is left of the bad files.
 fn assert_sound(workshop: &StoreWorkshop, store: &SymbolStore) {
     let path = workshop.path("nested");
     assert!(add(store, &path).unwrap().is_used);

@@ -8,7 +8,7 @@ use testkit::workshop::{NESTED, have};
 
 use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, image, names, symbolize};
 
-/// Makes a stripped `nested` and its `nested.debug`, as distributions do.
+/// Makes the stripped program `nested` and its debug file `nested.debug`, as distributions do.
 fn split(workshop: &StoreWorkshop) {
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");

@@ -8,7 +8,7 @@ use testkit::workshop::{NESTED, have};
 
 use crate::workshop::{PATIENCE, StoreWorkshop};
 
-/// A frame as both sides have it: the mangled name, the last part of the path, the line.
+/// A frame as both the store and addr2line have it: the mangled name, the last part of the path, the line.
 type Line = (String, String, u32);
 
 /// The frames of each address by addr2line, innermost first.
@@ -34,7 +34,8 @@ fn addr2line(workshop: &StoreWorkshop, program: &str, addresses: &[u64]) -> Vec<
     answers
 }
 
-/// Removes the file of a frame without a line: addr2line prints the object file of the symbol table there.
+/// Removes the file of a frame without a line, because addr2line prints the object file of the symbol table as its
+/// file.
 fn last_part(file: &str, line: u32) -> String {
     if line == 0 { String::new() } else { file.rsplit('/').next().unwrap().to_owned() }
 }
@@ -55,7 +56,8 @@ fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
     addresses
 }
 
-/// Compares both for every address. Returns the number of addresses, the deepest inlining, and the differences.
+/// Compares the store and addr2line for every address. Returns the number of addresses, the deepest inlining, and the
+/// differences.
 fn compare(workshop: &StoreWorkshop, program: &str) -> (usize, usize, Vec<String>) {
     let store = workshop.store();
     let added = store.add_file(&File::open(workshop.path(program)).unwrap()).unwrap();
@@ -112,7 +114,8 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
     }
 }
 
-/// All functions here have a linkage name in DWARF. For those without, the store is better than addr2line.
+/// Program whose functions all have a linkage name in DWARF. For functions without one, the store is better than
+/// addr2line.
 const TEMPLATES: &str = r"#include <algorithm>
 #include <map>
 #include <string>

@@ -54,7 +54,7 @@ fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     status
 }
 
-/// The value of the field `name`.
+/// The value of the field `name` in `status`.
 fn field<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name}:\n{status}")).split_whitespace().collect()

@@ -13,7 +13,7 @@ use symbol_store::limits::Limits;
 use symbol_store::{Address, Config, Frame, ObjectKey, Reason, SymbolStore};
 use testkit::workshop::Workshop;
 
-/// Longer than any conversion in these tests takes on a slow machine.
+/// Time that is longer than any conversion in these tests takes on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `happened` returns true.
@@ -43,7 +43,7 @@ impl StoreWorkshop {
         Self(workshop)
     }
 
-    /// Replacement of `/usr/lib/debug`.
+    /// Directory that replaces `/usr/lib/debug`.
     pub(crate) fn debug_directory(&self) -> PathBuf {
         self.path("debug")
     }
