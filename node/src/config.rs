@@ -17,7 +17,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Number of this node in the cluster, at least 1. The number must not change while the data directory exists.
     pub node_id: u64,
-    /// Address at which other nodes reach this one, `host:port`. The first start stores it in the membership.
+    /// Address, `host:port`, at which other nodes reach this node. The first start stores the address in the
+    /// membership.
     pub advertise_address: String,
     /// Retention of each tier.
     pub retention: Retention,
@@ -35,8 +36,8 @@ pub struct Config {
     pub cache_bytes: usize,
 }
 
-/// Retention of each tier. A coarser tier is kept at least as long as every finer one, even if its retention is
-/// shorter.
+/// Retention of each tier. A coarser tier is kept at least as long as every finer tier, even if the retention of the
+/// coarser tier is shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Retention of samples with their own times. Older samples are refused.

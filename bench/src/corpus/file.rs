@@ -6,7 +6,7 @@
 //! | "varve corpus 1\n" | program: text | period_ns | strings: text … |
 //! | mappings:  file, build ID …                                     IDs of strings; "" if there is none
 //! | functions: name, file, start line … |
-//! | locations: frame type, mapping, address - the one before (signed), number of lines, (function, line) … |
+//! | locations: frame type, mapping, address - previous address (signed), number of lines, (function, line) … |
 //! | nodes without the root: node - parent, location … |
 //! | threads:   pid, tid, name, executable … |
 //! | samples:   cpu …, time …, jitter …, thread …, node …            columns of the same length, by time

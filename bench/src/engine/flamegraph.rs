@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// Nodes of the flame graph
     #[arg(long, default_value_t = 8192)]
     nodes: usize,
-    /// Flame graphs after the first; the fastest one is reported
+    /// Flame graphs after the first two; the fastest one is reported
     #[arg(long, default_value_t = 15)]
     runs: usize,
     /// Saves the figures in bench/results under this name

@@ -33,10 +33,10 @@ pub(crate) struct StoreArguments {
     /// H: 40 pods of builds and compilers. L: 24 pods of small services
     #[arg(long, value_enum, default_value_t = Mix::H)]
     pub(crate) mix: Mix,
-    /// Hosts of 8 pods [default: those of the mix]
+    /// Number of hosts, each with 8 pods [default: the hosts of the mix]
     #[arg(long)]
     pub(crate) hosts: Option<usize>,
-    /// Plays one interval of 5 s out of this many: months with the samples of a day
+    /// Plays one interval of 5 s out of this many, so that months have the samples of a day
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) every: u64,
     /// No stack is new after the first 15 minutes of the fleet

@@ -43,8 +43,8 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// One interval out of this many is played, so that fewer samples cover a longer time. The number of stacks grows
-    /// with the covered time.
+    /// One interval out of this many is played, so that fewer samples cover a longer time. Skipped intervals do not add
+    /// to the growth of the number of stacks.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }

@@ -202,7 +202,8 @@ fn fill(
     Ok((builder.nodes, stacks))
 }
 
-/// Returns the stacks by rank, and the number of common ones, at most `common_max`. Common stacks occur more than once.
+/// Returns the stacks by rank, and the number of common stacks, at most `common_max`. Common stacks occur more than
+/// once.
 fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     sequence.iter().for_each(|&stack| *counts.entry(stack).or_default() += 1);

@@ -10,7 +10,7 @@ NOINLINE uint64_t cpu_ns(void) {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
-/* gcc gives a function that calls none no frame: this call keeps the callers in sight. */
+/* gcc omits the frame of a function that calls nothing. A call of this function gives spin a frame. */
 NOINLINE void nothing(void) { __asm__ volatile(""); }
 NOINLINE void spin(void) {
   for (int i = 0; i < 20; i++) {

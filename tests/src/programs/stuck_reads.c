@@ -1,4 +1,4 @@
-// Preloaded into a program under test.
+// A library that a test preloads into a program.
 // While the file that STUCK_READS names exists, reads of files below a folder "shard-" do not
 // return. When the program runs its exit handlers, the file that EXIT_HANDLERS names is made.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// Preloaded into a program under test.
+// A library that a test preloads into a program.
 // The system clock is wrong by the seconds in the file that WRONG_CLOCK names, an int64 in
 // native order that may change while the program runs. Other clocks stay right.
 #define _GNU_SOURCE
