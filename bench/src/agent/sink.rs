@@ -64,8 +64,8 @@ impl Sink {
     }
 }
 
-/// Returns two properties of a sample's stack: it has frames of a process; it is complete, which means without a marker
-/// frame in brackets.
+/// Returns two properties of a sample's stack. The first is true if the stack has frames of a process. The second is
+/// true if the stack is complete, which means that it has no marker frame in brackets.
 fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(bool, bool)> {
     let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
     let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);
