@@ -6,8 +6,8 @@
 //! the next request goes to the same endpoint.
 //!
 //! With a spool, a request that did not arrive at once waits on disk. While the endpoint is unreachable, new requests
-//! are spooled at once. So `kill -9` can lose only a request in its first try, for at most the time [`SLOW`]. When the
-//! endpoint is reachable again, the oldest request is sent first, alternating with new ones.
+//! are spooled at once. So `kill -9` can lose only a request in its first try, which is spooled after the time
+//! [`SLOW`]. When the endpoint is reachable again, the oldest request is sent first, alternating with new ones.
 //!
 //! Without a spool, or if the spool cannot be written, one request is tried until the queue overflows.
 //!

@@ -45,7 +45,7 @@ const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// Length of a block, in bytes. Sizes of files are rounded up to blocks, as on file systems, so the limit of bytes also
 /// bounds the number of files.
 const BLOCK_BYTES: u64 = 4096;
-/// Smallest number of a file that the agent cannot have written, because it counts requests from one.
+/// Smallest number that no file of the agent can have, because the agent counts requests from one.
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Reason why a folder cannot be used as a spool.

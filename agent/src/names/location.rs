@@ -76,7 +76,7 @@ impl FrameType {
 /// A location, as it is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Location {
-    /// An ELF virtual address in a file. The receiver names it by the debug file.
+    /// An ELF virtual address in a file. The receiver finds the name of the address in the debug file.
     Native { file: FileId, address: u64 },
     /// A function that was named on this host, without its address.
     Named { name: NameId, file: Option<FileId>, frame_type: FrameType },

@@ -17,7 +17,7 @@ use crate::process::procfs;
 
 /// Largest number of entries that are kept for one process.
 const ENTRIES_MAX: usize = 131_072;
-/// Most bytes of names that are kept for one process. They include replaced names, until the bytes of these are needed.
+/// Most bytes of names that are kept for one process. Replaced names count until they are removed.
 const NAMES_BYTES_MAX: usize = 8 << 20;
 /// Bytes of replaced names at which all replaced names are removed.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;

@@ -4,9 +4,8 @@
 //! /proc/<pid>/environ is a sequence of `NAME=value`, each with a terminating NUL. `OTEL_RESOURCE_ATTRIBUTES` is a list
 //! of `key=value`, separated by commas, with percent-encoded values, as the OpenTelemetry resource SDK specifies it.
 //!
-//! Invariant: keys are unique, and sizes are bounded. Attributes beyond the limits are omitted; the attributes of the
-//! service come first, so they are omitted last. So a process cannot set so many attributes that a receiver refuses its
-//! profiles.
+//! Invariant: keys are unique, and sizes are bounded. Attributes beyond the limits are omitted, beginning with those
+//! that do not describe the service. So a process cannot set so many attributes that a receiver refuses its profiles.
 
 use proto::limits::SERIES_LABELS_MAX;
 

@@ -77,7 +77,7 @@ pub(crate) fn try_clock_event(cpu: u32) -> io::Result<()> {
     owned(fd).map(drop)
 }
 
-/// True if any process has this pid, which may be another process than before.
+/// True if a process has this pid now. It may be another process than the one that had the pid before.
 pub(crate) fn exists(pid: u32) -> bool {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return false };
     // SAFETY: signal 0 only checks that the process exists.

@@ -2,7 +2,7 @@
 //! settings.
 //!
 //! Invariant: a capability that this thread holds is never reported as missing. If an operation is refused although its
-//! capability is held, something else refused the operation, and its name is reported instead.
+//! capability is held, something else refused the operation, and the report names that instead.
 //!
 //! RLIMIT_MEMLOCK is not checked: kernels that meet the other requirements account BPF memory to the cgroup.
 

@@ -105,7 +105,7 @@ fn rule(moved: i32) -> Rule {
     Rule::Frame { cfa, fp, bx: Saved::Lost, return_address: -1 }
 }
 
-/// Returns no rule: on other machines, Go's frame pointers lead to the caller.
+/// Returns [`Rule::Unknown`], because Go's frame pointers lead to the caller on other machines.
 #[cfg(not(target_arch = "x86_64"))]
 fn rule(_moved: i32) -> Rule {
     Rule::Unknown

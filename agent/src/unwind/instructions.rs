@@ -322,7 +322,8 @@ impl<'a> Analysis<'a> {
         RETURNS_FROM_SIGNAL.into_iter().find(|code| self.code[at..].starts_with(code))
     }
 
-    /// Handles a jump to the function `other`, as which the current function continues; `None` if it is not known.
+    /// Handles a jump by which the current function continues as the function `other`, which is `None` if it is not
+    /// known.
     fn becomes(&self, other: Option<usize>, frame: &Frame, found: &mut Ends) -> Result<(), Contradiction> {
         if !frame.is_root && !frame.is_as_called() {
             return Err(Contradiction);

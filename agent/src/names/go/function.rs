@@ -4,7 +4,7 @@ use super::version::Version;
 
 /// Length of the beginning of a record, which is the same in all versions, in bytes.
 const COMMON_BYTES: usize = 36;
-/// Largest number of tables of values of a function. It is also the largest number of its data.
+/// Largest number of tables of values of a function. The same limit holds for the number of its data.
 const TABLES_MAX: usize = 64;
 /// Length of the longest record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize = 44 + 2 * 4 * TABLES_MAX;

@@ -36,7 +36,7 @@ pub(crate) fn build_all(test: &str, folder: &Path) -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// Builds the program in one way. Returns `None`, and reports it, if that is not possible.
+/// Builds the program in one way. Returns `None`, and reports the reason, if that is not possible.
 pub(crate) fn build(test: &str, folder: &Path, (number, go): (usize, &str), kind: Kind) -> Option<(String, PathBuf)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/names/go/test_program");
     let name = format!("{} by {go}", kind.name);

@@ -1,5 +1,5 @@
 //! Programs whose functions are described by a compressed or separate `.debug_frame`. They have the same rules as a
-//! program with a plain one.
+//! program with a plain `.debug_frame`.
 
 use std::fs::File;
 use std::path::Path;

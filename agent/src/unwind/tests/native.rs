@@ -34,7 +34,7 @@ use self::programs::{BUSY, FUTURES, GO, Program, RECURSION, TEMPLATES};
 use super::damage::{below, number};
 use testkit::report;
 
-/// Number of file numbers, as in ebpf/bpf/record.h.
+/// Largest number of a file, as in ebpf/bpf/record.h.
 const FILE_NUMBERS: u32 = 1 << 22;
 
 const FLAGS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];

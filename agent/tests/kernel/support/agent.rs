@@ -26,7 +26,7 @@ pub(crate) struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// Starts sampling. Returns `None`, and reports it, on a machine where that is not possible.
+    /// Starts sampling. Returns `None`, and reports the reason, on a machine where that is not possible.
     pub(crate) fn start(test: &str, frequency_hz: u32) -> Option<Self> {
         Self::start_with(test, frequency_hz, false)
     }

@@ -1,5 +1,5 @@
 //! The BPF programs in this process: compiled with `ebpf/native/kernel.c` in place of the kernel. The agent's own code
-//! opens the files that they report, and makes their tables.
+//! opens the files that the programs report, and makes the unwind tables of these files.
 
 use std::collections::HashMap;
 use std::ffi::CString;
