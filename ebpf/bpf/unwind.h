@@ -95,9 +95,9 @@ INLINE long step_over_signal(struct walk *walk)
 }
 
 /*
- * Steps to the caller by the frame pointer. A frame is | caller's frame pointer | return address |, and the frame
- * pointer of the outermost frame is 0. If a function has not set up its frame yet, its caller is missing, which cannot
- * be detected.
+ * Steps to the caller by the frame pointer. A frame is | caller's frame pointer | return address |. The outermost frame
+ * has 0 as its frame pointer. If a function has not set up its frame yet, its caller is missing, which cannot be
+ * detected.
  */
 INLINE long step_by_frame_pointer(struct walk *walk)
 {
