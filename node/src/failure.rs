@@ -19,7 +19,6 @@ impl Failure {
     /// Keeps `error` if it is the first or a failed sync; returns the error that is kept.
     pub(crate) fn report(&self, error: ReplicaError) -> Arc<ReplicaError> {
         let error = Arc::new(error);
-        let is_sync = |error: &ReplicaError| matches!(error, ReplicaError::Sync(_));
         let is_kept = self.0.send_if_modified(|kept| {
             let is_new = kept.as_ref().is_none_or(|kept| is_sync(&error) && !is_sync(kept));
             if is_new {
@@ -42,9 +41,9 @@ impl Failure {
         self.0.borrow().clone()
     }
 
-    /// Returns the error if it must end the process; otherwise `None`.
-    pub(crate) fn get_final(&self) -> Option<Arc<ReplicaError>> {
-        self.get().filter(|error| error.is_final())
+    /// Returns the error if it is a failed sync of the log; otherwise `None`.
+    pub(crate) fn failed_sync(&self) -> Option<Arc<ReplicaError>> {
+        self.get().filter(|error| is_sync(error))
     }
 
     /// Waits for an error and returns it.
@@ -72,6 +71,10 @@ impl Failure {
     }
 }
 
+fn is_sync(error: &ReplicaError) -> bool {
+    matches!(error, ReplicaError::Sync(_))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,9 +85,10 @@ mod tests {
         let failure = Failure::new();
         failure.report(ReplicaError::Damaged);
         failure.report(ReplicaError::Consensus("openraft stopped".into()));
-        assert!(failure.get_final().is_none(), "damage ends no process, and its consequences neither");
+        assert!(matches!(*failure.get().unwrap(), ReplicaError::Damaged));
+        assert!(failure.failed_sync().is_none());
         failure.report(failed_sync());
         failure.report(ReplicaError::Damaged);
-        assert!(matches!(*failure.get_final().unwrap(), ReplicaError::Sync(_)));
+        assert!(failure.failed_sync().is_some());
     }
 }

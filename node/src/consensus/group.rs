@@ -116,8 +116,11 @@ impl Group {
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
         // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
         // This fails only when consensus has stopped.
-        let triggered = self.raft.trigger().snapshot().await;
-        triggered.map_err(|fatal| self.failure.report(consensus_error(fatal)))
+        self.raft.trigger().snapshot().await.map_err(|fatal| match fatal {
+            // The replica is being closed, which is no failure.
+            Fatal::Stopped => self.failure.get().unwrap_or_else(|| Arc::new(consensus_error(fatal))),
+            fatal => self.failure.report(consensus_error(fatal)),
+        })
     }
 
     /// Stops consensus: nothing is proposed, acknowledged or applied any more.

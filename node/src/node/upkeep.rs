@@ -179,15 +179,15 @@ async fn reopen(
         let held = tokio::select! {
             biased;
             // Consensus may still run: its log may fail meanwhile.
-            error = failure.wait_for_final() => return Err(State::Failed(error)),
+            error = failure.wait_for_final(), if old.is_some() => return Err(State::Failed(error)),
             held = hold_queries(shared, pause) => held.ok_or(State::Stopped)?,
         };
         shared.set_state(state.clone());
         if let Some(old) = old.take() {
             old.close().await;
         }
-        // Nothing reports any more.
-        if let Some(error) = failure.get_final() {
+        // Nothing reports any more. Work that the close interrupted has failed, too, so only a failed sync counts.
+        if let Some(error) = failure.failed_sync() {
             return Err(State::Failed(error));
         }
         match shared.open_replica().await {
@@ -270,15 +270,21 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::directory::DataDirectory;
     use crate::error::failed_sync;
+    use crate::metrics::Metrics;
     use crate::node::Node;
     use crate::{Config, Retention};
 
-    async fn opened(folder: &tempfile::TempDir) -> (Arc<Node>, Arc<Replica>) {
+    fn config(folder: &tempfile::TempDir) -> Config {
         let day = Duration::from_secs(86_400);
         let retention = Retention { raw: day, minutes: day, hours: day, days: day };
-        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
-        let node = Node::open(config, &mut Registry::default()).await.unwrap();
+        Config::new(folder.path().to_owned(), retention, 1 << 30)
+    }
+
+    async fn opened(folder: &tempfile::TempDir) -> (Arc<Node>, Arc<Replica>) {
+        let node = Node::open(config(folder), &mut Registry::default()).await.unwrap();
         node.ready().await;
         let State::Serving(replica) = node.shared.state() else { panic!("it does not serve") };
         (node, replica)
@@ -307,6 +313,36 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_failed_sync_while_a_repair_waits_for_queries_ends_the_node() {
         fails_after_damage(true).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn errors_of_work_that_a_repair_interrupts_are_not_final() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(&folder);
+        let metrics = Metrics::register(&mut Registry::default());
+        let clock = Arc::new(Clock::new(config.retention, metrics.clone()));
+        let directory = DataDirectory::open(&config.data_dir).unwrap();
+        let shared = Arc::new(Shared::new(config, directory, metrics, clock));
+        let replica = shared.open_replica().await.unwrap();
+        replica.recovered().await;
+        replica.stop().await;
+        let error = replica.flush().await.expect_err("the log is purged without consensus");
+        assert!(replica.failure().get().is_none(), "the stop is reported as a failure: {error}");
+        let interrupted = {
+            let shared = Arc::clone(&shared);
+            let replica = Arc::clone(&replica);
+            async move {
+                shared.reached(|state| matches!(state, State::Repairing).then_some(())).await;
+                // The close waits for this work.
+                sleep(Duration::from_millis(50)).await;
+                replica.failure().report(ReplicaError::Consensus("the work was interrupted".into()));
+            }
+        };
+        let interrupted = tokio::spawn(interrupted);
+        let opened = close_and_open(&shared, replica, Duration::ZERO, &State::Repairing).await;
+        interrupted.await.unwrap();
+        let (opened, _held) = opened.expect("the replica was not opened again");
+        opened.close().await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
