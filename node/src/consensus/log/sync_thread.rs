@@ -4,12 +4,12 @@
 //! form the next group, so a slower disk has larger groups.
 //!
 //! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every
-//! request fails, and nothing is synced again.
+//! request fails, and nothing is synced again. A request fails only after the error is reported.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ use crate::metrics::Metrics;
 /// Largest number of requests that wait at one time. A group has one append per openraft batch, so the limit is never
 /// reached.
 const WAITING_MAX: usize = 4096;
+/// Longest wait for the error of a failed write. The writer reports the error as soon as no sync runs.
+const WRITE_ERROR_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request that waits for a sync.
 struct Waiting {
@@ -93,14 +95,8 @@ fn run(
     while let Ok(first) = receiver.recv() {
         let group: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
         if failed.is_none() {
-            let _in_flight = in_flight.lock();
             let start = Instant::now();
-            // Later writes may or may not be in this sync.
-            let written = database.latest_sequence_number();
-            let synced = sync(database).map_err(sync_error).and_then(|()| mark.write(written));
-            if let Err(error) = synced {
-                failed = Some(failure.report(error));
-            }
+            failed = sync_and_mark(database, mark, in_flight, failure).err();
             metrics.syncs.inc();
             metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
             metrics.sync_entries.observe(group.iter().map(|waiting| waiting.entries).sum::<usize>() as f64);
@@ -114,11 +110,38 @@ fn run(
     }
 }
 
-/// Converts the error of a sync. After a refused write, for example on a full disk, RocksDB refuses to sync, too. No
-/// sync was tried then, so the result is the error of the write.
-fn sync_error(error: rocksdb::Error) -> ReplicaError {
-    let is_refused = error.as_ref().contains("Writer has previous error");
-    if is_refused { ReplicaError::Log(error) } else { ReplicaError::Sync(error) }
+/// Syncs the log and writes the mark. Returns the reported error.
+fn sync_and_mark(
+    database: &DB,
+    mark: &SyncedMark,
+    in_flight: &Mutex<()>,
+    failure: &Failure,
+) -> Result<(), Arc<ReplicaError>> {
+    let refused = {
+        let _in_flight = in_flight.lock();
+        // Later writes may or may not be in this sync.
+        let written = database.latest_sequence_number();
+        match sync(database) {
+            Ok(()) => return mark.write(written).map_err(|error| failure.report(error)),
+            // RocksDB tries no sync after a failed write.
+            Err(error) if error.as_ref().contains("Writer has previous error") => error,
+            Err(error) => return Err(failure.report(ReplicaError::Sync(error))),
+        }
+    };
+    Err(error_of_write(refused, failure))
+}
+
+/// Returns the error of the failed write after which RocksDB refused to sync. Only that error distinguishes a full disk
+/// from a broken disk. The writer reports it, but first waits until no sync runs.
+fn error_of_write(refused: rocksdb::Error, failure: &Failure) -> Arc<ReplicaError> {
+    let start = Instant::now();
+    while start.elapsed() < WRITE_ERROR_PATIENCE {
+        if let Some(error) = failure.get() {
+            return error;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    failure.report(ReplicaError::Log(refused))
 }
 
 #[cfg(not(feature = "planted-skip-sync"))]
@@ -130,4 +153,27 @@ fn sync(database: &DB) -> Result<(), rocksdb::Error> {
 #[cfg(feature = "planted-skip-sync")]
 fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::failed_sync;
+
+    #[test]
+    fn the_error_of_a_failed_write_replaces_that_of_the_refused_sync() {
+        let ReplicaError::Sync(refused) = failed_sync() else { panic!("not a sync") };
+        let failure = Failure::new();
+        let writer = std::thread::spawn({
+            let failure = failure.clone();
+            move || {
+                std::thread::sleep(Duration::from_millis(50));
+                let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+                failure.report(ReplicaError::Files(full));
+            }
+        });
+        let error = error_of_write(refused, &failure);
+        writer.join().unwrap();
+        assert!(error.is_disk_full(), "{error}");
+    }
 }
