@@ -65,12 +65,13 @@ impl Clock {
         }
     }
 
-    /// Returns the accepted time to store for the next start, in nanoseconds since 1970; `None` if the stored time,
-    /// `stored_ns`, is close enough to it.
-    pub(crate) fn to_store(&self, stored_ns: Option<i64>) -> Option<i64> {
-        let limit_ns = self.read().limit_ns();
+    /// Returns accepted time and the limit to store before retention follows this time, in nanoseconds since 1970. The
+    /// limit is `None` if the stored limit, `stored_ns`, is close enough to it.
+    pub(crate) fn now_and_to_store_ns(&self, stored_ns: Option<i64>) -> (i64, Option<i64>) {
+        let time = self.read();
+        let limit_ns = time.limit_ns();
         let is_due = |stored_ns: i64| limit_ns.saturating_sub(stored_ns).saturating_abs() >= self.allowance_ns / 24;
-        stored_ns.is_none_or(is_due).then_some(limit_ns)
+        (time.now_ns(), stored_ns.is_none_or(is_due).then_some(limit_ns))
     }
 
     /// Returns the present time of retention (accepted time), in nanoseconds since 1970. This time may go back.

@@ -1,9 +1,10 @@
 //! A replica of one shard: log, engine and consensus, which are opened and closed together.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use storage_engine::Outcome;
+use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
@@ -23,6 +24,8 @@ pub(crate) struct Replica {
     log: Arc<LogDatabase>,
     failure: Failure,
     clock: Arc<Clock>,
+    /// Lock that is held while the accepted time is read, stored and set, so that no older time replaces a newer one.
+    storing_time: Mutex<()>,
 }
 
 impl Replica {
@@ -60,7 +63,7 @@ impl Replica {
         };
         let (log, shard) = spawn_blocking(open).await.map_err(panicked)??;
         let group = Group::join(config.node_id, &config.advertise_address, &log, &shard, failure.clone()).await?;
-        Ok(Arc::new(Self { group, shard, log, failure, clock }))
+        Ok(Arc::new(Self { group, shard, log, failure, clock, storing_time: Mutex::default() }))
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -78,13 +81,37 @@ impl Replica {
         self.clock.start(self.shard.engine().clock_ns(), self.log.accepted_ns());
     }
 
-    /// Returns the last stored accepted time, in nanoseconds since 1970.
-    pub(crate) fn accepted_ns(&self) -> Option<i64> {
-        self.log.accepted_ns()
+    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. If the stored time is too old,
+    /// stores its limit first. The next start continues from the stored time.
+    ///
+    /// # Errors
+    /// The time is not stored: retention must not drop anything.
+    pub(crate) async fn retention_ns(&self) -> Result<i64, Arc<ReplicaError>> {
+        let _storing = self.storing_time.lock().await;
+        let (now_ns, to_store_ns) = self.clock.now_and_to_store_ns(self.log.accepted_ns());
+        // A log without entries has no data that the time could affect.
+        if let Some(limit_ns) = to_store_ns
+            && self.shard.engine().clock_ns() != 0
+        {
+            self.store_accepted(limit_ns).await?;
+        }
+        Ok(now_ns)
     }
 
-    /// Stores the accepted time for the next start. Returns when the write is synced.
-    pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
+    /// Sets the accepted time to the system clock, which an operator has confirmed. The time is stored first, because
+    /// retention must not follow a confirmation that a restart would forget.
+    pub(crate) async fn accept_clock(&self) -> Result<(), Arc<ReplicaError>> {
+        let _storing = self.storing_time.lock().await;
+        let read_at = Instant::now();
+        let system_ns = self.clock.report().system_ns;
+        self.store_accepted(system_ns).await?;
+        let stored_for_ns = i64::try_from(read_at.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        self.clock.accept(system_ns.saturating_add(stored_for_ns));
+        Ok(())
+    }
+
+    /// Stores an accepted time for the next start. Returns when the write is synced.
+    async fn store_accepted(&self, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
         self.log.store_accepted(accepted_ns).await.map_err(|error| self.failure.report(error))
     }
 
@@ -186,4 +213,35 @@ impl Replica {
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {
     ReplicaError::Consensus(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::Retention;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_accepted_clock_is_not_overwritten_with_an_older_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+        let metrics = Metrics::register(&mut Registry::default());
+        let clock = Arc::new(Clock::new(retention, metrics.clone()));
+        // The system clock is years ahead of this time.
+        clock.start(1, Some(1));
+        let directory = DataDirectory::open(&config.data_dir).unwrap();
+        let replica = Replica::open(&config, &directory, 1, &metrics, Arc::clone(&clock)).await.unwrap();
+        replica.recovered().await;
+        replica.propose(Proposal::expire(proto::Tier::Raw, 0, 0)).await.unwrap();
+        let (accepted, read) = tokio::join!(replica.accept_clock(), replica.retention_ns());
+        accepted.unwrap();
+        let system_ns = clock.report().system_ns;
+        for ns in [read.unwrap(), replica.log.accepted_ns().unwrap(), replica.log.read_accepted().unwrap().unwrap()] {
+            assert!(ns.abs_diff(system_ns) < 60_000_000_000, "{ns} is stored or used instead of {system_ns}");
+        }
+        replica.close().await;
+    }
 }

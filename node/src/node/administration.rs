@@ -45,11 +45,8 @@ pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
-            // Stored first: retention must not follow a confirmation that a restart would forget.
-            let system_ns = shared.clock.report().system_ns;
-            let stored = replica.store_accepted(system_ns).await;
-            stored.map_err(|error| Status::unavailable(format!("the clock was not accepted: {error}")))?;
-            shared.clock.accept(system_ns);
+            let accepted = replica.accept_clock().await;
+            accepted.map_err(|error| Status::unavailable(format!("the clock was not accepted: {error}")))?;
             clock_report(shared)
         }
     };

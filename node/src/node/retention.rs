@@ -14,7 +14,6 @@ use proto::placement::FIRST_DATA_SHARD;
 use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
-use crate::clock::Clock;
 use crate::config::Retention;
 use crate::consensus::Proposal;
 use crate::directory::used_bytes;
@@ -45,14 +44,19 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured anew, so that the space that the last drop freed does not count again.
     let Some(disk_bytes) = measure(shared).await else { return };
     let State::Serving(replica) = shared.state() else { return };
-    keep_time(&shared.clock, &replica).await;
+    let now_ns = match replica.retention_ns().await {
+        Ok(now_ns) => now_ns,
+        Err(error) => {
+            tracing::warn!(%error, "the accepted time was not stored: nothing is dropped");
+            return;
+        }
+    };
     if !replica.is_leader() {
         return;
     }
     let excess_bytes = excess(disk_bytes, shared.config.disk_bytes_max, replica.shard().engine().has_damaged_files());
     let dropped = match kept(&replica, excess_bytes).await {
         Ok(kept) => {
-            let now_ns = shared.clock.now_ns();
             let written_before_ns = shared.clock.written_before_ns(kept.newest_unsealed_ns);
             drop_all(replica, kept.to_drop(now_ns, written_before_ns, shared.config.retention, excess_bytes)).await
         }
@@ -69,19 +73,6 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
 /// another partition.
 fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
     if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
-}
-
-/// Stores the accepted time if the stored time is too old. The next start continues from the stored time.
-async fn keep_time(clock: &Clock, replica: &Replica) {
-    // A log without entries has no data that the time could affect.
-    if replica.shard().engine().clock_ns() == 0 {
-        return;
-    }
-    if let Some(accepted_ns) = clock.to_store(replica.accepted_ns())
-        && let Err(error) = replica.store_accepted(accepted_ns).await
-    {
-        tracing::warn!(%error, "the accepted time was not stored");
-    }
 }
 
 /// The partitions that exist.

@@ -108,7 +108,8 @@ impl LogDatabase {
         }
     }
 
-    fn read_accepted(&self) -> Result<Option<i64>, ReplicaError> {
+    /// Reads the stored accepted time.
+    pub(crate) fn read_accepted(&self) -> Result<Option<i64>, ReplicaError> {
         let Some(value) = self.get(TIME_KEY)? else { return Ok(None) };
         let length = |_length| RecordError::Length { record: "accepted time" };
         Ok(Some(i64::from_be_bytes(value.as_ref().try_into().map_err(length)?)))
