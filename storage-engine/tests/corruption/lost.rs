@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Command, Entry, Fold, Matcher, Selection, TenantId, Window};
+use proto::{Command, Entry, Fold, Matcher, Selection, TenantId, Tier, Window};
 use storage_engine::{Config, Engine, Outcome, Position};
 use storage_model::samples::{DAY, SECOND, T0, batch_of};
 use storage_model::world;
@@ -101,14 +101,28 @@ fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
     store.values[kind].iter().filter(|(key, _)| key[3..7] == start.to_be_bytes()).cloned().collect()
 }
 
+/// Returns a key that sorts after all keys with a prefix.
+fn after(prefix: &[u8]) -> Vec<u8> {
+    [prefix, &[0xff; 20]].concat()
+}
+
+/// Returns the record of a repair that lost the keys from `from` on and before `to`.
+fn record_of_lost(from: &[u8], to: &[u8]) -> Stored {
+    let key = [&[5], from].concat();
+    let payload = [(to.len() as u32).to_be_bytes().as_slice(), to, b"lost"].concat();
+    (key.clone(), in_frame(&key, &payload))
+}
+
+/// Returns the keys of all stale marks.
+fn marks(store: &Store) -> Vec<Vec<u8>> {
+    store.values["stale window"].iter().map(|(key, _)| key.clone()).collect()
+}
+
 /// Removes all chunks of a partition of sealed windows, as a repair that lost these chunks would.
 fn lose_chunks(store: &Store, path: &Path) {
     let chunks: Vec<Vec<u8>> = late_values(store, "chunk").into_iter().map(|(key, _)| key).collect();
     let section = &chunks[0][..12];
-    let end = [section, &[0xff; 20]].concat();
-    let key = [&[5], section].concat();
-    let payload = [(end.len() as u32).to_be_bytes().as_slice(), &end, b"lost"].concat();
-    write(path, &[(key.clone(), in_frame(&key, &payload))], &chunks);
+    write(path, &[record_of_lost(section, &after(section))], &chunks);
 }
 
 // Regression: sealing took the lost chunks for those of lost definitions, and wrote the minutes from late samples only.
@@ -161,6 +175,73 @@ fn stale_marks_in_a_damaged_block_are_restored() {
     compact(&path);
     break_block_of(&path, &fillers[2000]);
     check_repaired(&store, &path);
+}
+
+// Regression: the hours were summed again from the minutes that were left.
+#[test]
+fn hours_of_damaged_minutes_stay_if_stale_marks_are_lost() {
+    let store = Store::new();
+    // Raw samples of this time have expired, so these minutes cannot be made again.
+    let (minutes, _) = &store.values["1m windows"][0];
+    let chunk = u32::from_be_bytes(minutes[16..20].try_into().unwrap());
+    let is_made_of = |key: &[u8]| key[16..20] == (chunk / 6).to_be_bytes();
+    let hours: Vec<&Stored> = store.values["1h windows"].iter().filter(|(key, _)| is_made_of(key)).collect();
+    assert!(!hours.is_empty());
+    let lost_marks = record_of_lost(&[3], &[4]);
+    let lost_minutes = record_of_lost(minutes, &[minutes.as_slice(), &[0]].concat());
+    let deleted = [marks(&store), vec![minutes.clone()]].concat();
+    let damaged = (minutes.clone(), vec![0; 20]);
+    let copies = [
+        (store.copy(0), vec![lost_marks.clone(), lost_minutes], deleted),
+        (store.copy(1), vec![lost_marks, damaged], marks(&store)),
+    ];
+    for (path, put, deleted) in copies {
+        write(&path, &put, &deleted);
+        let engine = Store::open(&path).unwrap();
+        check_all(&store, &engine, &store.answers, "opened");
+        engine.compact().unwrap();
+        check_all(&store, &engine, &store.answers, "compacted");
+        drop(engine);
+        let database = database(&path);
+        for (key, value) in &hours {
+            assert_eq!(database.get(key).unwrap().as_ref(), Some(value), "it was summed again");
+        }
+    }
+}
+
+// Regression: the hour was neither stale nor reported.
+#[test]
+fn an_hour_whose_mark_and_minutes_are_all_lost_is_reported() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let engine = Engine::open(world::config(&path)).unwrap();
+    let append = Command::Append(Arc::new(batch_of(&samples(-8000, 0, 10), None)));
+    // Advances the clock, so that all samples are sealed. The last hour is not over.
+    let expire = Command::Expire { tier: Tier::Raw, retention_class: 0, before_ns: T0 - DAY };
+    for (index, (after, command)) in (1..).zip([(0, append), (700, expire)]) {
+        let entry = Entry { proposed_at_ns: T0 + after * SECOND, command };
+        assert_eq!(apply(&engine, index, &Some(entry)).unwrap(), Outcome::Applied);
+    }
+    engine.flush().unwrap();
+    let wanted = answers(&store, &engine);
+    drop(engine);
+    let stored = database(&path);
+    let keys: Vec<Vec<u8>> =
+        stored.iterator(rocksdb::IteratorMode::Start).map(|item| item.unwrap().0.into_vec()).collect();
+    drop(stored);
+    assert!(!keys.iter().any(|key| kind_of(key) == Some("head")), "the head would be reported");
+    let mark = keys.iter().find(|key| key.starts_with(&[3, 2])).unwrap();
+    let start = u32::from_be_bytes(mark[3..7].try_into().unwrap()) / 6;
+    let is_source = |key: &&Vec<u8>| key.starts_with(&[0x10, 1]) && key[3..7] == start.to_be_bytes();
+    let source = &keys.iter().find(is_source).unwrap()[..11];
+    let is_lost = |key: &&Vec<u8>| key[0] == 3 || key.starts_with(source);
+    let lost: Vec<Vec<u8>> = keys.iter().filter(is_lost).cloned().collect();
+    write(&path, &[record_of_lost(&[3], &[4]), record_of_lost(source, &after(source))], &lost);
+    let engine = Engine::open(world::config(&path)).unwrap();
+    check_all(&store, &engine, &wanted, "opened");
+    engine.compact().unwrap();
+    check_all(&store, &engine, &wanted, "compacted");
 }
 
 // Regression: areas that could not be read were forgotten, and no repair succeeded.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proto::Tier;
 
+use crate::database::frame;
 use crate::database::key::{self, PartitionKey, Section, StaleKey, stale_key, two_numbers};
 use crate::database::that_may_exist;
 use crate::engine::store::Store;
@@ -11,7 +12,7 @@ use crate::engine::store::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::area::{Area, area_between, numbered};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
-use crate::integrity::quarantine::found_damage::stored_times;
+use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_value, stored_times};
 use crate::integrity::quarantine::repair::{self, Lost};
 use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::interner::saturating_u32;
@@ -36,9 +37,6 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
                 .collect()
         };
         let touches = |from: &[u8], end: &[u8]| lost.from.as_slice() < end && from < lost.to.as_slice();
-        if touches(&key::stale(), &after(&key::stale())) {
-            restore_stale(writing, lost)?;
-        }
         for &key in &may_exist {
             let areas = key::damage_of(key);
             if touches(&areas, &after(&areas)) {
@@ -47,6 +45,13 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
             if touches(&key.prefix(), &key.end()) {
                 quarantine_lost_partition(writing, key, lost)?;
             }
+        }
+    }
+    // Now all areas are known, and so is each partition that lost all of its keys.
+    let mut restored = 0;
+    for lost in &lost {
+        if lost.from < after(&key::stale()) && key::stale().as_slice() < lost.to.as_slice() {
+            restore_stale(writing, lost, &mut restored)?;
         }
     }
     writing.state_mut().damage.quarantined_lost(records);
@@ -67,15 +72,16 @@ fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     Ok(unreadable)
 }
 
-/// Marks all windows as stale whose stale marks may be among lost keys. If a window was exact, summing it again changes
-/// nothing.
-fn restore_stale(store: &Store, lost: &Lost) -> Result<(), EngineError> {
-    let sources: Vec<PartitionKey> = {
+/// Marks all windows as stale whose stale marks may be among lost keys. If a window was exact, summing it again from
+/// undamaged windows changes nothing. A window with damaged finer windows keeps its value, and is quarantined.
+/// `restored` is the number of windows that became stale.
+fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(), EngineError> {
+    let sources: BTreeSet<PartitionKey> = {
         let state = store.state();
-        let has_values = |key: &&PartitionKey| state.horizons.horizon_ns(key.tier, key.class) < key.end_ns();
-        state.partitions.existing().iter().filter(has_values).copied().collect()
+        let has_values = |key: &PartitionKey| state.horizons.horizon_ns(key.tier, key.class) < key.end_ns();
+        let damaged = state.damage.iter().map(|(key, ..)| key);
+        state.partitions.existing().iter().copied().chain(damaged).filter(has_values).collect()
     };
-    let mut restored = 0;
     for source in sources {
         let Some(tier) = source.tier.coarser() else { continue };
         let numbered = numbered(tier);
@@ -85,28 +91,74 @@ fn restore_stale(store: &Store, lost: &Lost) -> Result<(), EngineError> {
             lost.from <= mark(u32::MAX) && mark(0) < lost.to
         };
         let windows: Vec<u32> = (first..=numbered.window_of(source.end_ns())).filter(is_lost).collect();
-        if windows.is_empty() {
-            continue;
-        }
+        let (Some(first), Some(last)) = (windows.first(), windows.last()) else { continue };
         // Raw samples use the series of the minutes of the same time.
         let named = if source.tier == Tier::Raw { source.in_tier(tier) } else { source };
         let series = match store.outline(named, &store.database().snapshot()) {
-            Ok(outline) => outline.map_or(0, |outline| outline.read().series.len()),
+            Ok(Some(outline)) => outline.read().series.len(),
+            // Its series are unknown.
+            Ok(None) => usize::MAX,
             Err(error) if error.is_damage() => usize::MAX,
             Err(error) => return Err(error),
         };
         let marks = series.saturating_mul(windows.len());
-        let mut state = store.state_mut();
-        if marks > RESTORED_MAX - restored {
-            windows.into_iter().for_each(|window| state.add_damage_from(source, window, &lost.what));
-            continue;
+        let are_too_many = marks > RESTORED_MAX - *restored;
+        if !are_too_many {
+            *restored += marks;
+            find_damage(store, source, (finer_windows(tier, *first).0, finer_windows(tier, *last).1))?;
         }
-        restored += marks;
+        let mut state = store.state_mut();
         for window in windows {
+            let finer = finer_windows(tier, window);
+            if are_too_many || state.damage.areas_of(source).any(|area| area.touches(finer)) {
+                state.add_damage_from(source, window, &lost.what);
+                continue;
+            }
             let marks = (0..saturating_u32(series)).map(|series| stale_key(source, tier, window, series));
             let marks: Vec<StaleKey> = marks.collect();
             marks.iter().for_each(|mark| state.damage.make_stale(*mark));
             state.stale.extend(marks);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the first and last number of the finer values that a window is made from.
+fn finer_windows(tier: Tier, window: u32) -> (u32, u32) {
+    let count = match tier {
+        Tier::Day => Tier::Hour.windows_in(tier),
+        Tier::Hour => Tier::Raw.windows_in(tier),
+        Tier::Minute | Tier::Raw => 1,
+    };
+    let first = window.saturating_mul(count);
+    (first, first.saturating_add(count - 1))
+}
+
+/// Quarantines the damaged values of a partition in a range of windows.
+fn find_damage(store: &Store, key: PartitionKey, (first, last): (u32, u32)) -> Result<(), EngineError> {
+    let sections: &[Section] =
+        if key.tier == Tier::Raw { &[Section::Chunks, Section::Events] } else { &[Section::Windows] };
+    let snapshot = store.database().snapshot();
+    for &section in sections {
+        let end = after(&key.section(section));
+        let mut walk = Walk::between(&snapshot, key.series_window(section, 0, first), end, false);
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    quarantine_keys(store, key, section, &keys);
+                    continue;
+                }
+            };
+            let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+            let Some((series, window, _)) = numbers else { continue };
+            if window < first {
+                walk.seek(key.series_window(section, series, first));
+            } else if window > last {
+                walk.seek(key.series_window(section, series.saturating_add(1), first));
+            } else if let Err(damage) = frame::open(&at, &value) {
+                quarantine_value(store, key, series, window, &damage.into());
+            }
         }
     }
     Ok(())
