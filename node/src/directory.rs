@@ -20,7 +20,8 @@ use crate::error::NodeError;
 /// Version of the layout of the data directory.
 const FORMAT_VERSION: u32 = 4;
 
-/// A locked data directory. [`DataDirectory::release`] or the end of the process unlocks it.
+/// A locked data directory. [`DataDirectory::release`], dropping it, or the end of the process unlocks it. Work that
+/// opens or repairs files in the directory therefore keeps a reference to it.
 #[derive(Debug)]
 pub(crate) struct DataDirectory {
     path: PathBuf,
@@ -58,7 +59,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Releases the lock. All files in the directory must be closed before.
+    /// Releases the lock while there are still references. All files in the directory must be closed before.
     pub(crate) fn release(&self) {
         self.lock.lock().take();
     }

@@ -162,3 +162,38 @@ impl Drop for Node {
         self.shared.closing.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::Retention;
+
+    #[test]
+    fn the_directory_is_locked_while_an_abandoned_open_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            // Occupies the only thread, so that the work of the open waits.
+            let (finish, finished) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || finished.recv());
+            let mut registry = Registry::default();
+            let opened = tokio::time::timeout(Duration::from_millis(50), Node::open(config, &mut registry)).await;
+            assert!(opened.is_err(), "the open ended without a thread");
+            let error = DataDirectory::open(folder.path()).expect_err("the directory is not locked");
+            assert!(matches!(error, NodeError::Held { .. }), "{error}");
+            finish.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+        });
+        let start = Instant::now();
+        while let Err(error) = DataDirectory::open(folder.path()) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

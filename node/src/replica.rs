@@ -32,7 +32,7 @@ impl Replica {
     /// Opens log and engine, and joins the Raft group. [`Replica::recovered`] returns when the replica serves.
     pub(crate) async fn open(
         config: &Config,
-        directory: &DataDirectory,
+        directory: &Arc<DataDirectory>,
         shard: u32,
         metrics: &Metrics,
         clock: Arc<Clock>,
@@ -43,6 +43,7 @@ impl Replica {
             let shard_path = directory.shard(shard);
             let failure = failure.clone();
             let metrics = metrics.clone();
+            let directory = Arc::clone(directory);
             let Config { node_id, head_bytes_max, cache_bytes, .. } = *config;
             move || {
                 tracing::info!("opening the Raft log");
@@ -58,10 +59,11 @@ impl Replica {
                     let flushed = flushed.unwrap_or_default();
                     return Err(ReplicaError::Gap { shard, flushed, purged }.into());
                 }
-                Ok::<_, NodeError>((Arc::new(log), Arc::new(opened)))
+                // The directory comes last: it stays locked until the files are closed, even if the caller has gone.
+                Ok::<_, NodeError>((Arc::new(log), Arc::new(opened), directory))
             }
         };
-        let (log, shard) = spawn_blocking(open).await.map_err(panicked)??;
+        let (log, shard, _directory) = spawn_blocking(open).await.map_err(panicked)??;
         let group = Group::join(config.node_id, &config.advertise_address, &log, &shard, failure.clone()).await?;
         Ok(Arc::new(Self { group, shard, log, failure, clock, storing_time: Mutex::default() }))
     }
@@ -232,7 +234,7 @@ mod tests {
         let clock = Arc::new(Clock::new(retention, metrics.clone()));
         // The system clock is years ahead of this time.
         clock.start(1, Some(1));
-        let directory = DataDirectory::open(&config.data_dir).unwrap();
+        let directory = Arc::new(DataDirectory::open(&config.data_dir).unwrap());
         let replica = Replica::open(&config, &directory, 1, &metrics, Arc::clone(&clock)).await.unwrap();
         replica.recovered().await;
         replica.propose(Proposal::expire(proto::Tier::Raw, 0, 0)).await.unwrap();

@@ -31,7 +31,7 @@ const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: Config,
-    pub(super) directory: DataDirectory,
+    pub(super) directory: Arc<DataDirectory>,
     pub(super) placement: Placement,
     pub(super) metrics: Metrics,
     pub(super) clock: Arc<Clock>,
@@ -84,7 +84,7 @@ impl Shared {
     pub(super) fn new(config: Config, directory: DataDirectory, metrics: Metrics, clock: Arc<Clock>) -> Self {
         Self {
             config,
-            directory,
+            directory: Arc::new(directory),
             placement: Placement::single_shard(),
             metrics,
             clock,
