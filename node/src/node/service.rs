@@ -121,14 +121,9 @@ impl Shared {
     /// Returns the replica if it accepts appends.
     async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
-        let full = || {
-            let text = if self.is_over_cap() {
-                "disk is full: the data has reached its cap, and the oldest partitions are being dropped; if this \
-                 persists, raise the cap on disk use"
-            } else {
-                "disk is full: free some space, or lower the cap on disk use; queries are served, and appends resume \
-                 when there is space"
-            };
+        let full = |replica: &Replica| {
+            let is_unrepaired = replica.shard().engine().repair_failure().is_some();
+            let text = full_text(self.is_over_cap(), is_unrepaired);
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
         match self.state_after_repair().await {
@@ -136,8 +131,8 @@ impl Shared {
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
-            State::ReadOnly(_) => Err(full()),
-            State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
+            State::ReadOnly(replica) => Err(full(&replica)),
+            State::Serving(replica) if self.is_full() || self.is_over_cap() => Err(full(&replica)),
             State::Serving(replica) => Ok(replica),
         }
     }
@@ -183,6 +178,26 @@ impl Shared {
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
         });
         answered.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+}
+
+/// Returns the reason and the remedy of a refusal for lack of space. `is_unrepaired` is true if the engine has damaged
+/// files that cannot be repaired: nothing is then dropped for its size.
+fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
+    match (is_over_cap, is_unrepaired) {
+        (true, true) => {
+            "disk is full: the data has reached its cap, and nothing is dropped, because damaged files that cannot be \
+             repaired keep the space; the node's log names the damage: raise the cap on disk use, or restore the data \
+             directory from a backup"
+        }
+        (true, false) => {
+            "disk is full: the data has reached its cap, and the oldest partitions are being dropped; if this \
+             persists, raise the cap on disk use"
+        }
+        (false, _) => {
+            "disk is full: free some space, or lower the cap on disk use; queries are served, and appends resume when \
+             there is space"
+        }
     }
 }
 

@@ -73,3 +73,11 @@ async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
     assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
     node.shutdown().await;
 }
+
+#[test]
+fn a_cap_that_unrepaired_damage_keeps_reached_has_another_remedy() {
+    let dropped = |is_unrepaired| full_text(true, is_unrepaired).contains("partitions are being dropped");
+    assert_eq!([dropped(false), dropped(true)], [true, false]);
+    assert!(full_text(true, true).contains("raise the cap"));
+    assert_eq!(full_text(false, true), full_text(false, false));
+}
