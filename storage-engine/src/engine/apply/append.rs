@@ -129,14 +129,12 @@ pub(crate) fn partition_or_replacement(
     engine: &Engine,
     key: PartitionKey,
 ) -> Result<Option<SharedPartition>, EngineError> {
-    loop {
-        match engine.store.partition(key) {
-            Err(EngineError::Quarantined { .. }) => {
-                let writing = engine.writing();
-                replace_partition(&writing, key).inspect_err(|error| writing.database().note_error(error))?;
-            }
-            partition => return partition,
+    match engine.store.partition(key) {
+        Err(EngineError::Quarantined { .. }) => {
+            let writing = engine.writing();
+            replace_partition(&writing, key).inspect_err(|error| writing.database().note_error(error))
         }
+        partition => partition,
     }
 }
 

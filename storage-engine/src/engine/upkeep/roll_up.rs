@@ -131,11 +131,12 @@ pub(crate) fn roll_up_window(writing: &Writing<'_>, due: &DueWindow) -> Result<(
 
 /// Returns a partition of hours or days, created if it does not exist.
 fn partition_or_new(writing: &Writing<'_>, key: PartitionKey) -> Result<SharedPartition, EngineError> {
-    match writing.partition(key) {
-        Ok(Some(partition)) => return Ok(partition),
-        Ok(None) => {}
-        Err(EngineError::Quarantined { .. }) => replace_partition(writing, key)?,
-        Err(error) => return Err(error),
+    let found = match writing.partition(key) {
+        Err(EngineError::Quarantined { .. }) => replace_partition(writing, key),
+        found => found,
+    };
+    if let Some(partition) = found? {
+        return Ok(partition);
     }
     let shared = writing.tenant_dictionary(key.tenant);
     let mut state = writing.state_mut();

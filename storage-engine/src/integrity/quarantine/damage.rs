@@ -164,9 +164,9 @@ impl Damage {
         self.without_definitions.insert(key)
     }
 
-    /// Records that an empty partition replaced one with damaged definitions. Areas of all series stay. The other areas
-    /// are dropped, because their values were moved, and no new value can be added to them. `newest` is the number of
-    /// the newest table file that may hold values of the old partition.
+    /// Records that an empty partition replaced one with damaged definitions. All areas become areas of all series,
+    /// because no values are left to which late samples could be added, and series get new numbers. `newest` is the
+    /// number of the newest table file that may hold values of the old partition.
     pub(crate) fn replace(&mut self, key: PartitionKey, newest: u64) {
         self.without_definitions.remove(&key);
         self.unwritten_stale.retain(|stale| !stale.is_made_of(key));
@@ -174,7 +174,15 @@ impl Damage {
         let raw = (key.tier == Tier::Minute).then(|| key.in_tier(Tier::Raw));
         for key in [Some(key), raw].into_iter().flatten() {
             if let Some(areas) = self.areas.get_mut(&key) {
-                areas.retain(|area, _| area.has_all_series());
+                let (mut kept, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    std::mem::take(areas).into_iter().partition(|(area, _)| area.has_all_series());
+                for (Area { windows: (first, last), .. }, what) in others {
+                    let area = Area::of_windows(first, last);
+                    if !kept.keys().any(|known| known.covers(area)) {
+                        kept.insert(area, what);
+                    }
+                }
+                *areas = kept;
                 self.changed.insert(key);
             }
         }
@@ -326,6 +334,21 @@ mod tests {
             assert!(damage.len() <= AREAS_MAX);
         }
         assert!(damage.is_partly_damaged(key, 7, window) && damage.areas_of(key).any(Area::has_all_series));
+    }
+
+    // Regression: lost chunks after the time of the damaged definitions were not reported any more.
+    #[test]
+    fn areas_of_a_replaced_partition_become_those_of_all_series() {
+        let key = PartitionKey::of(Tier::Minute, 0, 1, 480_000 * HOUR_NS);
+        let raw = key.in_tier(Tier::Raw);
+        let mut damage = Damage::default();
+        let (first, last) = Area::whole(raw, raw.end_ns()).windows;
+        damage.add(raw, Area::of_windows(first, last - 2), "definitions");
+        damage.add(raw, Area::value(7, first), "known");
+        damage.add(raw, Area::value(7, last), "later");
+        damage.replace(key, 1);
+        let areas: Vec<Area> = damage.areas_of(raw).collect();
+        assert_eq!(areas, [Area::of_windows(first, last - 2), Area::of_windows(last, last)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use rocksdb::WriteBatch;
 
 use crate::database::key::{self, PartitionKey, Section, StaleKey};
 use crate::database::{self, Snapshot};
+use crate::engine::state::partitions::SharedPartition;
 use crate::engine::store::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::Walk;
@@ -18,18 +19,25 @@ use crate::memory::partition::Partition;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Replaces a partition of minutes, hours or days by an empty one, if its definitions are damaged. With minutes, the
-/// raw samples of the same time are moved, too.
-pub(crate) fn replace_partition(writing: &Writing<'_>, key: PartitionKey) -> Result<(), EngineError> {
+/// raw samples of the same time are moved, too. Returns the partition, if it exists.
+pub(crate) fn replace_partition(
+    writing: &Writing<'_>,
+    key: PartitionKey,
+) -> Result<Option<SharedPartition>, EngineError> {
     if !writing.state().damage.has_damaged_definitions(key) {
-        // Another thread has replaced it.
-        return Ok(());
+        match writing.partition(key) {
+            // The replacement was evicted, and reading it met the damaged block of the old partition.
+            Err(EngineError::Quarantined { .. }) => {}
+            // Another thread has replaced it.
+            partition => return partition,
+        }
     }
     let mut batch = WriteBatch::default();
     let snapshot = writing.database().snapshot();
     for range in ranges(key) {
         copy_to_quarantine(writing, &snapshot, range, &mut batch)?;
     }
-    begin_replacement(writing, key, batch)
+    begin_replacement(writing, key, batch).map(Some)
 }
 
 fn copy_to_quarantine(
@@ -51,7 +59,11 @@ fn copy_to_quarantine(
 
 /// Drops the values of a partition whose definitions are damaged, and begins an empty partition under the same keys.
 /// The areas of damage and the IDs of batches stay, so a retried batch still counts once.
-fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteBatch) -> Result<(), EngineError> {
+fn begin_replacement(
+    writing: &Writing<'_>,
+    key: PartitionKey,
+    mut batch: WriteBatch,
+) -> Result<SharedPartition, EngineError> {
     // Values of the new partition are written to files with larger numbers.
     let files = writing.database().live_files()?;
     let newest = files.iter().filter_map(|file| file_named(&file.name)).max().unwrap_or_default();
@@ -64,19 +76,18 @@ fn begin_replacement(writing: &Writing<'_>, key: PartitionKey, mut batch: WriteB
     stored.iter().filter(|stale| is_of_partition(stale)).for_each(|stale| batch.delete(stale.bytes()));
     let shared = writing.tenant_dictionary(key.tenant);
     let mut state = writing.state_mut();
+    state.damage.replace(key, newest);
     let damage = state.damage.unwritten();
     damage.write(&mut batch);
     writing.write(batch)?;
     state.damage.wrote(&damage);
     state.stale.retain(|stale| !is_of_partition(stale));
-    state.damage.replace(key, newest);
     state.partitions.forget(&key);
     // Numbers that were read of it mean nothing any more.
     state.partitions.count_drop();
     // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
     let generation = shared.read().generation();
-    state.partitions.keep(Partition::new(key, generation));
-    Ok(())
+    Ok(state.partitions.keep(Partition::new(key, generation)))
 }
 
 /// Drops the values of partitions with damaged definitions, and the moved values of replaced partitions. A deletion
