@@ -269,6 +269,32 @@ fn areas_in_a_damaged_block_are_replaced_by_larger_ones() {
     check_repaired(&store, &path);
 }
 
+// Regression: such records were forgotten if the damage began before them. Otherwise, the engine did not open.
+#[test]
+fn records_of_lost_keys_in_a_damaged_block_are_replaced_by_areas() {
+    let store = Store::new();
+    // The sums of this hour are lost, which no other tier tells.
+    let hour = ((T0 - 140_000 * SECOND) / (3600 * SECOND)) as u32;
+    let hours = store.values["1h windows"].iter().map(|(key, _)| key.clone());
+    let hours: Vec<Vec<u8>> = hours.filter(|key| key[16..20] == hour.to_be_bytes()).collect();
+    let lost = record_of_lost(&hours[0], &[hours[0].as_slice(), &[0]].concat());
+    let path = store.copy(0);
+    // Records of partitions that do not exist are around it, so that they fill blocks.
+    let filler = |tier: u8, number: u32| {
+        let key = [[0x10, tier].as_slice(), &[0xff], &number.to_be_bytes()].concat();
+        record_of_lost(&key, &[key.as_slice(), &[0]].concat())
+    };
+    let fillers = (0..1000).flat_map(|number| [filler(1, number), filler(3, number)]);
+    let records: Vec<Stored> = fillers.chain([lost.clone()]).collect();
+    write(&path, &records, &hours[..1]);
+    compact(&path);
+    break_block_of(&path, &lost);
+    check_repaired(&store, &path);
+    let path = store.copy(1);
+    write(&path, &[record_of_lost(&[4, 0xff], &[0x10])], &hours[..1]);
+    check_all(&store, &Store::open(&path).unwrap(), &store.answers, "the damage begins before the records");
+}
+
 // Regression: the area of such a partition was one window.
 #[test]
 fn damaged_partitions_ahead_of_the_time_of_the_log_are_reported() {

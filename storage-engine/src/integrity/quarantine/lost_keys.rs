@@ -21,7 +21,7 @@ use crate::memory::interner::saturating_u32;
 /// windows may be stale, their areas are quarantined.
 const RESTORED_MAX: usize = 1 << 20;
 
-/// Quarantines the keys that a repair lost, and the stale marks and areas that cannot be read.
+/// Quarantines the keys that a repair lost, and the stale marks, areas and records of lost keys that cannot be read.
 pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> {
     let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&writing.database().snapshot())?.into_iter().unzip();
     lost.extend(unreadable_records(writing)?);
@@ -37,9 +37,11 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
                 .collect()
         };
         let touches = |from: &[u8], end: &[u8]| lost.from.as_slice() < end && from < lost.to.as_slice();
+        // A lost record of lost keys may have been of any partition.
+        let are_records_lost = touches(&key::losses(), &after(&key::losses()));
         for &key in &may_exist {
             let areas = key::damage_of(key);
-            if touches(&areas, &after(&areas)) {
+            if are_records_lost || touches(&areas, &after(&areas)) {
                 quarantine_lost_areas(writing, key, &lost.what)?;
             }
             if touches(&key.prefix(), &key.end()) {
@@ -58,10 +60,10 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
     Ok(())
 }
 
-/// Returns the key ranges of stale marks and areas that cannot be read.
+/// Returns the key ranges of stale marks, areas and records of lost keys that cannot be read.
 fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     let snapshot = store.database().snapshot();
-    let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::losses().to_vec(), false);
+    let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::partitions().to_vec(), false);
     let mut unreadable = Vec::new();
     while let Some(item) = walk.next()? {
         if let Err(DamagedKeys { from, to, error }) = item {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rocksdb::{DB, LiveFile, WriteBatch};
 
 use crate::Config;
+use crate::database::frame;
 use crate::database::key;
 use crate::database::{self, Item, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
@@ -257,12 +258,8 @@ fn next(walk: &mut Walk<'_>, batch: &mut WriteBatch) -> Result<Option<Item>, Eng
 }
 
 fn record_lost(DamagedKeys { from, to, error }: DamagedKeys, batch: &mut WriteBatch) -> Result<(), EngineError> {
-    // Without the values before the stale marks, the state has no meaning. Records of an earlier repair are deleted
-    // soon after it, so that they need no care of their own.
-    let is_vital = |at: &[u8]| {
-        at < key::stale().as_slice() || (key::losses().as_slice()..key::partitions().as_slice()).contains(&at)
-    };
-    if is_vital(&from) {
+    // Without the values before the stale marks, the state has no meaning.
+    if from.as_slice() < key::stale().as_slice() {
         return Err(error.into());
     }
     let at = key::lost(&from);
@@ -282,9 +279,18 @@ pub(crate) struct Lost {
 /// Returns the key ranges that repairs lost and that are not quarantined yet, each with the key of its record.
 pub(crate) fn read_lost(snapshot: &Snapshot<'_>) -> Result<Vec<(Vec<u8>, Lost)>, EngineError> {
     let mut lost = Vec::new();
-    for item in database::scan(snapshot, &key::losses()) {
-        let (at, value) = item?;
-        let note = crate::database::frame::open(&at, &value)?;
+    let mut walk = Walk::new(snapshot, key::losses().to_vec());
+    while let Some(item) = walk.next()? {
+        // Records in damaged blocks count as lost when the engine is opened.
+        let Ok((at, value)) = item else { continue };
+        let note = match frame::open(&at, &value) {
+            Ok(note) => note,
+            Err(damage) => {
+                let to = [&at, [0].as_slice()].concat();
+                lost.push((at.to_vec(), Lost { from: at.to_vec(), to, what: damage.to_string() }));
+                continue;
+            }
+        };
         let Some((length, rest)) = note.split_first_chunk::<4>() else { continue };
         let Some((to, what)) = rest.split_at_checked(u32::from_be_bytes(*length) as usize) else { continue };
         let from = at.get(1..).unwrap_or_default().to_vec();
