@@ -1,6 +1,6 @@
-//! Frames, each distinct one once. Locations become frames when they are named.
+//! Table of distinct frames. Naming a location converts it to frames.
 //!
-//! Name, source file, binary and frame type identify a frame.
+//! The identity of a frame is its name, source file, binary and frame type.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
@@ -10,61 +10,59 @@ use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
 use symbol_store::Reason;
 
-/// Code and text of the reason why the symbol store omitted inlined calls.
-pub(crate) const INLINED_OMITTED: (&str, &str) = (
-    "inlined_left_out",
-    "this file has too many inlined calls for one response: repeat the query",
-);
+/// Code and text of a reason: the symbol store omitted inlined calls.
+pub(crate) const INLINED_OMITTED: (&str, &str) =
+    ("inlined_left_out", "this file has too many inlined calls for one response: repeat the query");
 
-/// Identity of a frame, as ids of the table's strings.
+/// Identity of a frame, as IDs of the table's strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
     pub(crate) name: u32,
     pub(crate) file: u32,
-    /// Path of the mapped file.
+    /// ID of the path of the mapped file.
     pub(crate) binary: u32,
     pub(crate) frame_type: u32,
 }
 
-/// A frame, and facts about it from the locations of a query.
+/// A frame, and the facts about it that the locations of a query provide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) key: FrameKey,
-    /// First line of the function; 0 if unknown.
+    /// Line number at which the function begins; 0 if unknown.
     pub(crate) start_line: i64,
     /// Index of the reason if the frame has no name.
     pub(crate) unnamed: Option<u32>,
 }
 
-/// One frame of a location, as it is kept between queries.
+/// One frame of a location, in the form in which it is kept between queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptLine {
     pub(crate) line: NamedLine,
-    /// First line of the function; 0 or less if unknown.
+    /// Line number at which the function begins; 0 or less if unknown.
     pub(crate) start_line: i64,
     /// Index of the reason if the frame has no name.
     pub(crate) unnamed: Option<u32>,
 }
 
-/// Reason why frames of one binary have no names, or are missing calls that are inlined into them.
+/// A reason why frames of one binary have no names, or why calls that are inlined into them are missing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Unnamed {
-    /// Stable code, for programs.
+    /// Code of the reason, for programs. It never changes.
     pub(crate) code: &'static str,
-    /// Text for people.
+    /// Text of the reason, for people.
     pub(crate) text: String,
     pub(crate) binary: String,
-    /// Build ID in its displayed form, or "".
+    /// Build ID of the binary in its displayed form, or "".
     pub(crate) build_id: String,
 }
 
 impl Unnamed {
-    /// Returns whether the frame has a name nevertheless: only calls inlined into it are missing.
+    /// Returns whether the frame has a name, and is only missing calls that are inlined into it.
     pub(crate) fn has_name(&self) -> bool {
         self.code == INLINED_OMITTED.0
     }
 
-    /// The file whose names are missing, if the next response may have them.
+    /// Returns the file whose names are missing; `None` if the next response cannot have the names either.
     pub(crate) fn missing_names(&self) -> Option<MissingNames> {
         let is_pending = self.code == Reason::Converting.code();
         let missing = || MissingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
@@ -72,14 +70,14 @@ impl Unnamed {
     }
 }
 
-/// A file whose names are missing from a response, and why. The next response may have them.
+/// A file whose names are missing in a response, with the reason. The next response may have the names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MissingNames {
     /// Path of the file.
     pub(crate) binary: String,
-    /// For people.
+    /// Reason for people.
     pub(crate) text: String,
-    /// True if its symbol table is being made.
+    /// True if the file's symbol table is being built.
     pub(crate) is_pending: bool,
 }
 
@@ -92,17 +90,17 @@ impl fmt::Display for MissingNames {
 /// One frame of a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NamedLine {
-    /// Index of the frame.
+    /// Index of the frame in the table.
     pub(crate) frame: u32,
-    /// 0 if unknown.
+    /// Line number; 0 if unknown.
     pub(crate) line: i64,
-    /// 0 if unknown.
+    /// Column number; 0 if unknown.
     pub(crate) column: i64,
-    /// Id of the mangled name in the table's strings; 0 if the line is an address and no function.
+    /// ID of the mangled name in the table's strings; 0 if the line is an address without a function.
     pub(crate) system_name: u32,
 }
 
-/// All frames that were named for a tenant.
+/// Table of all frames that were named for a tenant.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTable {
     pub(crate) strings: Strings,
@@ -115,13 +113,13 @@ pub(crate) struct FrameTable {
 /// The frames of each location of one response.
 #[derive(Debug, Default)]
 pub(crate) struct NamedLocations {
-    /// Location i has the lines from `ends[i - 1]` (or 0) to `ends[i]`.
+    /// End of each location's lines. Location i has the lines from `ends[i - 1]` (or 0) to `ends[i]`.
     ends: Vec<usize>,
     lines: Vec<NamedLine>,
 }
 
 impl NamedLocations {
-    /// The frames of a location, innermost first.
+    /// Returns the frames of a location, innermost first.
     pub(crate) fn lines(&self, location: u32) -> &[NamedLine] {
         let i = location as usize;
         let start = i.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -140,22 +138,22 @@ impl NamedLocations {
     }
 }
 
-/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines
-/// the smallest known one counts, and of several reasons the first in their order.
+/// Facts about frames that the locations of one query provide. The facts do not depend on other queries. If a frame has
+/// several first lines, the smallest known one is used. If it has several reasons, the first in their order is used.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,
-    /// One more than the index of the reason.
+    /// Index of the reason plus one, for each frame; 0 if there is none.
     unnamed: Vec<u32>,
 }
 
 impl FrameFacts {
-    /// No facts yet about the frames of a table.
+    /// Makes empty facts for the frames of a table.
     pub(crate) fn new(table: &FrameTable) -> Self {
         Self { start_lines: vec![0; table.frames.len()], unnamed: vec![0; table.frames.len()] }
     }
 
-    /// Adds the facts of a line.
+    /// Adds the facts that a line provides.
     pub(crate) fn add(&mut self, line: &KeptLine, table: &FrameTable) {
         let frame = line.line.frame as usize;
         if let Some(known) = self.start_lines.get_mut(frame)
@@ -183,20 +181,20 @@ pub(crate) struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Index of the reason why a frame has no name.
+    /// Returns the index of the reason why a frame has no name; `None` if the frame has one.
     #[inline]
     pub(crate) fn unnamed(&self, frame: u32) -> Option<u32> {
         self.facts.unnamed.get(frame as usize).and_then(|why| why.checked_sub(1))
     }
 
-    /// A frame by its index.
+    /// Returns the frame with this index.
     pub(crate) fn get(&self, frame: u32) -> Option<Frame> {
         let key = self.table.key(frame)?;
         let start_line = self.facts.start_lines.get(frame as usize).copied().unwrap_or(0);
         Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
     }
 
-    /// Files whose names are missing, and may be in the next response.
+    /// Returns the files whose names are missing, and may be in the next response.
     pub(crate) fn missing_names(&self) -> BTreeSet<MissingNames> {
         let mut is_used = vec![false; self.table.unnamed.len()];
         for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
@@ -210,13 +208,13 @@ impl Frames<'_> {
 }
 
 impl FrameTable {
-    /// The text of an id.
+    /// Returns the text with this ID.
     #[inline]
     pub(crate) fn text(&self, id: u32) -> &str {
         self.strings.get(id)
     }
 
-    /// The identity of a frame.
+    /// Returns the identity of a frame.
     pub(crate) fn key(&self, frame: u32) -> Option<FrameKey> {
         self.frames.get(frame as usize).copied()
     }
@@ -226,7 +224,7 @@ impl FrameTable {
         self.frames.len()
     }
 
-    /// Approximate size in bytes.
+    /// Approximate size of the table, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let unnamed =
             |why: &Unnamed| size_of::<Unnamed>() * 2 + 2 * (why.text.len() + why.binary.len() + why.build_id.len());
@@ -236,12 +234,12 @@ impl FrameTable {
             + self.unnamed.iter().map(unnamed).sum::<usize>()
     }
 
-    /// The identity of a frame as text, whose order does not depend on ids.
+    /// Returns the identity of a frame as texts, whose order does not depend on IDs.
     pub(crate) fn texts(&self, key: FrameKey) -> [&str; 4] {
         [key.name, key.file, key.binary, key.frame_type].map(|id| self.strings.get(id))
     }
 
-    /// The order of two frames by their texts.
+    /// Compares two frames by their texts.
     #[inline]
     pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
         let (Some(a), Some(b)) = (self.frames.get(a as usize), self.frames.get(b as usize)) else {
@@ -251,7 +249,7 @@ impl FrameTable {
         self.text(a.name).cmp(self.text(b.name)).then_with(|| self.texts(*a).cmp(&self.texts(*b)))
     }
 
-    /// The index of a frame, new or old.
+    /// Returns the index of a frame. Adds the frame if it is new.
     pub(crate) fn intern(&mut self, key: FrameKey) -> u32 {
         let next = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
         let id = *self.frame_ids.entry(key).or_insert(next);

@@ -1,4 +1,4 @@
-//! Properties over any samples, windows and steps: results are the same as direct sums over the samples.
+//! Property tests with random samples, windows and steps. Results must equal direct sums over the samples.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::naive_node::Frame;
 use super::*;
 
-/// Start of the samples' times.
+/// Time of the earliest sample, in seconds since 1970.
 const T_S: i64 = 1_699_999_000;
 
 fn any_sample() -> impl Strategy<Value = Sample> {
@@ -31,7 +31,7 @@ fn any_samples() -> impl Strategy<Value = Vec<Sample>> {
     proptest::collection::vec(any_sample(), 0..40)
 }
 
-/// The names of a stack's frames, leaf first.
+/// Returns the names of a stack's frames, leaf first.
 fn names(sample: &Sample) -> Vec<&str> {
     let mut names = Vec::new();
     for frame in &sample.stack {
@@ -41,7 +41,7 @@ fn names(sample: &Sample) -> Vec<&str> {
     names
 }
 
-/// The groups under which a sample counts.
+/// Returns the values of a label for a sample. The sample is in the group of each value.
 fn values<'a>(sample: &'a Sample, label: &str) -> Vec<&'a str> {
     let mut values = match label {
         "leaf_function" => names(sample).into_iter().take(1).collect(),
@@ -53,7 +53,7 @@ fn values<'a>(sample: &'a Sample, label: &str) -> Vec<&'a str> {
     if values.is_empty() { vec![""] } else { values }
 }
 
-/// Sums by the value of a label in `(start, end]`, without empty groups.
+/// Sums the values in `(start, end]` by the value of a label. Skips empty groups.
 fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i64) -> BTreeMap<String, i128> {
     let mut sums = BTreeMap::new();
     for sample in samples {
@@ -66,7 +66,7 @@ fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i
     sums
 }
 
-/// The series of a response by the value of a label: (time, value) pairs.
+/// Returns the series of a response by the value of a label, as pairs of time and value.
 fn by_label(answer: &Answer, label: &str) -> BTreeMap<String, Vec<(f64, f64)>> {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     let pair = |pair: &Value| (pair[0].as_f64().unwrap(), pair[1].as_str().unwrap().parse().unwrap());
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn points_are_those_of_adding_up(
+    fn points_equal_direct_sums_over_the_samples(
         samples in any_samples(),
         kind in prop::sample::select(vec![CPU, IN_USE]),
         (start_s, step_s, steps) in (0_i64..200, 1_i64..40, 1_i64..8),
