@@ -280,12 +280,12 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
 async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
     let of = Arc::clone(replica);
     let strip = move || {
-        let left_out = of.shard().engine().strip(&mut batch)?;
+        let removed = of.shard().engine().strip(&mut batch)?;
         let batch = Arc::new(batch);
-        Ok((Proposal::append(Arc::clone(&batch)), batch, left_out))
+        Ok((Proposal::append(Arc::clone(&batch)), batch, removed))
     };
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
-    let (proposal, batch, left_out) = stripped.map_err(|error| match error {
+    let (proposal, batch, removed) = stripped.map_err(|error| match error {
         StripError::Dangling => dangling(),
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
         StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
@@ -299,12 +299,12 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
         StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
-    if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
+    if let (Outcome::Dangling, Some(removed)) = (outcome, removed) {
         // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came
         // with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
-            whole.restore(left_out);
+            whole.restore(removed);
             whole.is_whole().then(|| Proposal::append(Arc::new(whole)))
         };
         if let Some(whole) = spawn_blocking(whole).await.map_err(panicked)? {

@@ -88,7 +88,7 @@ pub struct Missing {
 
 /// A label that some series had, and that a tier does not store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LeftOutLabel {
+pub struct DroppedLabel {
     /// Tier that does not store the label.
     pub tier: Tier,
     /// Name of the label.
@@ -250,18 +250,18 @@ impl Missing {
     }
 }
 
-impl LeftOutLabel {
+impl DroppedLabel {
     /// Encodes the label.
     #[must_use]
-    pub fn to_wire(&self) -> wire::LeftOutLabel {
-        wire::LeftOutLabel { tier: self.tier.number().into(), name: self.name.clone() }
+    pub fn to_wire(&self) -> wire::DroppedLabel {
+        wire::DroppedLabel { tier: self.tier.number().into(), name: self.name.clone() }
     }
 
     /// Decodes a label.
     ///
     /// # Errors
     /// Returns a [`SelectionError`] if this version does not know the tier.
-    pub fn from_wire(from: wire::LeftOutLabel) -> Result<Self, SelectionError> {
+    pub fn from_wire(from: wire::DroppedLabel) -> Result<Self, SelectionError> {
         Ok(Self { tier: tier_from_wire(from.tier)?, name: from.name })
     }
 }

@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::formats::wire;
 pub use crate::formats::wire::AdministrationTask;
 use crate::label::LabelSet;
-use crate::shard::answer::{Answer, LeftOutLabel, Missing};
+use crate::shard::answer::{Answer, DroppedLabel, Missing};
 use crate::shard::entry::Deletion;
 use crate::shard::error::SelectionError;
 use crate::shard::location_sets::{KnownLocations, LocationPage};
@@ -78,7 +78,7 @@ pub struct SeriesAnswer {
     /// Times with further series, ascending, which no tier still stores at this resolution.
     pub missing: Vec<Missing>,
     /// Labels that some of the series had, and that the tier does not store; sorted, each once.
-    pub left_out: Vec<LeftOutLabel>,
+    pub dropped_labels: Vec<DroppedLabel>,
 }
 
 impl SeriesAnswer {
@@ -89,7 +89,7 @@ impl SeriesAnswer {
             series: self.series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect(),
             attribute_names: self.attribute_names.clone(),
             missing: self.missing.iter().map(Missing::to_wire).collect(),
-            left_out: self.left_out.iter().map(LeftOutLabel::to_wire).collect(),
+            dropped_labels: self.dropped_labels.iter().map(DroppedLabel::to_wire).collect(),
         }
     }
 
@@ -102,13 +102,13 @@ impl SeriesAnswer {
             series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
             attribute_names: from.attribute_names,
             missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
-            left_out: from.left_out.into_iter().map(LeftOutLabel::from_wire).collect::<Result<_, _>>()?,
+            dropped_labels: from.dropped_labels.into_iter().map(DroppedLabel::from_wire).collect::<Result<_, _>>()?,
         })
     }
 
     /// Adds the series of another shard.
     pub fn extend(&mut self, other: Self) {
-        let Self { series, attribute_names, missing, left_out } = other;
+        let Self { series, attribute_names, missing, dropped_labels } = other;
         self.series.extend(series);
         self.series.sort_unstable();
         self.series.dedup();
@@ -118,8 +118,8 @@ impl SeriesAnswer {
         self.missing.extend(missing);
         self.missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
         self.missing.dedup();
-        self.left_out.extend(left_out);
-        self.left_out.sort_unstable();
-        self.left_out.dedup();
+        self.dropped_labels.extend(dropped_labels);
+        self.dropped_labels.sort_unstable();
+        self.dropped_labels.dedup();
     }
 }

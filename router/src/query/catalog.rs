@@ -102,7 +102,7 @@ impl Reader {
             values.extend(of_samples);
             missing.extend(missing_of_samples);
         }
-        let warnings = warnings(lists, missing, |left_out| left_out == name);
+        let warnings = warnings(lists, missing, |label| label == name);
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
@@ -180,12 +180,12 @@ impl Reader {
 
 /// Returns the warnings of the lists, and of other missing data. `is_wanted` tells whether a missing label matters.
 fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut left_out = BTreeSet::new();
+    let mut dropped_labels = BTreeSet::new();
     for list in lists {
         missing.times(&list.missing);
-        left_out.extend(list.left_out.into_iter().filter(|label| is_wanted(&label.name)));
+        dropped_labels.extend(list.dropped_labels.into_iter().filter(|label| is_wanted(&label.name)));
     }
-    list_warnings(&missing, &left_out)
+    list_warnings(&missing, &dropped_labels)
 }
 
 /// Parses the selectors. Returns `None` for a selector whose metric name no profile type can have.

@@ -330,7 +330,7 @@ impl PartView {
         if let Some(name) = names().find(attribute) {
             return Some(Conflict::DroppedName(tier, name.clone()));
         }
-        let conflicting = |left_out: &DroppedName| match left_out {
+        let conflicting = |dropped: &DroppedName| match dropped {
             DroppedName::Label(name) if query.by_series => Some(name.clone()),
             DroppedName::Label(name) => names().find(|used| *used == name).cloned(),
             DroppedName::Attribute(name) => names().find(|used| *used == name && is_missing(name)).cloned(),
@@ -350,7 +350,7 @@ pub(crate) fn gather(
     let is_attribute = |name: &str| {
         query.aggregate == Aggregate::Last
             || inner.is_attribute(name)
-            || inner.dropped_names().any(|left_out| matches!(left_out, DroppedName::Attribute(of) if of == name))
+            || inner.dropped_names().any(|dropped| matches!(dropped, DroppedName::Attribute(of) if of == name))
     };
     let mut series: Vec<SeriesView> = Vec::new();
     for number in inner.index.matching(query.matchers, is_attribute) {

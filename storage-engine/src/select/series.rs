@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use proto::answer::LeftOutLabel;
+use proto::answer::DroppedLabel;
 use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
 use crate::engine::store::Store;
@@ -62,7 +62,7 @@ fn series_as(
     let (list, summary) = read(store, &query, || List { matchers: &ready, ..List::default() })?;
     let mut response = SeriesAnswer {
         series: Vec::new(),
-        left_out: list.left_out.into_iter().collect(),
+        dropped_labels: list.dropped_labels.into_iter().collect(),
         missing: summary.missing,
         attribute_names: Vec::new(),
     };
@@ -101,12 +101,12 @@ struct List<'a> {
     attribute_names: BTreeSet<String>,
     /// Names of matchers that apply to attributes, because some series has no label of that name.
     names_without_label: BTreeSet<&'a str>,
-    left_out: BTreeSet<LeftOutLabel>,
+    dropped_labels: BTreeSet<DroppedLabel>,
 }
 
 impl Collector for List<'_> {
     fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError> {
-        let mut left_out = Vec::new();
+        let mut dropped_labels = Vec::new();
         {
             let partition = part.partition.read();
             for of_tier in partition.dropped_names() {
@@ -114,7 +114,9 @@ impl Collector for List<'_> {
                     DroppedName::Attribute(name) => {
                         self.attribute_names.insert(name.clone());
                     }
-                    DroppedName::Label(name) => left_out.push(LeftOutLabel { tier: part.key.tier, name: name.clone() }),
+                    DroppedName::Label(name) => {
+                        dropped_labels.push(DroppedLabel { tier: part.key.tier, name: name.clone() })
+                    }
                 }
             }
         }
@@ -134,7 +136,7 @@ impl Collector for List<'_> {
             }
         }
         if has_any && !part.plan.windows.is_empty() {
-            self.left_out.extend(left_out);
+            self.dropped_labels.extend(dropped_labels);
         }
         Ok(Progress::Done)
     }

@@ -27,7 +27,7 @@ fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str
 /// Returns an entry with samples of two partitions, without the definitions that the undamaged replica has.
 fn append(undamaged: &Engine, after: i64) -> Entry {
     let mut batch = batch_of(&samples(-30_000, 1200, 60), None);
-    let _left_out = undamaged.strip(&mut batch).unwrap();
+    let _removed = undamaged.strip(&mut batch).unwrap();
     Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Append(Arc::new(batch)) }
 }
 

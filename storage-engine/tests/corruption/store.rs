@@ -227,7 +227,7 @@ impl Store {
         for (index, (after, samples)) in (self.log.len() + 2..).zip(entries) {
             let mut batch = batch_of(&samples, None);
             // Known definitions are stripped, as in production.
-            let _left_out = engine.strip(&mut batch).map_err(|error| error.to_string())?;
+            let _removed = engine.strip(&mut batch).map_err(|error| error.to_string())?;
             let entry = Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Append(Arc::new(batch)) };
             let outcome = apply(engine, index, &Some(entry)).map_err(|error| error.to_string())?;
             if outcome != Outcome::Applied {

@@ -134,14 +134,14 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     let wanted: BTreeSet<_> = sums.into_keys().map(|(group, _, _)| group).collect();
     let got: BTreeSet<BTreeMap<String, String>> =
         answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
-    if answer.left_out.is_empty() {
+    if answer.dropped_labels.is_empty() {
         prop_assert_eq!(got, wanted, "series of {:?}", selection);
         return Ok(());
     }
-    prop_assert!(window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.left_out);
+    prop_assert!(window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.dropped_labels);
     // A listed series has the remaining labels of a series of the model, and no others.
     let is_left = |whole: &BTreeMap<String, String>, left: &BTreeMap<String, String>| {
-        let gone = |name: &String| answer.left_out.iter().any(|label| label.name == *name);
+        let gone = |name: &String| answer.dropped_labels.iter().any(|label| label.name == *name);
         whole.iter().all(|(name, value)| left.get(name).map_or_else(|| gone(name), |of_left| of_left == value))
             && left.keys().all(|name| whole.contains_key(name))
     };

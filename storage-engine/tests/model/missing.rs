@@ -1,6 +1,6 @@
 //! Missing times and labels: answers report them, and are made from the tiers that are kept.
 
-use proto::answer::LeftOutLabel;
+use proto::answer::DroppedLabel;
 use proto::selection::Operation;
 use proto::{Fold, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
@@ -62,11 +62,11 @@ fn a_list_has_labels_that_any_tier_keeps_and_reports_the_dropped() {
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let day = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY };
     let kept = list(&world, 0, day);
-    assert_eq!((kept.series[0].get("zone"), kept.left_out.len()), ("a", 0));
+    assert_eq!((kept.series[0].get("zone"), kept.dropped_labels.len()), ("a", 0));
     world.expire(Tier::Minute, T0 + 90_000 * SECOND);
     let lost = list(&world, 0, day);
     assert_eq!((lost.series[0].get("zone"), lost.series[0].get("service_name")), ("", "s0"));
-    assert!(lost.left_out.contains(&LeftOutLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
+    assert!(lost.dropped_labels.contains(&DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
 }
 
 // Windows of gauges were kept but never read.

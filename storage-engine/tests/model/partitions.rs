@@ -17,7 +17,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     let samples = [Drawn::simple(0, 0, 1, 5)];
     knows.step(&Step::Append(samples.to_vec(), None));
     let mut stripped = batch_of(&samples, None);
-    let left_out = knows.engine().strip(&mut stripped).unwrap().unwrap();
+    let removed = knows.engine().strip(&mut stripped).unwrap().unwrap();
     assert!(stripped.series[0].labels.is_none());
     let stacks = stripped.dictionary.stacks.iter().skip(1);
     assert!({ stacks }.all(|(_, stack)| stack.is_none()), "every stack was known");
@@ -30,7 +30,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
     knows.engine().strip(&mut stripped.clone()).unwrap();
     // The complete batch is applied.
-    stripped.restore(left_out);
+    stripped.restore(removed);
     assert_eq!(world.append_whole(stripped), Outcome::Applied);
     assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
 }

@@ -12,7 +12,7 @@ use symbol_store::Reason;
 
 /// Code and text of a reason: the symbol store omitted inlined calls.
 pub(crate) const INLINED_OMITTED: (&str, &str) =
-    ("inlined_left_out", "this file has too many inlined calls for one response: repeat the query");
+    ("inlined_omitted", "this file has too many inlined calls for one response: repeat the query");
 
 /// Identity of a frame, as IDs of the table's strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proto::answer::{LeftOutLabel, Missing};
+use proto::answer::{DroppedLabel, Missing};
 use proto::{Answer, Tier};
 
 use crate::api::time::rfc_3339;
@@ -109,8 +109,8 @@ fn stored(tier: Tier) -> &'static str {
 }
 
 /// Returns one sentence for each time, name and label that a list is missing.
-pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<LeftOutLabel>) -> Vec<String> {
-    let warning = |LeftOutLabel { tier, name }: &LeftOutLabel| {
+pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<DroppedLabel>) -> Vec<String> {
+    let warning = |DroppedLabel { tier, name }: &DroppedLabel| {
         let stored = stored(*tier);
         format!("label {name:?} is missing from series of which only {stored} are kept, which do not have it")
     };
@@ -147,7 +147,7 @@ mod tests {
         let damaged = time_warnings(&[Missing { is_damaged: true, ..missing(0) }]);
         let expected = "damaged: from 1970-01-01T00:00:00Z to 1970-01-01T00:00:02.5Z: sums of hours cannot be read";
         assert!(damaged[0].starts_with(expected), "{damaged:?}");
-        let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
+        let pod = DroppedLabel { tier: Tier::Hour, name: "pod".to_owned() };
         let list = list_warnings(&few, &BTreeSet::from([pod]));
         assert!(list[1].contains("\"pod\"") && list[1].contains("sums of hours"), "{list:?}");
         let many = of(&[answer(5..12), answer(0..7)]).warnings();

@@ -107,10 +107,10 @@ fn the_build_information_is_served() {
 fn responses_report_that_a_list_was_incomplete() {
     let window = proto::Window { start_ns: (NOW_S - 60) * S, end_ns: NOW_S * S };
     let missing = proto::answer::Missing { window, finest: proto::Tier::Minute, is_damaged: false };
-    let left_out = proto::answer::LeftOutLabel { tier: proto::Tier::Hour, name: "pod".to_owned() };
+    let dropped_labels = proto::answer::DroppedLabel { tier: proto::Tier::Hour, name: "pod".to_owned() };
     let mut node = NaiveNode::default();
     node.list.missing.push(missing);
-    node.list.left_out.push(left_out);
+    node.list.dropped_labels.push(dropped_labels);
     let server = Server::of_node(node);
     let start = (NOW_S - 60).to_string();
     let end = NOW_S.to_string();

@@ -33,13 +33,13 @@ const UNWINDING_STOPPED = "unwinding_stopped";
 /** Beginning of the sentence about a frame, by the code of its reason. */
 const LABELS: Readonly<Record<string, string>> = {
   [UNWINDING_STOPPED]: "Incomplete stack",
-  inlined_left_out: "Inlined calls missing",
+  inlined_omitted: "Inlined calls missing",
 };
 
 /** Sentences of the web UI, which repeats the query by itself, in place of the server's. */
 const TEXTS: Readonly<Record<string, string>> = {
   converting: "the symbol table is being built, and the name appears automatically",
-  inlined_left_out: "this file has so many that a response cannot have all of them: run the query again",
+  inlined_omitted: "this file has so many that a response cannot have all of them: run the query again",
 };
 
 /** The reason as a sentence. */

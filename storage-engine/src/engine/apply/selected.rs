@@ -50,7 +50,7 @@ pub(crate) fn selected_in(
     let partition = partition.read();
     let is_undecided = |name: &str| {
         partition.is_attribute(name)
-            || partition.dropped_names().any(|left_out| match left_out {
+            || partition.dropped_names().any(|dropped| match dropped {
                 DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
             })
     };

@@ -23,7 +23,7 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     let known = keys.iter().map(|&key| partition_or_replacement(engine, key)).collect::<Result<Option<Vec<_>>, _>>()?;
     let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
     let shared = engine.store.tenant_dictionary(tenant.unwrap_or_default());
-    let left_out = if known.is_empty() {
+    let removed = if known.is_empty() {
         if !batch.is_whole() {
             return Err(StripError::Dangling);
         }
@@ -39,10 +39,10 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     }
     let bytes = engine.store.dictionary_bytes();
     let bytes_max = engine.store.config().dictionary_bytes_max;
-    if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &shared.read())) {
+    if bytes > bytes_max && (removed.is_none() || !defines_nothing(batch, &shared.read())) {
         return Err(StripError::DictionaryFull { bytes, bytes_max });
     }
-    Ok(left_out)
+    Ok(removed)
 }
 
 /// Removes definitions that every partition of the batch's samples has. Returns `None` if the batch omits a definition
