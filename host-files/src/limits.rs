@@ -1,15 +1,18 @@
 //! Every bound of this crate, with its reason.
 
-/// Most program headers of one file. Linkers write about a dozen. A file with more than the limit is refused.
+/// Maximum number of program headers of one file. Linkers write about a dozen. A file with more than the limit is
+/// refused.
 pub const PROGRAM_HEADERS_MAX: usize = 1024;
 
-/// Most section headers that are read from one file. A linked file has about 40. Further section headers are ignored.
+/// Maximum number of section headers that are read from one file. A linked file has about 40. Further section headers
+/// are ignored.
 pub const SECTION_HEADERS_MAX: usize = 16_384;
 
-/// Most bytes of one note segment or section that are searched for a build ID. The note of a build ID has 36 bytes.
+/// Maximum number of bytes of one note segment or section that are searched for a build ID. The note of a build ID has
+/// 36 bytes.
 pub const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Most bytes of a dynamic section that are read. 40 entries of 16 bytes are already many.
+/// Maximum number of bytes of a dynamic section that are read. 40 entries of 16 bytes are already many.
 pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
 
 /// Largest section of call frame information, in bytes: ten times that of the largest libraries seen.
@@ -26,10 +29,10 @@ pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// programs with build IDs.
 pub const CHECKSUM_BYTES_MAX: u64 = 256 << 20;
 
-/// Most bytes of the section of section names that are read. A linked file has about 400 bytes of names.
+/// Maximum number of bytes of the section of section names that are read. A linked file has about 400 bytes of names.
 pub const SECTION_NAMES_BYTES_MAX: u64 = 1 << 20;
 
-/// Most bytes of a `.gnu_debuglink` section that are read. It holds one file name and a checksum.
+/// Maximum number of bytes of a `.gnu_debuglink` section that are read. It holds one file name and a checksum.
 pub const DEBUG_LINK_BYTES_MAX: u64 = 4 << 10;
 
 /// Longest GNU build ID, in bytes. Linkers write 8, 16 or 20; `--build-id=0x...` sets any length.

@@ -9,17 +9,18 @@ pub const PUSH_BYTES_MAX: usize = 32 << 20;
 /// Largest push after decompression, in bytes. This limits the memory that one request can take.
 pub const PUSH_UNPACKED_BYTES_MAX: usize = 64 << 20;
 
-/// Most frames of one stack. All lines of a location count as one frame. A deeper stack keeps the frames nearest to the
-/// leaf, and is marked as truncated. Only runaway recursion goes deeper, and a flame graph of more levels is of no use.
+/// Maximum number of frames of one stack. All lines of a location count as one frame. A deeper stack keeps the frames
+/// nearest to the leaf, and is marked as truncated. Only runaway recursion goes deeper, and a flame graph of more
+/// levels is of no use.
 pub const STACK_DEPTH_MAX: usize = 2048;
 
-/// Most lines (inlined functions) of one location. The largest number seen in practice is about 60.
+/// Maximum number of lines (inlined functions) of one location. The largest number seen in practice is about 60.
 pub const LOCATION_LINES_MAX: usize = 256;
 
 /// Longest string of a push, in bytes. Longer strings are truncated. C++ template names reach tens of kilobytes.
 pub const STRING_BYTES_MAX: usize = 64 << 10;
 
-/// Most labels of a series. Each label can multiply the number of series.
+/// Maximum number of labels of a series. Each label can multiply the number of series.
 pub const SERIES_LABELS_MAX: usize = 64;
 
 /// Longest label name, in bytes.
@@ -28,26 +29,27 @@ pub const LABEL_NAME_BYTES_MAX: usize = 1024;
 /// Longest label value, in bytes. Command lines, the longest known values, are attributes of samples and not labels.
 pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
 
-/// Most attributes of one sample. A sender may put any number on each sample.
+/// Maximum number of attributes of one sample. A sender may put any number on each sample.
 pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
 
-/// Most lines of all locations of one push, together. An empty line takes two bytes on the wire and 24 in memory.
+/// Maximum number of lines of all locations of one push, together. An empty line takes two bytes on the wire and 24 in
+/// memory.
 pub const PUSH_LINES_MAX: usize = 4_000_000;
 
-/// Most samples of one push. So many of the smallest meaningful samples take 64 MiB on the wire.
+/// Maximum number of samples of one push. So many of the smallest meaningful samples take 64 MiB on the wire.
 pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 
-/// Most resources, scopes and profiles of one push, together. An empty one takes two bytes on the wire. A host with
-/// thousands of processes has one of each for every process and profile type, and a collector sends a few hosts at
-/// once.
+/// Maximum number of resources, scopes and profiles of one push, together. An empty one takes two bytes on the wire. A
+/// host with thousands of processes has one of each for every process and profile type, and a collector sends a few
+/// hosts at once.
 pub const PUSH_PROFILES_MAX: usize = 100_000;
 
-/// Most bytes of labels of one push. A profile's labels count for each profile, even if profiles share a resource. A
-/// resource is on the wire once, and any number of profiles may refer to it.
+/// Maximum number of bytes of labels of one push. A profile's labels count for each profile, even if profiles share a
+/// resource. A resource is on the wire once, and any number of profiles may refer to it.
 pub const PUSH_LABEL_BYTES_MAX: usize = 64 << 20;
 
-/// Most attributes of one push, summed over all distinct attribute sets of its samples. Attributes of a resource or a
-/// profile are on the wire once, and become part of the sets of any number of samples.
+/// Maximum number of attributes of one push, summed over all distinct attribute sets of its samples. Attributes of a
+/// resource or a profile are on the wire once, and become part of the sets of any number of samples.
 pub const PUSH_ATTRIBUTES_MAX: usize = 8_000_000;
 
 /// Longest build ID as text, in bytes. GNU build IDs have 40 hexadecimal digits, and Go build IDs have 83 characters.
@@ -59,8 +61,8 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 1024;
 /// Largest Raft entry, in bytes. An entry is replicated and applied as a whole, so a large entry delays all later ones.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 
-/// Most partitions (of six hours) over which the samples of one batch may spread. Each opens a partition in memory.
-/// Senders of live profiles never send a month of samples at once.
+/// Maximum number of partitions (of six hours) over which the samples of one batch may spread. Each opens a partition
+/// in memory. Senders of live profiles never send a month of samples at once.
 pub const BATCH_PARTITIONS_MAX: usize = 128;
 
 /// Largest size of the dictionaries and series of one shard in memory, in bytes. Above this size, batches with new
@@ -68,8 +70,9 @@ pub const BATCH_PARTITIONS_MAX: usize = 128;
 /// stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
-/// Most series of one partition of one shard (six hours of raw samples). Each series costs memory, and time in every
-/// query. 40 pods with three profile types have 120 series. A label whose values never repeat creates any number.
+/// Maximum number of series of one partition of one shard (six hours of raw samples). Each series costs memory, and
+/// time in every query. 40 pods with three profile types have 120 series. A label whose values never repeat creates any
+/// number.
 pub const PARTITION_SERIES_MAX: usize = 1_000_000;
 
 /// Earliest time that a sample may have: 2000-01-01T00:00:00Z, in nanoseconds since 1970. Earlier times come from
@@ -79,40 +82,45 @@ pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
 /// Largest time by which a sample may be ahead of the receiver's clock, in nanoseconds.
 pub const TIME_AHEAD_MAX_NS: i64 = 10 * 60 * 1_000_000_000;
 
-/// Most bytes (after decompression) of all pushes that are being decoded or wait for their acknowledgement. Further
-/// pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents retry.
+/// Maximum number of bytes (after decompression) of all pushes that are being decoded or wait for their
+/// acknowledgement. Further pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents retry.
 pub const PUSHES_IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 
-/// Most steps of a range query, as in Prometheus.
+/// Maximum number of steps of a range query, as in Prometheus.
 pub const QUERY_STEPS_MAX: i64 = 11_000;
 
-/// Most cells (group x bucket x stack) of one response of one shard. They take about 1 GiB in all their forms together.
+/// Maximum number of cells (group x bucket x stack) of one response of one shard. They take about 1 GiB in all their
+/// forms together.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
 
-/// Most bytes of labels of all groups of one response. They take as much memory as the cells.
+/// Maximum number of bytes of labels of all groups of one response. The labels can therefore take as much memory as the
+/// cells.
 pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
 
-/// Most edges of the windows of one request, two for each window. This limits the memory for decoding to about 64 MB.
+/// Maximum number of edges of the windows of one request, two for each window. This limits the memory for decoding to
+/// about 64 MB.
 pub const QUERY_EDGES_MAX: usize = 2_000_000;
 
-/// Most matchers of one request, and most labels to group by. A query text of 64 KiB cannot hold more.
+/// Maximum number of matchers of one request, and most labels to group by. A query text of 64 KiB cannot hold more.
 pub const QUERY_LABELS_MAX: usize = 1 << 15;
 
-/// Most regular expressions in the matchers of one request, which is twice as many as a query may have. Each regular
-/// expression may take a few MiB.
+/// Maximum number of regular expressions in the matchers of one request, which is twice as many as a query may have.
+/// Each regular expression may take a few MiB.
 pub const QUERY_REGEXES_MAX: usize = 64;
 
-/// Most nodes (callers and callees) in the tree of stacks of one response of one shard. They take about 256 MiB.
-/// [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because they share most of their callers.
+/// Maximum number of nodes (callers and callees) in the tree of stacks of one response of one shard. They take about
+/// 256 MiB. [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because they share most of their
+/// callers.
 pub const QUERY_NODES_MAX: usize = 8_000_000;
 
-/// Most nodes of one flame graph.
+/// Maximum number of nodes of one flame graph.
 pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;
 
-/// Most nodes of a flame graph if the request sets no limit.
+/// Maximum number of nodes of a flame graph if the request sets no limit.
 pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 
-/// Most queries that run at one time. Each further query waits until a slot is free or its client disconnects.
+/// Maximum number of queries that run at one time. Each further query waits until a slot is free or its client
+/// disconnects.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;
 
 /// Time within which a retry is recognized if the receiver sets the times of the samples, in nanoseconds. Nobody

@@ -52,15 +52,15 @@ impl Limits {
 /// hundred services have. Beyond this size, the cache is cleared.
 pub const NAMED_BYTES_MAX: usize = 48 << 20;
 
-/// Most conversions at one time. Each may use a CPU and gigabytes of memory.
+/// Maximum number of conversions at one time. Each may use a CPU and gigabytes of memory.
 pub const CONVERSIONS_MAX: usize = 2;
 
-/// Most build IDs that are searched for or wait for a conversion at one time. Each takes a waiting thread. A query with
-/// more build IDs gets [`crate::Reason::Converting`] for the rest of them, and must be repeated.
+/// Maximum number of build IDs that are searched for or wait for a conversion at one time. Each takes a waiting thread.
+/// A query with more build IDs gets [`crate::Reason::Converting`] for the rest of them, and must be repeated.
 pub const JOBS_MAX: usize = 64;
 
-/// Most uploads at one time, from the first byte until the table is made. Each may block a thread, and take as much
-/// disk space as the largest input.
+/// Maximum number of uploads at one time, from the first byte until the table is made. Each may block a thread, and
+/// take as much disk space as the largest input.
 pub const UPLOADS_MAX: usize = 4;
 
 /// Disk space that an upload reserves at a time, in bytes. It is large, because each reservation adds up the sizes of
@@ -72,7 +72,7 @@ pub const UPLOAD_STEP_BYTES: u64 = 16 << 20;
 /// mappings of a process.
 pub const TABLE_COUNTED_BYTES_MIN: u64 = 256 << 10;
 
-/// Most failures that are remembered. Each takes 150 bytes.
+/// Maximum number of failures that are remembered. Each takes 150 bytes.
 pub const FAILURES_MAX: usize = 65_536;
 
 /// Largest section of debug information after decompression, in bytes. The header of a compressed section has this
@@ -98,34 +98,35 @@ pub const UNSIZED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 /// was damaged after the check of its checksum could have a cycle.
 pub const INLINE_DEPTH_MAX: usize = 256;
 
-/// Most frames for each address of a response, on average. Optimized C++ and Rust have three to eight. The limit is
-/// needed because a hostile program can have [`INLINE_DEPTH_MAX`] at every address, and a query can have millions of
-/// addresses.
+/// Maximum number of frames for each address of a response, on average. Optimized C++ and Rust have three to eight. The
+/// limit is needed because a hostile program can have [`INLINE_DEPTH_MAX`] at every address, and a query can have
+/// millions of addresses.
 pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
 
 /// Frames that every response may have, however many frames there are per address.
 pub const FRAMES_MIN: usize = 64 << 10;
 
-/// Most build IDs of one symbol table: one GNU ID, one Go ID, and an htlhash for each way in which the program was
-/// stripped.
+/// Maximum number of build IDs of one symbol table: one GNU ID, one Go ID, and an htlhash for each way in which the
+/// program was stripped.
 pub const IDS_MAX: usize = 8;
 
 /// Largest header of a symbol table, in bytes: build IDs and segments of
 /// [`PROGRAM_HEADERS_MAX`](host_files::limits::PROGRAM_HEADERS_MAX).
 pub const TABLE_HEADER_BYTES_MAX: u32 = 64 << 10;
 
-/// Most bytes that are read of one `/proc/<pid>/maps`. A process may have 65,530 mappings with 100 bytes each.
+/// Maximum number of bytes that are read of one `/proc/<pid>/maps`. A process may have 65,530 mappings with 100 bytes
+/// each.
 pub const MAPS_BYTES_MAX: u64 = 16 << 20;
 
-/// Most distinct mapped files of all processes that are remembered between two searches.
+/// Maximum number of distinct mapped files of all processes that are remembered between two searches.
 pub const MAPPED_FILES_MAX: usize = 100_000;
 
-/// Most processes that are remembered for one mapped file. There are several, because a process may have ended before
-/// the file is opened through it.
+/// Maximum number of processes that are remembered for one mapped file. There are several, because a process may have
+/// ended before the file is opened through it.
 pub const OWNERS_MAX: usize = 4;
 
-/// Most files of one path whose build ID is compared in one search. There may be many, because each container may have
-/// its own libc.
+/// Maximum number of files of one path whose build ID is compared in one search. There may be many, because each
+/// container may have its own libc.
 pub const CANDIDATES_MAX: usize = 256;
 
 /// Time for which the list of mapped files is reused. Reading the list takes 0.1 ms for each process.

@@ -35,8 +35,8 @@ const REQUEST_BYTES_FULL: usize = 3 << 19;
 /// request.
 const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
-/// Most bytes that a new profile adds besides the stack and labels of its first sample: all attributes from the
-/// environment of a process, and the times of five seconds.
+/// Maximum number of bytes that a new profile adds besides the stack and labels of its first sample: all attributes
+/// from the environment of a process, and the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () =
     assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);

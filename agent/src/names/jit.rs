@@ -17,7 +17,7 @@ const REFRESH_INTERVAL_NS: u64 = 1_000_000_000;
 const SEARCH_INTERVAL_NS: u64 = 5_000_000_000;
 /// Largest number of addresses that are cached for one process.
 const ADDRESSES_MAX: usize = 32_768;
-/// Most bytes that are read of /proc/<pid>/status, which has about 60 lines.
+/// Maximum number of bytes that are read of /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 
 /// The JIT-compiled code of one process.

@@ -20,7 +20,7 @@ const ADDRESSES_MAX: usize = 65_536;
 /// Time after which the symbols are read again if an address is in transient code. Transient code, such as BPF programs
 /// and trampolines, is in no list. A read takes 30 ms of CPU. A name is wrong for at most this time.
 const STALE_NS: u64 = 30_000_000_000;
-/// Most bytes that are read of the list of modules, which has a few kilobytes.
+/// Maximum number of bytes that are read of the list of modules, which has a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
 
 /// Locations of the running kernel.

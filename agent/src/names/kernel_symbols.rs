@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// Largest number of symbols that are kept: ten times as many as a kernel with all its modules has.
 const SYMBOLS_MAX: usize = 1 << 20;
-/// Most bytes that are read of /proc/kallsyms.
+/// Maximum number of bytes that are read of /proc/kallsyms.
 const BYTES_MAX: u64 = 256 << 20;
 /// Bytes at the start of /proc/kallsyms that contain the first function.
 const FIRST_BYTES: u64 = 64 << 10;

@@ -13,8 +13,8 @@ pub(crate) const LOCATIONS_MAX: usize = 100_000;
 /// Bytes of names at which all names are forgotten. A program has a few megabytes of names at most.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// Most bytes that the lines of one location may take in a request, names included. If the inlined calls take more,
-/// some in the middle are omitted. Nearly all locations have fewer than ten calls.
+/// Maximum number of bytes that the lines of one location may take in a request, names included. If the inlined calls
+/// take more, some in the middle are omitted. Nearly all locations have fewer than ten calls.
 pub(crate) const LINES_BYTES_MAX: usize = 1800;
 /// Bytes of a line and its function in a request, without their names.
 pub(crate) const LINE_BYTES: usize = 80;

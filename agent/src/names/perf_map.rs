@@ -17,7 +17,7 @@ use crate::process::procfs;
 
 /// Largest number of entries that are kept for one process.
 const ENTRIES_MAX: usize = 131_072;
-/// Most bytes of names that are kept for one process. Replaced names count until they are removed.
+/// Maximum number of bytes of names that are kept for one process. Replaced names count until they are removed.
 const NAMES_BYTES_MAX: usize = 8 << 20;
 /// Bytes of replaced names at which all replaced names are removed.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
@@ -25,7 +25,7 @@ const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Bytes read at once, and the length of the longest accepted line.
 const READ_BYTES: usize = 64 << 10;
-/// Most bytes that are read in one refresh.
+/// Maximum number of bytes that are read in one refresh.
 const REFRESH_BYTES_MAX: u64 = 32 << 20;
 
 #[derive(Clone, Copy, Debug)]

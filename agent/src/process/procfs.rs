@@ -12,7 +12,7 @@ use host_files::open::{self, Root};
 
 /// Clock ticks per second in /proc: fixed in the ABI, independent of the kernel's own tick.
 const USER_HZ: u64 = 100;
-/// Most bytes that are read of /proc/<pid>/stat, which is one line of 52 numbers and a name.
+/// Maximum number of bytes that are read of /proc/<pid>/stat, which is one line of 52 numbers and a name.
 const STAT_BYTES_MAX: u64 = 4096;
 
 /// Reads the first `bytes_max` bytes of a file.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Most work that may be done in advance. Many processes appear at once when the agent starts, and when a build runs.
+/// Maximum amount of work that may be done in advance. Many processes appear at once when the agent starts, and when a
+/// build runs.
 const SAVED_MAX: Duration = Duration::from_secs(10);
 
 /// Limits work, of all processes together, to a share of the time.

@@ -23,13 +23,13 @@ use crate::process::sys;
 
 /// Largest number of processes that are read to check the access to them.
 const PROCESSES_TRIED: usize = 256;
-/// Most bytes that are read of /proc/<pid>/status, which has about 60 lines.
+/// Maximum number of bytes that are read of /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 /// Target of /proc/self/ns/pid in the initial pid namespace: a constant of the kernel.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// First bytes of the kernel's BTF, in the machine's byte order.
 const BTF_MAGIC: u16 = 0xeb9f;
-/// Most bytes that are read of the kernel's BTF, which has 5 to 10 MB.
+/// Maximum number of bytes that are read of the kernel's BTF, which has 5 to 10 MB.
 const BTF_BYTES_MAX: u64 = 64 << 20;
 /// Name, in BTF, of the field of `struct mm_struct` that leads to its mappings.
 const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";

@@ -20,16 +20,17 @@ use super::rule::{Cfa, ENTRY_BYTES, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
 use crate::names::go::GoTable;
 
-/// Most bytes between two functions that count as padding, because linkers align functions to 16.
+/// Maximum number of bytes between two functions that count as padding, because linkers align functions to 16.
 const PADDING_MAX: u64 = 15;
-/// Most bytes of undescribed code that are ignored. A C compiler adds 206 bytes of such code to every program.
+/// Maximum number of bytes of undescribed code that are ignored. A C compiler adds 206 bytes of such code to every
+/// program.
 const GAP_MAX: u64 = 256;
-/// Most bytes of undescribed code in a file from which rules are derived. musl's C library has 0.4 MB. Larger
-/// undescribed code is generated, such as the builtins of node, and keeps frame pointers.
+/// Maximum number of bytes of undescribed code in a file from which rules are derived. musl's C library has 0.4 MB.
+/// Larger undescribed code is generated, such as the builtins of node, and keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
-/// Most bytes of call frame instructions that are executed for a file. Instructions that functions share are executed,
-/// and counted, for each of them. The largest known libraries need 9 MB.
+/// Maximum number of bytes of call frame instructions that are executed for a file. Instructions that functions share
+/// are executed, and counted, for each of them. The largest known libraries need 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
 /// Number of operations of the longest known expression.
 const OPERATIONS_MAX: usize = 9;

@@ -13,7 +13,8 @@ use crate::names::go::{Budget, FileReader, Function, GoError, GoTable};
 
 /// Bytes that are read at once. Functions, their records and their tables mostly ascend in the file.
 const READ_BYTES: usize = 32 << 10;
-/// Most steps through tables of values of one program: ten times as many as the largest known programs need.
+/// Maximum number of steps through tables of values of one program: ten times as many as the largest known programs
+/// need.
 const STEPS_MAX: u32 = 1 << 24;
 
 /// Functions that signal handlers return to, by name.

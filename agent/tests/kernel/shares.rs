@@ -6,9 +6,9 @@ use testkit::report;
 
 const FREQUENCY_HZ: u32 = 97;
 
-/// Program in which each function works until the thread's own clock reaches the end of the function's part of the
-/// round. So errors do not add up: if one function runs too long, the next one has less time. Rounds have random
-/// lengths, so that no timer is in step with them.
+/// A program that runs in rounds. A round is divided among the functions, and each function works until the thread's
+/// own clock reaches the end of its part. So errors do not add up: if one function runs too long, the next one has less
+/// time. Rounds have random lengths, so that no timer is in step with them.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <stdint.h>

@@ -11,7 +11,7 @@ use crate::formats::wire;
 pub use crate::formats::wire::stack_filter::Place as FramePlace;
 use crate::shard::error::SelectionError;
 
-/// Most conditions in one request.
+/// Maximum number of conditions in one request.
 pub const STACK_FILTERS_MAX: usize = 31;
 
 /// The locations of one tenant of a shard that a router knows, which are all locations with numbers below `count`.

@@ -9,7 +9,7 @@ use super::framing::Framing;
 use super::{HEAD_BYTES_MAX, HEAD_PATIENCE};
 use crate::api::error::ApiError;
 
-/// Most headers of a request. Hyper has the same limit.
+/// Maximum number of headers of a request. Hyper has the same limit.
 const HEADERS_MAX: usize = 100;
 
 /// Longest URL. Hyper has the same limit.

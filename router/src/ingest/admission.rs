@@ -13,7 +13,7 @@ use tokio::task::{JoinError, spawn_blocking};
 /// Bytes per permit of the semaphore, which counts permits in u32.
 const PERMIT_BYTES: usize = 1024;
 
-/// Most pushes that are decoded at one time.
+/// Maximum number of pushes that are decoded at one time.
 const DECODING_AT_ONCE: usize = 4;
 
 /// The limits on pushes. Cheap to clone; all clones share the limits.

@@ -18,8 +18,8 @@ const WAYS: usize = 4;
 /// Number of sets, with four keys each: 2^20 keys in all, 8 MiB.
 const SETS: usize = 1 << 18;
 
-/// Most keys of one push that are added to the cache. If a push has more, none of its keys are added, because they
-/// would evict too many keys of other pushes.
+/// Maximum number of keys of one push that are added to the cache. If a push has more, none of its keys are added,
+/// because they would evict too many keys of other pushes.
 const PUSH_KEYS_MAX: usize = SETS * WAYS / 16;
 
 /// Set-associative cache of the stacks that shards hold.

@@ -20,7 +20,8 @@ const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time for a whole body. The largest body takes this time at 1 Mbit/s.
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Most bytes that are reserved for the rest of an announced body. More memory is allocated only as the body arrives.
+/// Maximum number of bytes that are reserved for the rest of an announced body. More memory is allocated only as the
+/// body arrives.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
 /// Length of the prefix of each message of a gRPC call: a flag for compression, and the length as big-endian u32.

@@ -52,8 +52,8 @@ pub(crate) struct Partition {
     /// Nodes of the tenant's dictionary at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
     pub(crate) attribute_sets: Interner<u32>,
-    /// Keys of the samples' attributes, as string numbers of the tenant's dictionary. `attribute_names` holds the same
-    /// keys in the form that queries use.
+    /// Keys of the samples' attributes. Each is the number of a string in the tenant's dictionary. `attribute_names`
+    /// holds the same keys in the form that queries use.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
     /// Approximate memory of `attribute_names` and `dropped_names`, in bytes.

@@ -13,7 +13,7 @@ use crate::limits;
 
 /// Largest approximate size of the index, in bytes. A host with hundreds of containers needs two megabytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Most bytes that the mappings of one process may add.
+/// Maximum number of bytes that the mappings of one process may add.
 const PROCESS_BYTES_MAX: usize = 1 << 20;
 
 /// A process that maps a file.

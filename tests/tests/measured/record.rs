@@ -117,8 +117,8 @@ fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks that the CPU time of the program's stacks adds up to `used`, and that its two functions share it 70 : 30. Each
-/// stack must end in one of the two functions, or in a function that one of them calls.
+/// Checks that the CPU time of the program's stacks adds up to `used`. Two functions must share the time 70 : 30, and
+/// each stack must end in one of them, or in a function that one of them calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));

@@ -8,7 +8,8 @@ use super::values::Budget;
 
 /// Largest depth of inlined calls that is looked up. The compiler stops at about forty.
 const DEPTH_MAX: usize = 64;
-/// Most steps through tables of values for one address. The tables of the longest known functions have 50,000 steps.
+/// Maximum number of steps through tables of values for one address. The tables of the longest known functions have
+/// 50,000 steps.
 const STEPS_MAX: u32 = 1 << 18;
 /// Offset that stands for a missing file name.
 const NO_FILE: u32 = u32::MAX;
@@ -78,7 +79,7 @@ impl GoTable {
         self.inlined_call(function_data, tree, index, reader).map(Some)
     }
 
-    /// Returns call number `index` in the inline tree at offset `tree` in the data of functions.
+    /// Returns the inlined call with this index. Its inline tree is at offset `tree` of Go's function data.
     pub(super) fn inlined_call(
         &self,
         function_data: u64,

@@ -30,7 +30,7 @@ const FUNCTION_DATA: Range<usize> = 36..46;
 
 /// Largest number of possible addresses of the module data that are examined.
 const CANDIDATES_MAX: usize = 16;
-/// Most bytes of writable memory that are searched. As many bytes of relocations are searched.
+/// Maximum number of bytes of writable memory that are searched. As many bytes of relocations are searched.
 const SEARCH_BYTES_MAX: u64 = 128 << 20;
 const SEARCH_READ_BYTES: usize = 64 << 10;
 const RELOCATION_BYTES: u64 = 24;

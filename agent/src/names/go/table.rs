@@ -14,7 +14,7 @@ use super::values::Values;
 
 /// Length to which names are truncated, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// Most bytes that are read of a name. The compiler writes whole types into names, so some are very long.
+/// Maximum number of bytes that are read of a name. The compiler writes whole types into names, so some are very long.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Largest number of inline trees that are checked to find the base address of the data of functions.
 const TREES_MAX: usize = 8;

@@ -26,7 +26,8 @@ use crate::process::sys;
 
 /// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// Most numbers that are kept for files that could not be opened. BPF reports fewer files between two exports.
+/// Maximum number of numbers that are kept for files that could not be opened. BPF reports fewer files between two
+/// exports.
 const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, by its file system.

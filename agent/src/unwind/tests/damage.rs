@@ -27,7 +27,7 @@ const CASES: u64 = 20_000;
 const GO_EVERY: usize = 32;
 /// Longest time that one file may take. One of the largest libraries takes a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Most bytes by which the process may grow.
+/// Maximum number of bytes by which the process may grow.
 const GROWTH_MAX: u64 = 96 << 20;
 
 const SOURCE: &str = r#"

@@ -5,7 +5,7 @@ use proto::limits;
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::{IngestError, PPROF_FORMAT};
 
-/// Most sample types of one profile. Go's heap profiles have 4.
+/// Maximum number of sample types of one profile. Go's heap profiles have 4.
 const SAMPLE_TYPES_MAX: usize = 64;
 
 /// The fields of a pprof file. The messages in these fields are not read yet.

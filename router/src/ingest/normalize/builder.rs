@@ -17,7 +17,7 @@ pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
 /// Size of a label without its text, in bytes.
 const LABEL_BYTES: usize = size_of::<Label>();
 
-/// Most warnings that are kept as text. Further warnings are only counted.
+/// Maximum number of warnings that are kept as text. Further warnings are only counted.
 const WARNINGS_MAX: usize = 8;
 
 /// A push under construction.

@@ -8,7 +8,7 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::flamegraph::symbolization::Symbolization;
 use crate::query::naming::frame::Frames;
 
-/// Most files that `names_pending` lists.
+/// Maximum number of files that `names_pending` lists.
 const NAMES_PENDING_MAX: usize = 100;
 
 /// Writes a tree whose keys are frames.

@@ -24,7 +24,7 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
 use crate::query::naming::tenant_names::NamedAnswer;
 
-/// Most location IDs of all samples together. They take 512 MiB.
+/// Maximum number of location IDs of all samples together. They take 512 MiB.
 const LOCATION_IDS_MAX: usize = 64 << 20;
 
 /// End of a mapping whose addresses are file offsets. It is beyond the end of any file.

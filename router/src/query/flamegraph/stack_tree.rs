@@ -22,8 +22,8 @@ const NONE: u32 = ROOT;
 /// Number of nodes between two checks for cancellation.
 const NODES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// Most siblings that are searched one by one. Nearly all nodes have fewer children. Further siblings are found by
-/// hash.
+/// Maximum number of siblings that are searched one by one. Nearly all nodes have fewer children. Further siblings are
+/// found by hash.
 const NEAR_SIBLINGS_MAX: usize = 8;
 
 /// Number of nodes of the largest tree whose memory is kept for the next tree. They take 18 MB.

@@ -16,8 +16,8 @@ use crate::query::naming::named_dictionary::{NamedDictionary, SymbolRequest, Sym
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
 
-/// Most rounds in which a query names locations while other queries do the same. Each of these may drop names because
-/// there is a better symbol table. One more round follows, in which all others wait.
+/// Maximum number of rounds in which a query names locations while other queries do the same. Each of these may drop
+/// names because there is a better symbol table. One more round follows, in which all others wait.
 const SHARED_ROUNDS_MAX: usize = 4;
 
 /// Names of one tenant's locations. Cheap to clone; all clones share the names.

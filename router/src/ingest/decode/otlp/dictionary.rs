@@ -3,10 +3,11 @@
 use crate::ingest::decode::protobuf::{Fields, Value, WireError};
 use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
-/// Most entries of all tables together. An empty entry has two bytes in the request and takes 16 bytes here.
+/// Maximum number of entries of all tables together. An empty entry has two bytes in the request and takes 16 bytes
+/// here.
 const ENTRIES_MAX: usize = 4_000_000;
 
-/// Most entries of a table for which memory is reserved at once.
+/// Maximum number of entries of a table for which memory is reserved at once.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
 /// Estimated bytes of a dictionary per entry of a long table. Real dictionaries have 25 to 60.

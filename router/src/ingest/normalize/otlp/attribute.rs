@@ -10,10 +10,11 @@ use crate::ingest::decode::protobuf::Fields;
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::{Builder, text_of};
 
-/// Most levels of nested arrays and maps. Deeper values are refused.
+/// Maximum number of levels of nested arrays and maps. Deeper values are refused.
 const NESTING_MAX: u32 = 16;
 
-/// Most bytes of arrays and maps of one request as JSON. A string is sent once, and many values may refer to it.
+/// Maximum number of bytes of arrays and maps of one request as JSON. A string is sent once, and many values may refer
+/// to it.
 const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };

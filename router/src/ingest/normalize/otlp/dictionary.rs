@@ -17,10 +17,10 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::Frame;
 
-/// Most entries of a table for which memory is reserved in advance.
+/// Maximum number of entries of a table for which memory is reserved in advance.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Most bytes that are reserved for text, and for all stacks.
+/// Maximum number of bytes that are reserved for text, and for all stacks.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
 /// Tables of a request's dictionary, with the results of the entries that were read.

@@ -1,4 +1,4 @@
-//! Entries of a request's dictionary, in the form of the message and in the form of the results.
+//! Entries of a request's dictionary, both as the OTLP message has them and as normalization converts them.
 
 use proto::dictionary::Attribute;
 
