@@ -71,7 +71,7 @@ enum Commands {
     ///
     /// Example: varve flamegraph 'process_cpu{service_name="api"}' --format folded
     Flamegraph(FlamegraphOptions),
-    /// Uploads debug files (programs, libraries, .debug files), which name the frames of their build IDs
+    /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
     /// Maintains the data of a running varve: compact, stats, verify, clock, delete
     #[command(subcommand)]

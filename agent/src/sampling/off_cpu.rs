@@ -55,7 +55,7 @@ pub(crate) struct OffCpu {
     /// Waits by thread ID.
     waits: HashMap<u32, Wait, RandomState>,
     locations: usize,
-    /// Number of waits of each process, and the bytes of its description.
+    /// For each process: the number of its waits, and the size of its description in bytes.
     processes: HashMap<ProcessKey, (u32, usize), RandomState>,
     resources_bytes: usize,
     labels_bytes: usize,

@@ -317,7 +317,7 @@ impl RollUp<'_> {
         window * count..(window + 1) * count
     }
 
-    /// Returns the series to sum up: for each number in the target, its source series.
+    /// Maps each series number of the target tier to the source series that are summed into it.
     fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
         let mut shared = self.shared.write();
         let source = self.source.read();
