@@ -7,8 +7,7 @@ use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
-/// Highest sampling frequency, in samples per second and CPU. At higher frequencies, sampling takes more than 1 % of a
-/// CPU.
+/// Highest sampling frequency, in samples per second on each CPU. Above it, sampling takes more than 1 % of a CPU.
 pub const FREQUENCY_HZ_MAX: u32 = 1000;
 
 /// Largest number of environment variables that become labels. Each of them becomes a label of every series.
@@ -30,7 +29,7 @@ pub enum Compression {
 pub struct Token(String);
 
 impl Token {
-    /// Creates a token from a line of a token file, without its line end.
+    /// Creates a token from its text. A caller that reads a line of a file must remove the line end.
     pub fn new(token: impl Into<String>) -> Self {
         Self(token.into())
     }
@@ -42,7 +41,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The spool: a folder in which requests wait that cannot be sent at once.
+/// The spool: a folder for the requests that cannot be sent at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolConfig {
     /// The folder, which no other agent may use. It is created if it is missing.
@@ -56,28 +55,30 @@ pub struct SpoolConfig {
 pub struct Config {
     /// Address of the OTLP gRPC receiver, as `http://host:port`.
     pub endpoint: String,
-    /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    /// Samples per second on each CPU, from 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
     /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
-    /// Environment variables of processes that are sent as `process.environment_variable.<name>`.
+    /// Names of environment variables. For each process, their values are sent as
+    /// `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
     /// Token that is sent as `authorization: Bearer ...`; `None` if the endpoint needs none.
     pub token: Option<Token>,
     /// Compression of requests.
     pub compression: Compression,
-    /// The spool; `None` if requests that cannot be sent at once wait in a small queue in memory.
+    /// The spool. Without one, requests that cannot be sent at once wait in a small queue in memory.
     pub spool: Option<SpoolConfig>,
 }
 
 /// Configuration of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordConfig {
-    /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    /// Samples per second on each CPU, from 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
     /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
-    /// Environment variables of processes that are recorded as `process.environment_variable.<name>`.
+    /// Names of environment variables. For each process, their values are recorded as
+    /// `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Export of samples: encoded as OTLP requests, queued, sent until they are acknowledged, and spooled on disk while the
-//! receiver is unreachable.
+//! Export of samples. They are encoded as OTLP requests, which are queued. A request is sent until it is acknowledged.
+//! While the receiver is unreachable, requests are spooled on disk.
 
 pub(crate) mod client;
 pub(crate) mod dictionary;

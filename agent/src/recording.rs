@@ -36,8 +36,8 @@ pub use names::{NamedRecording, Unnamed};
 
 /// Largest total size of the requests that wait to be merged, in bytes: that of the largest possible interval.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Approximate memory at which a recording is full, in bytes: a million distinct samples, or thirty million of a few
-/// stacks.
+/// Approximate memory at which a recording is full, in bytes: a million distinct samples, or thirty million samples of
+/// a few stacks.
 const RECORDING_BYTES_MAX: usize = 256 << 20;
 
 /// The samples of a period of time.
@@ -55,7 +55,8 @@ pub struct Recording {
 /// samples.
 ///
 /// # Errors
-/// Any [`AgentError`] if nothing was recorded. An error that ends a recording with samples is its [`Recording::fault`].
+/// Any [`AgentError`] if nothing was recorded. If an error ends a recording that has samples, the error is in
+/// [`Recording::fault`].
 pub async fn record(
     config: &RecordConfig,
     duration: Duration,
@@ -197,7 +198,7 @@ impl Recording {
         })
     }
 
-    /// True if the profile is of waits, which have no period.
+    /// True for a profile of waits. Such a profile has no period.
     fn is_of_waits(profile: &Profile) -> bool {
         profile.period == 0
     }

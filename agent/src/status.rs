@@ -256,7 +256,7 @@ impl Status {
         DropReason::ALL.map(count).into_iter().filter(|(_, samples)| *samples != 0).collect()
     }
 
-    /// Records that the sampler's thread is reading records now.
+    /// Notes that the sampler's thread is reading records now.
     pub(crate) fn sampler_is_awake(&self) {
         *self.0.last_read.lock() = Instant::now();
     }
@@ -303,7 +303,7 @@ impl Status {
         self.0.spool_bytes_max.set(bytes.cast_signed());
     }
 
-    /// Sets the number and bytes of all unwind tables, and the number of evictions since the start.
+    /// Sets the number of unwind tables, their total size in bytes, and the number of evictions since the start.
     pub(crate) fn set_unwind_tables(&self, tables: usize, bytes: usize, evicted: u64) {
         self.0.unwind_tables.set(tables as i64);
         self.0.unwind_table_bytes.set(bytes as i64);

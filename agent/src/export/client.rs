@@ -1,4 +1,4 @@
-//! One try of one export over gRPC, and the meaning of its response.
+//! One try to send one export over gRPC, and the meaning of the response.
 
 use std::fmt;
 use std::time::Duration;
@@ -86,8 +86,8 @@ impl Client {
 }
 
 /// True if the same request may be accepted later. This holds for the codes that the OTLP specification calls
-/// retryable, and for errors on this side of the connection, which have a source. RESOURCE_EXHAUSTED is retryable only
-/// with a retry delay. Without a delay, the code refers to the request itself.
+/// retryable, and for errors on this side of the connection. Only the latter have a source. RESOURCE_EXHAUSTED is
+/// retryable only with a retry delay. Without a delay, the code refers to the request itself.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error.details()).is_some();

@@ -54,7 +54,7 @@ pub(super) const INDEX_BYTES: usize = 5;
 const MESSAGE_BYTES: usize = 6;
 /// Bytes of an encoded number with its field tag.
 const NUMBER_BYTES: usize = 11;
-/// Bytes of a location with a new line or mapping, and of its index in a stack, without the text of its name.
+/// Bytes of a location that adds a line or a mapping, including its index in a stack, but not the text of its name.
 pub(crate) const LOCATION_BYTES: usize = 128;
 
 impl<'a> DictionaryBuilder<'a> {
@@ -107,7 +107,7 @@ impl<'a> DictionaryBuilder<'a> {
         to_index(index + 1)
     }
 
-    /// Returns the index of a stack. Adds the stack and all entries that it refers to.
+    /// Returns the index of a stack. Adds the stack and all entries that it refers to, if they are new.
     pub(crate) fn stack(&mut self, id: StackId, aggregate: &Aggregate) -> i32 {
         if let Some(index) = self.stack_indices.get(&id) {
             return *index;

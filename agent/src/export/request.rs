@@ -40,7 +40,7 @@ const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () =
     assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
-/// Upper bound of the fields of fixed size of a profile and its resource, in bytes.
+/// Upper bound of the bytes that a profile and its resource take in fields of fixed size.
 const PROFILE_BYTES: usize = 128;
 /// Bytes of the labels of a sample, if all are long and new to the request.
 const LABELS_BYTES_MAX: usize = 2 << 10;
@@ -48,7 +48,7 @@ const LABELS_BYTES_MAX: usize = 2 << 10;
 const SAMPLE_BYTES: usize = 40;
 /// Bytes of an encoded value of up to 2^63.
 const VALUE_BYTES: usize = 9;
-/// Largest number of waits of one identity in one profile.
+/// Largest number of waits that one profile has for one sample identity.
 const WAITS_MAX: usize = 2048;
 
 /// A request, ready to be sent.
@@ -65,7 +65,7 @@ impl EncodedRequest {
         self.profile_samples.iter().sum()
     }
 
-    /// Returns the smallest number of samples that `profiles` profiles of the request can have.
+    /// Returns the smallest number of samples that any `profiles` profiles of the request have together.
     pub(crate) fn samples_of(&self, profiles: u64) -> u64 {
         let profiles = usize::try_from(profiles).unwrap_or(usize::MAX);
         self.profile_samples.iter().take(profiles).sum()
@@ -114,7 +114,7 @@ enum ProfileKind {
     OffCpu,
 }
 
-/// All samples of one identity that are of one kind.
+/// All samples that have one identity and one kind.
 struct Sampled {
     identity: Identity,
     kind: ProfileKind,
@@ -168,8 +168,8 @@ impl<'a> RequestBuilder<'a> {
         self.bytes + self.dictionary.bytes()
     }
 
-    /// Adds samples. Successive calls must be sorted by kind and identity, and so by resource. Two successive calls
-    /// with the same identity and kind add to two profiles.
+    /// Adds samples. Calls must be sorted by kind and identity, and so by resource. A call with the same identity and
+    /// kind as the call before begins another profile.
     fn add(&mut self, sampled: Sampled) {
         let Sampled { identity, kind, times, values } = sampled;
         if (self.kind, self.resource) != (Some(kind), identity.resource) || self.identity == Some(identity) {

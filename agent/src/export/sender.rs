@@ -6,8 +6,9 @@
 //! the next request goes to the same endpoint.
 //!
 //! With a spool, a request that did not arrive at once waits on disk. While the endpoint is unreachable, new requests
-//! are spooled at once. So `kill -9` can lose only a request in its first try, which is spooled after the time
-//! [`SLOW`]. When the endpoint is reachable again, the oldest request is sent first, alternating with new ones.
+//! are spooled at once. So `kill -9` can lose only a request that is in its first try. If that try takes longer than
+//! [`SLOW`], the request is spooled, too. When the endpoint is reachable again, the oldest request is sent first,
+//! alternating with new ones.
 //!
 //! Without a spool, or if the spool cannot be written, one request is tried until the queue overflows.
 //!
@@ -43,13 +44,13 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Sender {
     client: Client,
     spool: Option<Spool>,
-    /// End of the spool from which the next request is taken.
+    /// End of the spool, oldest or newest, from which the next request is taken.
     end: End,
     /// A request that is not on disk, and is being sent or will be tried again.
     held: Option<Held>,
     /// True if the last try failed, or the current one takes long.
     is_unreachable: bool,
-    /// True if a new request was sent last, so that the next request comes from the spool.
+    /// True if the next request comes from the spool, because the previous one was new: the two alternate.
     is_spool_next: bool,
     /// Random number of this run of the agent.
     run_id: u128,
@@ -242,7 +243,7 @@ impl Sender {
         }
     }
 
-    /// Removes the request that was being sent from the spool, or else from `held`.
+    /// Removes the request that was being sent: from the spool if it is there, or else from `held`.
     fn finish(&mut self) {
         // If the request was from the spool, the held one is another, which could not be written.
         if !self.spool.as_mut().is_some_and(Spool::finish) {

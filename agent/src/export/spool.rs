@@ -1,4 +1,5 @@
-//! The spool: requests on disk that could not be sent at once, until this run of the agent or a later one sends them.
+//! The spool: requests that could not be sent at once. They stay on disk until this run of the agent or a later one
+//! sends them.
 //!
 //! ```text
 //! lock                                      held with flock(2) by the agent that uses the folder, until it ends
@@ -45,7 +46,7 @@ const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// Length of a block, in bytes. Sizes of files are rounded up to blocks, as on file systems, so the limit of bytes also
 /// bounds the number of files.
 const BLOCK_BYTES: u64 = 4096;
-/// Smallest number that no file of the agent can have, because the agent counts requests from one.
+/// Exclusive upper bound of a file's number. The agent counts requests from one, so no file of the agent reaches it.
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Reason why a folder cannot be used as a spool.
@@ -82,7 +83,7 @@ impl From<TryGetError> for ReadError {
     }
 }
 
-/// The end of the spool from which a request is taken.
+/// The end of the spool, oldest or newest, from which a request is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Oldest,
@@ -298,8 +299,8 @@ fn file_name(number: u64, samples: u32) -> String {
     format!("{number:016x}-{samples}.export")
 }
 
-/// Returns the number of the request and the number of samples in a file name; `None` if the name does not have exactly
-/// the format of [`file_name`].
+/// Parses a file name. Returns the number of the request and the number of its samples; `None` if the name does not
+/// have exactly the format of [`file_name`].
 fn parse_name(name: &str) -> Option<(u64, u32)> {
     let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
     let number = u64::from_str_radix(number, 16).ok()?;

@@ -82,7 +82,7 @@ impl Jit {
     }
 }
 
-/// Returns the kind of the runtime, by the library that the process has mapped.
+/// Returns the kind of the language runtime, which is recognized by the files that the process has mapped.
 fn runtime(maps: &Maps) -> FrameType {
     if maps.has_file("libjvm.so") {
         FrameType::Jvm

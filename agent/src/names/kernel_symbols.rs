@@ -1,8 +1,8 @@
 //! The functions of the kernel, from /proc/kallsyms: `address type name [module]` per line, addresses in hexadecimal.
 //!
-//! A kernel has about 60,000 functions. They take 16 bytes each and one string with all names, 2.5 MB together. They
-//! are read once, and again when the loaded modules change. A kernel that hides its addresses (kernel.kptr_restrict)
-//! shows all as zero.
+//! A kernel has about 60,000 functions. Each function takes 16 bytes, and one string has all names: 2.5 MB in total.
+//! They are read once, and again when the loaded modules change. A kernel that hides its addresses
+//! (kernel.kptr_restrict) shows all as zero.
 //!
 //! Functions of modules are followed by the module's name. Transient code has module names, too: `[bpf]` for BPF
 //! programs, `[__builtin__ftrace]` and others for code that the kernel generates.

@@ -161,8 +161,9 @@ impl LocationTable {
         self.insert(Location::Named { name, file, frame_type })
     }
 
-    /// Returns the id of an address of Go code with the calls there, innermost first. The location is a plain address
-    /// if there are no calls, or if so many names are stored that all will be forgotten soon.
+    /// Returns the id of the location for an address in Go code. The location also holds the calls that are inlined at
+    /// the address, innermost first. It is a plain address if there are no calls, or if so many names are stored that
+    /// all will be forgotten soon.
     pub(crate) fn insert_go(&mut self, file: FileId, address: u64, calls: &[Call]) -> LocationId {
         if calls.is_empty() || NAMES_BYTES_MAX <= self.names_bytes {
             return self.insert(Location::Native { file, address });
@@ -199,7 +200,7 @@ impl LocationTable {
         self.lines.get_index(id.0 as usize).map_or(&[], |lines| lines)
     }
 
-    /// True if the caller must forget everything, which makes every id void.
+    /// True if the table is full. The caller must then forget everything, which makes every id void.
     pub(crate) fn is_full(&self) -> bool {
         LOCATIONS_MAX <= self.locations.len() || NAMES_BYTES_MAX <= self.names_bytes
     }

@@ -223,7 +223,7 @@ fn locate_in_process(
     is_lasting
 }
 
-/// Returns the largest number of kernel frames of a complete stack. The setting is read once.
+/// Returns the largest number of kernel frames that the kernel records of a stack, from its setting.
 fn kernel_frames_max() -> usize {
     let setting = procfs::read_at_most("/proc/sys/kernel/perf_event_max_stack", 32).unwrap_or_default();
     let setting = std::str::from_utf8(setting.trim_ascii()).ok().and_then(|text| text.parse().ok());

@@ -52,7 +52,8 @@ fn paths(cgroup: &[u8]) -> impl Iterator<Item = &str> {
     cgroup.split(|&byte| byte == b'\n').filter_map(path)
 }
 
-/// True if the text is a UUID, or a hash of 32 digits, which is the UID of a pod that a file defines.
+/// True if the text is a UUID or a hash of 32 digits. Kubernetes uses such a hash as the UID of a pod that a file
+/// defines.
 fn is_uid(text: &str) -> bool {
     let groups: Vec<_> = text.split('-').collect();
     let has_lengths = |lengths: &[usize]| groups.iter().map(|group| group.len()).eq(lengths.iter().copied());

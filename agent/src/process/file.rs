@@ -100,7 +100,7 @@ impl MappedFile {
         Ok(Self { name: short(name).into(), build_ids, parts: segments.iter().map(part).collect() })
     }
 
-    /// Describes a file that cannot be opened, by the report of BPF. Returns `None` if the report has no path.
+    /// Describes a file that cannot be opened, from BPF's report. Returns `None` if the report has no path.
     fn of_report(new: &NewFile<'_>) -> Option<Self> {
         let name = new.path()?;
         let part =

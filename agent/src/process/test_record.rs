@@ -14,7 +14,7 @@ pub(crate) struct TestRecord<'a> {
     pub(crate) kernel: &'a [u64],
     pub(crate) user: &'a [u64],
     pub(crate) labels: &'a [(&'a [u8], &'a [u8])],
-    /// Number of the end of the user part: 0 none, 1 root, 2 broken, 3 truncated, 4 compat.
+    /// Number that encodes the end of the user part: 0 none, 1 root, 2 broken, 3 truncated, 4 compat.
     pub(crate) user_end: u8,
 }
 

@@ -22,7 +22,7 @@ use proto::otlp::resource::v1::Resource;
 
 /// Bytes that an entry takes besides its content, which is stored twice: decoded and encoded.
 const ENTRY_BYTES: usize = 128;
-/// Bytes that a sample takes besides its times, values and attributes: itself, and its index by stack and attributes.
+/// Bytes that a sample takes besides its times, values and attributes. They include its entry in the map of samples.
 const SAMPLE_BYTES: usize = 256;
 
 /// A merged request under construction.
@@ -35,7 +35,7 @@ pub(super) struct Merge {
     locations: Table<Location>,
     stacks: Table<Stack>,
     profiles: IndexMap<ProfileKey, Merged, RandomState>,
-    /// Approximate bytes of samples and profiles.
+    /// Approximate memory that samples and profiles take, in bytes.
     bytes: usize,
     bytes_max: usize,
 }
@@ -78,7 +78,7 @@ impl Merge {
         self.profiles.is_empty()
     }
 
-    /// True if no more should be added.
+    /// True if no more requests should be added.
     pub(super) fn is_full(&self) -> bool {
         let tables = [
             self.strings.bytes,
@@ -259,7 +259,7 @@ impl<T: Message + Default> Table<T> {
     }
 }
 
-/// New indices of the entries of a request, by their old indices, for the tables that samples and profiles refer to.
+/// For each table that samples and profiles refer to: the new index of each entry of a request, by its old index.
 struct NewIndices {
     strings: Vec<i32>,
     attributes: Vec<i32>,

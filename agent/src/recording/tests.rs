@@ -115,8 +115,8 @@ fn a_recording_is_full_at_its_limit() {
     assert_eq!(recording(merge.finish(), false).samples(), added as u64);
 }
 
-/// Returns a request of a process `a;b` that ran twice at an unnamed address in `/lib/x`, called by `inner`, which is
-/// inlined in `outer`, and that waited 70 ns in `outer`.
+/// Returns a request of a process `a;b`. It ran twice at an unnamed address in `/lib/x`, called by `inner`, which is
+/// inlined in `outer`. It also waited 70 ns in `outer`.
 fn small() -> ExportProfilesServiceRequest {
     let texts = [
         "",

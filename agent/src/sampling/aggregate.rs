@@ -35,7 +35,8 @@ pub(crate) struct StackId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LabelsId(u32);
 
-/// Properties of a sample except its time. `resource` is the first field, so that sorting groups by process.
+/// Properties of a sample except its time. `resource` is the first field, so that sorting puts the samples of a process
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Identity {
     /// Index into [`Aggregate::resources`].
@@ -63,7 +64,7 @@ pub(crate) struct LocatedSample {
 /// The samples of one interval.
 #[derive(Debug, Default)]
 pub(crate) struct Aggregate {
-    /// Index into `resources` of each program. Two programs of one process may have the same description.
+    /// For each program, its index into `resources`. Two programs of one process may have the same description.
     processes: HashMap<ProcessKey, u32, RandomState>,
     resources: IndexSet<Arc<Resource>, RandomState>,
     stacks_by_address: HashMap<(u32, u128), StackId, RandomState>,
@@ -200,7 +201,8 @@ impl Aggregate {
         sorted
     }
 
-    /// Removes all waits, and returns identity, end and duration of each, in nanoseconds, sorted as samples are.
+    /// Removes all waits. Returns the identity of each, its end and its duration, sorted as samples are. Both times are
+    /// in nanoseconds.
     pub(crate) fn take_sorted_waits(&mut self) -> Vec<(Identity, u64, u64)> {
         let waits = std::mem::take(&mut self.waits);
         let identified = |(index, ktime_ns, waited_ns)| Some((self.identity_at(index)?, ktime_ns, waited_ns));

@@ -23,10 +23,10 @@ use crate::unwind::bpf_tables::BpfTables;
 
 /// Length of an interval.
 const INTERVAL_NS: u64 = 5_000_000_000;
-/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier for a program of which it has sent
-/// no record yet.
+/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier when it sends the first record of a
+/// program.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
-/// Number of intervals between two calls of [`trim_memory`], which together last a minute.
+/// Number of intervals between two calls of [`trim_memory`]: one minute in total.
 const TRIM_INTERVALS: u32 = 12;
 /// Largest number of records that are read before the time is checked again.
 const RECORDS_MAX: usize = 1024;

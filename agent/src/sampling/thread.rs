@@ -17,7 +17,7 @@ use crate::config::Sampling;
 use crate::names::shared_tables::SharedTables;
 use crate::status::{State, Status};
 
-/// A running sampler's thread.
+/// The thread of a running sampler.
 pub(crate) struct SamplerThread {
     /// Receives a message when every CPU is sampled. Closed if sampling could not start.
     pub(crate) started: oneshot::Receiver<()>,
@@ -87,7 +87,7 @@ pub(crate) async fn wait_for_end(
 /// Checks the requirements of sampling on this machine, and shows the missing ones in `status`.
 ///
 /// # Errors
-/// [`AgentError::Missing`] if something is missing without which nothing can be sampled.
+/// [`AgentError::Missing`] if nothing can be sampled, because a requirement is missing.
 pub(crate) async fn check_machine(status: &Status) -> Result<(), AgentError> {
     let missing = tokio::task::spawn_blocking(probe).await.map_err(|error| AgentError::Thread(error.into()))?;
     status.set_missing(missing.iter().map(Missing::to_string).collect());

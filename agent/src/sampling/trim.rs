@@ -1,16 +1,16 @@
-//! Return of unused memory of the agent to the kernel.
+//! Gives unused memory of the agent back to the kernel.
 
 #![allow(unsafe_code, reason = "madvise and malloc_trim; both are called once, here")]
 
-/// Returns free memory and pages of mapped files to the kernel. After the start, the first export, and new unwind
+/// Gives free memory and pages of mapped files back to the kernel. After the start, the first export, and new unwind
 /// tables, about half of the agent's memory is unused.
 pub(crate) fn trim_memory() {
     trim_heap();
     drop_file_pages();
 }
 
-/// Drops pages of code and constants of this program and its libraries until they are used again. Most pages that the
-/// start used are not used later.
+/// Drops the pages with code and constants of this program and its libraries. They are read again when they are used.
+/// Most pages that the start used are not used later.
 fn drop_file_pages() {
     let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
     for (start, end) in unchanged_file_mappings(&smaps) {
@@ -50,7 +50,8 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
     (is_file && matches!(permissions, "r--p" | "r-xp")).then_some((address(start)?, address(end)?))
 }
 
-/// Returns freed memory to the kernel. Without this, the memory of the start would stay in the allocator for ever.
+/// Gives freed memory back to the kernel. Otherwise the memory that the start used would stay in the allocator for
+/// ever.
 fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim has no preconditions.

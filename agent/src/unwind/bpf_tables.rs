@@ -41,7 +41,7 @@ enum Task {
 #[derive(Debug)]
 pub(crate) struct BpfTables {
     tasks: Sender<Task>,
-    /// Counter of the files that wait, each of which holds a reference to it.
+    /// Counter of the files that wait: each of them holds a reference to it.
     waiting: Arc<()>,
 }
 
@@ -73,8 +73,8 @@ impl BpfTables {
         }
     }
 
-    /// Makes BPF report a file again when it sees the file again. Such requests need no limit, because each needs a
-    /// report, and BPF reports a file only once until it is forgotten.
+    /// Makes BPF report a file again when it sees the file again. Such requests need no limit: each follows a report,
+    /// and BPF reports a file only once until it is forgotten.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
     }

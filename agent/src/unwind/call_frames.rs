@@ -25,8 +25,8 @@ const PADDING_MAX: u64 = 15;
 /// Maximum number of bytes of undescribed code that are ignored. A C compiler adds 206 bytes of such code to every
 /// program.
 const GAP_MAX: u64 = 256;
-/// Maximum number of bytes of undescribed code in a file from which rules are derived. musl's C library has 0.4 MB.
-/// Larger undescribed code is generated, such as the builtins of node, and keeps frame pointers.
+/// Maximum number of bytes of undescribed code of one file. Rules are derived only within this limit. musl's C library
+/// has 0.4 MB. Larger undescribed code is generated, such as the builtins of node, and keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of bytes of call frame instructions that are executed for a file. Instructions that functions share

@@ -90,8 +90,8 @@ fn add_rows(
     Ok(())
 }
 
-/// Returns the rule where a function has moved the stack pointer by `moved` bytes. The return address is above these
-/// bytes. The caller's frame pointer is the first word that a function stores below the return address.
+/// Returns the rule for code at which the function has moved the stack pointer by `moved` bytes. The return address is
+/// above these bytes. The caller's frame pointer is the first word that a function stores below the return address.
 #[cfg(target_arch = "x86_64")]
 fn rule(moved: i32) -> Rule {
     use super::rule::{Cfa, Register, Saved};

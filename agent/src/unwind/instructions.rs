@@ -31,8 +31,8 @@ const FUNCTION_ALIGNMENT: u64 = 16;
 /// Code that a signal handler returns to: `mov $15, %rax; syscall`, or with `%eax`.
 const RETURNS_FROM_SIGNAL: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
-/// Largest number of indirect jumps whose frames are tried for code that no path reaches, because it may be the target
-/// of such a jump.
+/// Code that no path reaches may be the target of an indirect jump. The frames of at most this many such jumps are
+/// tried for it.
 const JUMPS_TRIED: usize = 4;
 /// Largest number of passes over all functions. Another pass is needed if a function that others call turns out not to
 /// return.
@@ -70,7 +70,8 @@ struct Analysis<'a> {
     address: u64,
     decoder: Decoder<'a>,
     writes: InstructionInfoFactory,
-    /// Numbers of frames, by byte: at the first byte of an instruction, the number of the frame before it, from 1.
+    /// One entry per byte. At the first byte of an instruction, it is the number of the frame before the instruction,
+    /// from 1.
     known: Vec<u16>,
     frames: IndexSet<Frame, RandomState>,
     /// Offsets at which functions certainly begin.

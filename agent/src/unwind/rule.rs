@@ -47,8 +47,8 @@ pub(crate) enum Cfa {
     Register { base: Register, offset: i32 },
     /// The word in memory at the value of a register plus `offset` bytes. The CFA is that word plus `after` bytes.
     Memory { base: Register, offset: i32, after: i16 },
-    /// An entry of a PLT, by GCC's expression for all entries: one word above the stack pointer, and one more from byte
-    /// `from` of each 16, where the entry has pushed its number.
+    /// An entry of a PLT, as GCC describes all entries: the CFA is one word above the stack pointer. From byte `from`
+    /// of each 16 on, it is two words above, because the entry has pushed its number.
     Plt { from: u8 },
 }
 

@@ -6,8 +6,8 @@ use crate::support::agent::RunningAgent;
 use crate::support::program::{Program, printed_number};
 use crate::support::view::Sample;
 
-/// Program with functions that use CPU time. They call `nothing` from time to time, because gcc gives leaf functions no
-/// frame, so that their callers cannot be found.
+/// Program with functions that use CPU time. They call `nothing` from time to time. If they called no function, gcc
+/// would give them no frame, and their callers could not be found.
 const BUSY: &str = r#"
 #include <pthread.h>
 #include <signal.h>
@@ -145,8 +145,8 @@ fn callers_are_found_at_the_line_of_their_call() {
     assert!(500 < seen, "{seen}");
 }
 
-/// Samples a recursion to `depth`, with the work at its end. Returns the names of the stacks of that work, and their
-/// weights.
+/// Samples a recursion to `depth` that works only in its deepest call. Returns the stacks of that work, each as its
+/// names and its weight.
 fn recursion(test: &str, depth: u32) -> Option<Vec<(Vec<String>, usize)>> {
     let agent = RunningAgent::start(test, 97)?;
     let program = program(&format!(

@@ -43,7 +43,7 @@ NOINLINE void rounds(uint64_t ns) {
 int main(void) { rounds(strtoull(getenv("SECONDS"), 0, 10) * 1000000000ull); printf("%d\n", getpid()); return 0; }
 "#;
 
-/// Functions, each with its shares of all samples by self and by total.
+/// For each function: its own share of all samples, and its share together with the functions that it calls.
 const SHARES: [(&str, f64, f64); 5] =
     [("alpha", 0.1, 0.3), ("beta", 0.2, 0.2), ("gamma_", 0.3, 0.7), ("delta", 0.4, 0.4), ("rounds", 0.0, 1.0)];
 

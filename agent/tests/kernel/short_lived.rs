@@ -4,8 +4,8 @@
 use crate::support::agent::RunningAgent;
 use crate::support::program::{Program, printed_number};
 
-/// Program that starts a child that runs for half a millisecond, every millisecond or as fast as the machine can. It
-/// prints the number of children.
+/// Program that starts a child every millisecond, or as fast as the machine can. Each child runs for half a
+/// millisecond. At the end, the program prints the number of children.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <stdint.h>

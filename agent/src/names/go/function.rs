@@ -4,14 +4,14 @@ use super::version::Version;
 
 /// Length of the beginning of a record, which is the same in all versions, in bytes.
 const COMMON_BYTES: usize = 36;
-/// Largest number of tables of values of a function. The same limit holds for the number of its data.
+/// Largest number of tables of values that a function may have. The number of its data has the same limit.
 const TABLES_MAX: usize = 64;
 /// Length of the longest record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize = 44 + 2 * 4 * TABLES_MAX;
 
-/// Index of the table of values that holds the index in the inline tree.
+/// Number of the table of values that gives, for each address, an index in the inline tree.
 const INLINE_INDEX: usize = 2;
-/// Index of the data that is the inline tree.
+/// Number of the inline tree among the data of a function.
 const INLINE_TREE: usize = 3;
 const NO_DATA: u32 = u32::MAX;
 

@@ -24,8 +24,8 @@ const SEARCH_READ_BYTES: usize = 64 << 10;
 /// Alignment of the table, in bytes.
 const ALIGNMENT: u64 = 8;
 
-/// A header. The parts of the table are given as file offsets within its section. The sum of such an offset and a
-/// relative one may lie outside the file. Sums saturate at an offset that no file has.
+/// A header, which locates the parts of the table by file offsets within the table's section. Offsets within a part are
+/// added to these. Such a sum may lie outside the file, and saturates instead of overflowing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,

@@ -1,9 +1,9 @@
 //! Offsets by which BPF finds the labels of a Go program's goroutines.
 //!
 //! The runtime's structures differ between versions of Go. The offsets here are from the DWARF of programs of each
-//! version. Programs of other versions have no labels. The goroutine of a thread is found in the thread's local
-//! storage, directly below the address in the thread's register. Go's linker puts it there. A C linker does, too, if
-//! nothing else uses thread-local storage.
+//! version. Programs of other versions have no labels. The pointer to the goroutine that a thread runs is in the
+//! thread's local storage, directly below the address that the thread's base register holds. Go's linker puts it there.
+//! A C linker does, too, if nothing else uses thread-local storage.
 
 use std::fs::File;
 

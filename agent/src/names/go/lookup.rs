@@ -28,7 +28,7 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlinedCall {
     pub(super) name: u32,
-    /// Offset, from the start of the function, of an instruction with the line of the call.
+    /// Offset, from the start of the function, of an instruction that belongs to the line of the call.
     pub(super) parent: u32,
     start_line: u32,
 }

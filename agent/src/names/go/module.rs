@@ -108,7 +108,7 @@ fn pointers(reader: &mut FileReader<'_>, range: FileRange, wanted: u64) -> Resul
     Ok(found)
 }
 
-/// Calls `visit` with the address and the value of every relocation by the load address.
+/// Calls `visit` with the address and the value of every relocation that adds the load address.
 fn for_each_relocation(
     reader: &mut FileReader<'_>,
     layout: &GoLayout,

@@ -135,7 +135,8 @@ impl GoTable {
         Values::new(reader, self.header.values.saturating_add(table.into()), self.header.quantum, function.start)
     }
 
-    /// Returns the number of bytes by which a function has moved the stack pointer, by address.
+    /// Returns a table of values: at each address, the number of bytes by which the function has moved the stack
+    /// pointer.
     pub(crate) fn stack<'w, 'f>(&self, function: &Function, reader: &'w mut FileReader<'f>) -> Values<'w, 'f> {
         self.values(function.stack, function, reader)
     }
@@ -144,8 +145,8 @@ impl GoTable {
         self.name_at(function.name, reader)
     }
 
-    /// Returns the name at an offset in the part of names, without its type arguments. Go omits type arguments from
-    /// profiles, too, because they are long descriptions of memory shapes.
+    /// Returns the function name at the offset `name` among the function names, without its type arguments. Go omits
+    /// type arguments from profiles, too, because they are long descriptions of memory shapes.
     pub(super) fn name_at(&self, name: u32, reader: &mut FileReader<'_>) -> Result<String, GoError> {
         let mut name = self.text_at(self.header.names.saturating_add(name.into()), reader)?;
         if let (Some(first), Some(last)) = (name.find('['), name.rfind(']'))
@@ -157,7 +158,7 @@ impl GoTable {
         Ok(name)
     }
 
-    /// Returns the path at an offset in the part of file names.
+    /// Returns the path at the offset `name` among the file names.
     pub(super) fn file_name_at(&self, name: u32, reader: &mut FileReader<'_>) -> Result<String, GoError> {
         let mut path = self.text_at(self.header.file_names.saturating_add(name.into()), reader)?;
         path.truncate(path.floor_char_boundary(NAME_BYTES_MAX));

@@ -1,4 +1,4 @@
-//! A Go program that prints the names of its own addresses, as Go's runtime finds them, built in several ways.
+//! A Go program, built in several ways. It prints the names that Go's runtime finds for the program's own addresses.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,8 @@ pub(crate) const KINDS: [Kind; 6] = [
     Kind { name: "not optimized", arguments: &["-gcflags=all=-N -l"], has_c: false },
 ];
 
-/// Builds the program in every way, with the installed Go and with those in the colon-separated `VARVE_TEST_GOS`.
+/// Builds the program in every way, with the installed Go and with each Go in the colon-separated list
+/// `VARVE_TEST_GOS`.
 pub(crate) fn build_all(test: &str, folder: &Path) -> Vec<(String, PathBuf)> {
     let others = std::env::var("VARVE_TEST_GOS").unwrap_or_default();
     let gos = std::iter::once("go").chain(others.split(':').filter(|go| !go.is_empty()));

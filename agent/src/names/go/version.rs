@@ -21,8 +21,8 @@ pub(super) struct FunctionLayout {
 pub(super) struct InlinedLayout {
     pub(super) bytes: usize,
     pub(super) name: usize,
-    /// Offset of the position of the call. The position is an offset from the start of the function's code, of an
-    /// instruction of the caller with the line of the call.
+    /// Offset of the position of the call. The position is itself an offset from the start of the function's code. It
+    /// is that of an instruction of the caller that belongs to the line of the call.
     pub(super) parent: usize,
     pub(super) start_line: Option<usize>,
 }

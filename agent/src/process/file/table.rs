@@ -26,8 +26,7 @@ use crate::process::sys;
 
 /// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// Maximum number of numbers that are kept for files that could not be opened. BPF reports fewer files between two
-/// exports.
+/// For files that could not be opened, at most this many numbers are kept. BPF reports fewer files between two exports.
 const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, by its file system.
@@ -282,7 +281,7 @@ pub(super) mod tests {
     use super::super::{BuildIdKind, LoadedPart};
     use super::*;
 
-    /// Returns the compared part of the key that BPF gives a file.
+    /// Returns BPF's key of a file, as far as the key is compared. The rest is zero.
     pub(super) fn key_of(metadata: &Metadata) -> ebpf::FileKey {
         let mut key = [0; 40];
         key[..8].copy_from_slice(&metadata.ino().to_ne_bytes());

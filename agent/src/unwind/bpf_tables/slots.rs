@@ -116,7 +116,7 @@ impl Slots {
         self.maps.epoch.set(0, self.epoch, 0)
     }
 
-    /// Evicts tables until most new tables fit. Returns zero if most new tables fit, or the time to wait before the
+    /// Evicts tables until there is room for most new tables. Returns zero then, or else the time to wait before the
     /// next call.
     pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
         let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;

@@ -36,9 +36,9 @@ pub(super) struct Contradiction;
 pub(super) struct Frame {
     /// True for the outermost function, which has no caller.
     pub(super) is_root: bool,
-    /// Distance of the address in the stack pointer, if it is known.
+    /// Distance of the address that the stack pointer holds, if it is known.
     sp: Option<i32>,
-    /// Distance of the address in the frame pointer, if it points into the frame.
+    /// Distance of the address that the frame pointer holds, if this address is in the frame.
     fp: Option<i32>,
     callers_fp: Kept,
     callers_bx: Kept,
@@ -338,7 +338,7 @@ impl Frame {
 
 #[cfg(test)]
 impl Frame {
-    /// Returns the CFA by the stack pointer and by the frame pointer.
+    /// Returns two computations of the CFA: from the stack pointer, and from the frame pointer.
     pub(super) fn cfas(&self) -> [Option<Cfa>; 2] {
         let by = |base| move |offset| Cfa::Register { base, offset };
         [self.sp.map(by(SP)), self.fp.map(by(FP))]

@@ -43,7 +43,7 @@ pub(super) struct Framehop {
 }
 
 impl Framehop {
-    /// Loads the files of a process. `twins` has, for files without call frame information, copies with it.
+    /// Loads the files of a process. For files without call frame information, `twins` has copies that have it.
     pub(super) fn new(pid: u32, mappings: &[Mapping], twins: &HashMap<String, &Path>) -> Self {
         let mut unwinder = UnwinderX86_64::new();
         for mapping in mappings.iter().filter(|mapping| mapping.is_executable) {
