@@ -15,17 +15,17 @@
 #include "types.h"
 #include "vma.h"
 
-/* Most bytes of one name in a path, and of a whole path, each name with its terminating zero. */
+/* Maximum number of bytes of one name in a path, and of a whole path, each name with its terminating zero. */
 #define NAME_BYTES_MAX 256
 #define PATH_BYTES_MAX 1024
-/* Most names and mounts between a file and the root. */
+/* Maximum number of names and mounts between a file and the root. */
 #define PATH_STEPS_MAX 48
 #define BUILD_ID_BYTES_MAX 32
 #define PROGRAM_HEADERS_MAX 24
 #define NOTES_MAX 4
-/* Most attempts to read headers that are not in memory. */
+/* Maximum number of attempts to read headers that are not in memory. */
 #define UNREAD_TRIES 8
-/* Most mappings of a file before the mapping of its code that are searched for its headers. */
+/* Maximum number of mappings that are searched for the headers of a file. They lie before the mapping of its code. */
 #define MAPPINGS_BEFORE_MAX 3
 
 struct vfsmount {

@@ -33,7 +33,7 @@
 #define NEW_SITE_PART 32
 #define NEW_SITE_US_MIN 10000
 #define NEW_SITE_US_MAX 1000000
-/* Number of stacks walked in a time window at which the unit is doubled. */
+/* The unit is doubled once a CPU has walked this many stacks in one time window. */
 #define WINDOW_WALKS 20
 
 /* Length of the time window. User space sets it, so that all CPUs together stay within the time budget of one CPU. */

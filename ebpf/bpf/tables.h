@@ -13,12 +13,12 @@
 
 #define FILES_MAX 8192
 #define TABLES_MAX 4096
-/* Most executable parts of a file. Nearly all files have one. */
+/* Maximum number of executable parts of a file. Nearly all files have one. */
 #define FILE_PARTS 2
 
 #define BLOCK_BYTES 4096
 #define BLOCK_ROWS (BLOCK_BYTES / 4)
-/* Most blocks with rows of one page, because a page has at most one row per address. */
+/* Maximum number of blocks with rows of one page. A page has at most one row per address. */
 #define PAGE_BLOCKS_MAX 8
 
 /* Layout of one table. */

@@ -6,7 +6,7 @@
 
 use crate::RecordError;
 
-/// Identity of a file in one state, opaque, as BPF encodes it.
+/// Identity of a file in one state, as BPF encodes it. Its content is opaque.
 pub type FileKey = [u8; 40];
 
 /// Key of the vdso, the code of the kernel that is mapped into every process.
@@ -165,7 +165,7 @@ pub struct FileEntry {
     pub table: Option<(u32, TableLayout)>,
     /// Offsets of the labels of goroutines, in a Go program whose version is known.
     pub go: Option<GoLabels>,
-    /// Time of the last lookup of the table, by [`used_at`]. BPF updates it once per epoch.
+    /// Time of the last lookup of the table, in the units of [`used_at`]. BPF updates it once per epoch.
     pub used: u32,
     /// Executable parts; unused ones have no length.
     pub parts: [FilePart; FILE_PARTS],
@@ -191,7 +191,7 @@ impl FileEntry {
         bytes
     }
 
-    /// Returns the time of the last lookup of an encoded entry's table, by [`used_at`].
+    /// Returns the time at which the table of an encoded entry was last looked up, in the units of [`used_at`].
     #[must_use]
     pub fn used_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> u32 {
         u32::from_ne_bytes(std::array::from_fn(|index| bytes[36 + index]))

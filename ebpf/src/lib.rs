@@ -35,8 +35,8 @@ pub const OFF_CPU_PROGRAMS: [(&str, &str); 2] = [("thread_switches", "sched_swit
 pub const OFF_CPU_MAPS: [&str; 2] = ["waits", "sites"];
 /// Largest number of recorded waits that are in progress at a time.
 pub const WAITS_MAX: usize = 1 << 14;
-/// Name of the variable with the length of a time window, in nanoseconds, in which a CPU walks [`WINDOW_WALKS`] stacks
-/// of waiting threads.
+/// Name of the variable that holds the length of a time window, in nanoseconds. In each window, a CPU walks
+/// [`WINDOW_WALKS`] stacks of waiting threads.
 pub const OFF_CPU_WINDOW: &str = "off_cpu_window_ns";
 /// Stacks of waiting threads that a CPU walks in one time window ([`OFF_CPU_WINDOW`]).
 pub const WINDOW_WALKS: u64 = 20;
