@@ -16,7 +16,7 @@ const DIRECTORY: &str = "/usr/lib/debug";
 
 /// Reads the call frame information in the debug file of `program`, which was mapped from `path` in `root`.
 ///
-/// Only if the program has no build ID, a debug file is read as a whole, up to a bound.
+/// A debug file is read as a whole only if the program has no build ID, and only up to a bound.
 #[must_use]
 pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
     let build_id = ElfImage::read(program).ok()?.gnu_build_id;

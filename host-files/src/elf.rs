@@ -122,8 +122,8 @@ impl ElfImage {
         Ok(image)
     }
 
-    /// Reads the headers and notes of `file`. `None` if `id` is neither the GNU or Go build ID nor the [`htlhash`] of
-    /// the file.
+    /// Reads the headers and notes of `file`. `None` unless `id` is the GNU build ID, the Go build ID or the
+    /// [`htlhash`] of the file.
     #[must_use]
     pub fn read_if_named(file: &File, id: &BuildId) -> Option<Self> {
         let image = Self::read(file).ok()?;
@@ -192,9 +192,9 @@ pub fn has_dwarf(file: &File) -> bool {
     Header::read(file).is_ok_and(|header| names.iter().any(|name| header.find_section(file, name).is_some()))
 }
 
-/// Hash that identifies a file without a build ID: the first 16 bytes of SHA-256 of the first 4096 bytes, the last 4096
-/// bytes and the length as big-endian u64. In a file of less than 8192 bytes, the first and the last bytes overlap.
-/// Nothing is padded.
+/// Hash that identifies a file without a build ID. It is the start of a SHA-256, 16 bytes long. The hashed bytes are
+/// the first 4096 of the file, the last 4096, and the length as big-endian u64. In a file of less than 8192 bytes, the
+/// first and the last bytes overlap. Nothing is padded.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ pub struct MapsLine<'a> {
     pub executable: bool,
     /// Offset in the mapped file at which the mapping begins, in bytes.
     pub offset: u64,
-    /// Major and minor number of the device of the file's file system.
+    /// Major and minor number of the device that the file's file system is on.
     pub device: (u32, u32),
     /// Inode number of the mapped file; 0 if there is no file.
     pub inode: u64,

@@ -1,4 +1,4 @@
-//! Positions of the data in an ELF file with which a Go program names its own functions.
+//! Positions, in an ELF file, of the data with which a Go program names its own functions.
 
 use std::fs::File;
 
