@@ -1,9 +1,9 @@
 //! Conversion of a program or debug file to a symbol table, in a child process.
 //!
-//! Debug files are untrusted, and no parser of DWARF survives all of them: some make it use terabytes of memory, some
-//! make it run forever. So only the child parses. The child inherits descriptors of its input and output and nothing
-//! else, and drops all privileges before it reads (`rights`). The kernel limits its memory, CPU time and output. If a
-//! file breaks the child, the parent only sees an exit status.
+//! Debug files are untrusted, and no parser of DWARF survives all of them: some make a parser use terabytes of memory,
+//! others make it run forever. So only the child parses. The child inherits descriptors of its input and output and
+//! nothing else, and drops all privileges before it reads (`rights`). The kernel limits its memory, CPU time and
+//! output. If a file breaks the child, the parent only sees an exit status.
 //!
 //! Command line of the child: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of
 //! inherited descriptors. The child writes the symcache at the position of the output, and `<functions> <source>` to

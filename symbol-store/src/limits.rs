@@ -67,7 +67,7 @@ pub const UPLOADS_MAX: usize = 4;
 /// all tables.
 pub const UPLOAD_STEP_BYTES: u64 = 16 << 20;
 
-/// Least size with which a table counts toward the budgets of disk space and mapped bytes. So the budgets also bound
+/// Smallest size with which a table counts toward the budgets of disk space and mapped bytes. So the budgets also bound
 /// the number of tables. Their names are held in memory to count them, and each mapped table takes one of the 65,530
 /// mappings of a process.
 pub const TABLE_COUNTED_BYTES_MIN: u64 = 256 << 10;
@@ -99,11 +99,11 @@ pub const UNSIZED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 pub const INLINE_DEPTH_MAX: usize = 256;
 
 /// Maximum number of frames for each address of a response, on average. Optimized C++ and Rust have three to eight. The
-/// limit is needed because a hostile program can have [`INLINE_DEPTH_MAX`] at every address, and a query can have
-/// millions of addresses.
+/// limit is needed because a hostile program can have [`INLINE_DEPTH_MAX`] frames at every address, and a query can
+/// have millions of addresses.
 pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
 
-/// Frames that every response may have, however many frames there are per address.
+/// Number of frames that every response may have, even if it has more than [`FRAMES_PER_ADDRESS_MAX`] per address.
 pub const FRAMES_MIN: usize = 64 << 10;
 
 /// Maximum number of build IDs of one symbol table: one GNU ID, one Go ID, and an htlhash for each way in which the
@@ -118,15 +118,15 @@ pub const TABLE_HEADER_BYTES_MAX: u32 = 64 << 10;
 /// each.
 pub const MAPS_BYTES_MAX: u64 = 16 << 20;
 
-/// Maximum number of distinct mapped files of all processes that are remembered between two searches.
+/// Maximum number of distinct mapped files, of all processes together, that are remembered between two searches.
 pub const MAPPED_FILES_MAX: usize = 100_000;
 
 /// Maximum number of processes that are remembered for one mapped file. There are several, because a process may have
 /// ended before the file is opened through it.
 pub const OWNERS_MAX: usize = 4;
 
-/// Maximum number of files of one path whose build ID is compared in one search. There may be many, because each
-/// container may have its own libc.
+/// Maximum number of files with the same path whose build IDs are compared in one search. There may be many, because
+/// each container may have its own libc.
 pub const CANDIDATES_MAX: usize = 256;
 
 /// Time for which the list of mapped files is reused. Reading the list takes 0.1 ms for each process.

@@ -63,7 +63,7 @@ struct Shared {
     host: Option<HostSearch>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
-    /// Held from the check that an uploaded table fits on the disk until the table is stored and counted.
+    /// Held while an uploaded table is added: from the check that it fits on the disk until it is stored and counted.
     publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
@@ -125,8 +125,8 @@ impl SymbolStore {
         named
     }
 
-    /// Returns the number of the table of an object, which no other table has. The names of the object's addresses
-    /// are valid as long as the number stays the same. Blocks like [`SymbolStore::symbolize`].
+    /// Returns the number of the table for an object. No other table has this number. The names of the object's
+    /// addresses are valid as long as the number stays the same. Blocks like [`SymbolStore::symbolize`].
     ///
     /// # Errors
     /// The reason why there is no table, which applies to all addresses.

@@ -29,8 +29,8 @@ struct Symbol {
     end: u64,
     name: String,
     source: Source,
-    /// Rank of the symbol among the symbols of one address, of which the lowest is used: functions before labels,
-    /// global before weak and local names, `malloc` before `__libc_malloc`.
+    /// Rank of the symbol. Of all symbols at one address, the one with the lowest rank is used: functions before
+    /// labels, global before weak and local names, `malloc` before `__libc_malloc`.
     rank: (u8, u8, usize),
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Mapped {
     tables: HashMap<BuildId, Entry>,
     bytes: u64,
     bytes_max: u64,
-    /// Number of uses of all tables so far, by which the tables are ordered.
+    /// Number of uses of all tables so far. Each table keeps the number of its last use, by which tables are ordered.
     uses: u64,
     /// Number of removals so far. A table that was read from disk before a removal may have been replaced on disk.
     removals: u64,

@@ -92,7 +92,7 @@ impl Directory {
         Ok(Unfinished { path, file })
     }
 
-    /// Gives a sealed table the names of all `ids`, and replaces older tables with these names.
+    /// Stores a sealed table under the names of all `ids`. Older tables that have these names are replaced.
     pub(crate) fn publish(&self, table: &Unfinished, ids: &[BuildId], origin: Origin) -> io::Result<()> {
         for id in ids {
             // A rename replaces a file atomically; a link does not.

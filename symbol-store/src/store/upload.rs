@@ -93,7 +93,8 @@ pub struct Upload {
 
 impl Upload {
     /// Makes the symbol table of the received file. Blocks for at most twice
-    /// [`Limits::conversion_time_max`](crate::limits::Limits), half of it while other conversions run.
+    /// [`Limits::conversion_time_max`](crate::limits::Limits): once to wait for other conversions, and once for its
+    /// own.
     ///
     /// # Errors
     ///

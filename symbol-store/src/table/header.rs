@@ -54,7 +54,7 @@ impl Header {
         self.source == Source::Dwarf && !self.is_old()
     }
 
-    /// Returns whether the current version makes a better table of the same file.
+    /// Returns whether a new table of the same file would be better, because the format has a newer version.
     pub(crate) fn is_old(&self) -> bool {
         self.version < VERSION
     }

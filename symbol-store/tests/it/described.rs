@@ -178,7 +178,7 @@ fn the_plt_is_one_function_with_a_name() {
     assert_eq!(found, vec![Ok("[plt]".to_owned()); 3]);
 }
 
-/// The ranges of all entries in the file `file`, but not in its debug file, as `readelf` prints them.
+/// The address ranges of all entries in `file`, as `readelf` prints them. Entries in its debug file are not included.
 fn entries(workshop: &StoreWorkshop, file: &str) -> Vec<(u64, u64)> {
     let text = workshop.run(&format!("readelf -wNf {file}"));
     let range = |line: &str| {
