@@ -93,7 +93,8 @@ pub struct Push {
     pub profiles: Vec<Profile>,
     /// Number of refused profiles.
     pub rejected: u64,
-    /// Reasons why profiles were refused or truncated: a few sentences. The last one counts the remaining reasons.
+    /// The first reasons why profiles were refused or truncated, as sentences. The last sentence counts the remaining
+    /// reasons.
     pub warnings: Vec<String>,
     /// True if the push contains the times of its samples, so that pushes of equal bytes are retries of one push.
     pub has_own_times: bool,
@@ -152,8 +153,8 @@ pub struct Stripped {
 }
 
 impl Batch {
-    /// Removes the definitions of stacks and series that the shard knows. The closures receive the ID of a stack and
-    /// the index of a series.
+    /// Removes the definitions of stacks and series that the shard knows. The closures tell which ones it knows, by the
+    /// ID of a stack and by the index of a series.
     ///
     /// Definitions that become unused stay in the dictionary, but are neither logged nor applied.
     pub fn strip(

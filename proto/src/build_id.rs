@@ -11,7 +11,8 @@ pub enum BuildId {
     Gnu(Vec<u8>),
     /// The Go build ID string of the ELF note `Go`.
     Go(String),
-    /// First 16 bytes of SHA-256 of the first 4096 bytes, the last 4096 bytes and the file length as big-endian u64.
+    /// First 16 bytes of a SHA-256. The hashed bytes are the file's first 4096, its last 4096, and its length as
+    /// big-endian u64.
     Htlhash([u8; 16]),
 }
 

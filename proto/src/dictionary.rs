@@ -1,7 +1,7 @@
 //! The dictionary: tables of the definitions that samples refer to. Each definition is stored once, under a dense ID.
 //!
 //! One structure serves a push, a batch, a partition and a response. [`Importer`] copies needed entries from one
-//! dictionary to another. Entry 0 of the tables of strings, stacks, attribute sets and pairs is the empty entry.
+//! dictionary to another. The empty entry is entry 0 in the tables of strings, stacks, attribute sets and pairs.
 //!
 //! Invariant: IDs are dense and never change. Every ID in an entry belongs to an existing entry of the same dictionary.
 
@@ -215,7 +215,7 @@ impl Dictionary {
             + self.pairs.memory_bytes()
     }
 
-    /// Upper bound of the bytes by which the wire form of the entries exceeds their size in memory.
+    /// Upper bound of the number of bytes by which the entries are larger in the wire form than in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         // Two numbers of ten bytes, the ID of a function of five, tags, and a length.
         const LINE_BYTES: usize = 10 + 10 + 5 + 3 + 2;

@@ -116,7 +116,8 @@ impl LabelSet {
     }
 }
 
-/// ID of a series: the xxh3-128 of the tenant, the label names and the label values. Each has its length before it.
+/// ID of a series: the xxh3-128 of the tenant, the label names and the label values. Each of them is preceded by its
+/// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u128);
 

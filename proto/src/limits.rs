@@ -29,23 +29,23 @@ pub const LABEL_NAME_BYTES_MAX: usize = 1024;
 /// Longest label value, in bytes. Command lines, the longest known values, are attributes of samples and not labels.
 pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
 
-/// Maximum number of attributes of one sample. A sender may put any number on each sample.
+/// Maximum number of attributes of one sample. A sender may put any number of attributes on each sample.
 pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
 
 /// Maximum number of lines of all locations of one push, together. An empty line takes two bytes on the wire and 24 in
 /// memory.
 pub const PUSH_LINES_MAX: usize = 4_000_000;
 
-/// Maximum number of samples of one push. So many of the smallest meaningful samples take 64 MiB on the wire.
+/// Maximum number of samples of one push. This many samples of the smallest useful size take 64 MiB on the wire.
 pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 
 /// Maximum number of resources, scopes and profiles of one push, together. An empty one takes two bytes on the wire. A
-/// host with thousands of processes has one of each for every process and profile type, and a collector sends a few
-/// hosts at once.
+/// host with thousands of processes has one of each for every combination of process and profile type. A collector
+/// sends a few hosts at once.
 pub const PUSH_PROFILES_MAX: usize = 100_000;
 
-/// Maximum number of bytes of labels of one push. A profile's labels count for each profile, even if profiles share a
-/// resource. A resource is on the wire once, and any number of profiles may refer to it.
+/// Largest size of the labels of one push, in bytes. A profile's labels count for each profile, even if profiles share
+/// a resource. A resource is on the wire once, and any number of profiles may refer to it.
 pub const PUSH_LABEL_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum number of attributes of one push, summed over all distinct attribute sets of its samples. Attributes of a
@@ -61,7 +61,7 @@ pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 1024;
 /// Largest Raft entry, in bytes. An entry is replicated and applied as a whole, so a large entry delays all later ones.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum number of partitions (of six hours) over which the samples of one batch may spread. Each opens a partition
+/// Maximum number of partitions (of six hours) over which the samples of one batch may spread. Each of them is opened
 /// in memory. Senders of live profiles never send a month of samples at once.
 pub const BATCH_PARTITIONS_MAX: usize = 128;
 
@@ -70,9 +70,9 @@ pub const BATCH_PARTITIONS_MAX: usize = 128;
 /// stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
-/// Maximum number of series of one partition of one shard (six hours of raw samples). Each series costs memory, and
-/// time in every query. 40 pods with three profile types have 120 series. A label whose values never repeat creates any
-/// number.
+/// Maximum number of series in one partition of a shard, which holds six hours of raw samples. Each series costs
+/// memory, and time in every query. 40 pods with three profile types have 120 series. A label whose values never repeat
+/// creates any number of series.
 pub const PARTITION_SERIES_MAX: usize = 1_000_000;
 
 /// Earliest time that a sample may have: 2000-01-01T00:00:00Z, in nanoseconds since 1970. Earlier times come from
@@ -82,34 +82,35 @@ pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
 /// Largest time by which a sample may be ahead of the receiver's clock, in nanoseconds.
 pub const TIME_AHEAD_MAX_NS: i64 = 10 * 60 * 1_000_000_000;
 
-/// Maximum number of bytes (after decompression) of all pushes that are being decoded or wait for their
-/// acknowledgement. Further pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents retry.
+/// Largest total size of the pushes in flight after decompression, in bytes. These are the pushes that are being
+/// decoded or wait for their acknowledgement. Further pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents
+/// retry.
 pub const PUSHES_IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of steps of a range query, as in Prometheus.
 pub const QUERY_STEPS_MAX: i64 = 11_000;
 
-/// Maximum number of cells (group x bucket x stack) of one response of one shard. They take about 1 GiB in all their
-/// forms together.
+/// Maximum number of cells (group x bucket x stack) in one response of a shard. All forms of this many cells together
+/// take about 1 GiB.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
 
-/// Maximum number of bytes of labels of all groups of one response. The labels can therefore take as much memory as the
-/// cells.
+/// Largest size of the labels of all groups in one response, in bytes. The labels can therefore take as much memory as
+/// the cells.
 pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
 
-/// Maximum number of edges of the windows of one request, two for each window. This limits the memory for decoding to
+/// Maximum number of window edges in one request. Each window has two edges. This limits the memory for decoding to
 /// about 64 MB.
 pub const QUERY_EDGES_MAX: usize = 2_000_000;
 
-/// Maximum number of matchers of one request, and most labels to group by. A query text of 64 KiB cannot hold more.
+/// Maximum number of matchers in one request, and also of labels to group by. A query text of 64 KiB cannot hold more.
 pub const QUERY_LABELS_MAX: usize = 1 << 15;
 
-/// Maximum number of regular expressions in the matchers of one request, which is twice as many as a query may have.
-/// Each regular expression may take a few MiB.
+/// Maximum number of regular expressions in the matchers of one request. This is twice the number that a query may
+/// have. Each regular expression may take a few MiB.
 pub const QUERY_REGEXES_MAX: usize = 64;
 
-/// Maximum number of nodes (callers and callees) in the tree of stacks of one response of one shard. They take about
-/// 256 MiB. [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because they share most of their
+/// Maximum number of nodes (callers and callees) in the tree of stacks in one response of a shard. They take about 256
+/// MiB. [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because the stacks share most of their
 /// callers.
 pub const QUERY_NODES_MAX: usize = 8_000_000;
 
@@ -123,8 +124,8 @@ pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 /// disconnects.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;
 
-/// Time within which a retry is recognized if the receiver sets the times of the samples, in nanoseconds. Nobody
-/// retries for a day. If the push contains the times, a retry is recognized for as long as the samples are kept.
+/// Time within which a retry is recognized if the receiver sets the samples' times; in nanoseconds. Nobody retries for
+/// longer than a day. If the push contains the times, a retry is recognized for as long as the samples are kept.
 pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// Largest message between router and node, in bytes. A response of [`QUERY_CELLS_MAX`] cells has this size.

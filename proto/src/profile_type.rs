@@ -66,8 +66,8 @@ impl ProfileType {
     /// Returns the profile type of one column of values, and the factor that converts the values to the type's unit.
     ///
     /// `pushed_name` is the name in the push, if any. `siblings` are all sample types of the same OTLP scope or pprof
-    /// file. Values of `samples/count` with a `cpu/nanoseconds` period are CPU time (count x period), unless a sibling
-    /// is `cpu/nanoseconds`. So a rate is a number of cores for every profiler.
+    /// file. Values of `samples/count` with a `cpu/nanoseconds` period are converted to CPU time (count x period),
+    /// unless a sibling is `cpu/nanoseconds`. So the rate of CPU time is a number of cores for every profiler.
     #[must_use]
     pub fn of_push(
         pushed_name: Option<&str>,

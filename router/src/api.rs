@@ -98,7 +98,7 @@ pub fn unavailable(reason: String) -> Response {
     ApiError::unavailable(reason).into_response()
 }
 
-/// Requires the credential of the API for other routes of the process.
+/// Makes other routes of the process require the credential of the API.
 pub fn behind(auth: Auth, routes: Router) -> Router {
     routes.layer(from_fn_with_state(auth, authenticate))
 }

@@ -54,7 +54,7 @@ impl Auth {
         self.bearer(text(header::AUTHORIZATION))
     }
 
-    /// Returns the tenant of a gRPC request, given the value of its `authorization` metadata.
+    /// Returns the tenant of a gRPC request. `authorization` is the value of this metadata key, if the request has it.
     pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
         if let Self::Tokens(tokens) = self {
             tokens.check(authorization)?;

@@ -37,10 +37,11 @@ const HEAD_BYTES_MAX: usize = 128 << 10;
 /// Longest time from the first byte of a head to its last.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Number of bytes per read while the head is incomplete. Larger reads would copy more bytes of the body twice.
+/// Number of bytes per read while the head is incomplete. With larger reads, more bytes of the body would be copied
+/// twice.
 const READ_BYTES: usize = 4096;
 
-/// Number of reads of a rejected connection that are discarded before other connections have their turn.
+/// Number of reads from a rejected connection before other connections have their turn. The read bytes are discarded.
 const DISCARDED_READS: usize = 16;
 
 /// Path of the request that hyper receives instead of a request with a malformed head.

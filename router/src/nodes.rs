@@ -238,7 +238,8 @@ impl Nodes {
         }
     }
 
-    /// Returns a page of locations of a tenant in one shard that the router does not know yet.
+    /// Returns a page of a tenant's locations in one shard. The page has only locations that the router does not know
+    /// yet.
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the shard.

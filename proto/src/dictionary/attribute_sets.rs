@@ -21,7 +21,8 @@ const JSON: u8 = 4;
 /// Largest size at which the buffer for searches is kept, in bytes. One set may be very large.
 const PACKED_BYTES_MAX: usize = 1 << 16;
 
-/// Bytes that the tags and lengths of an attribute, its key, unit and value take, minus the byte of the kind.
+/// Upper bound of the number of bytes by which an attribute is larger in the wire form than here: its tags and lengths,
+/// minus the byte of the kind.
 const WIRE_BYTES_MORE: usize = 4;
 
 /// Table of attribute sets with dense IDs.
@@ -33,7 +34,7 @@ pub struct AttributeSets {
     /// Total number of attributes in all sets.
     attributes: usize,
     ids: Ids,
-    /// Buffer for the packed form of a set that is searched.
+    /// Buffer for the packed form of the set that is being searched for.
     packed: Vec<u8>,
 }
 
@@ -98,7 +99,7 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// Bytes by which the wire form of all sets exceeds their size in memory.
+    /// Upper bound of the number of bytes by which all sets are larger in the wire form than in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         self.attributes * WIRE_BYTES_MORE
     }

@@ -26,7 +26,8 @@ pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Hash of a mapping: the xxh3-128 of the hash of the file name (little-endian) and the text of the build ID, or "".
+/// Hash of a mapping: the xxh3-128 of two parts. They are the hash of the file name (little-endian), and the text of
+/// the build ID, or "" if there is none.
 #[must_use]
 pub(crate) fn mapping_hash(file: u128, build_id: &str) -> u128 {
     let mut bytes = file.to_le_bytes().to_vec();
@@ -85,7 +86,8 @@ pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
     stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
 }
 
-/// Like [`stack_hash`], with one more location `last`, if there is one, and with a buffer that callers can reuse.
+/// Like [`stack_hash`], but the stack also has the location `last`, if given. `bytes` is a buffer that callers can
+/// reuse.
 #[must_use]
 pub fn stack_hash_with(
     location_hashes: impl ExactSizeIterator<Item = u128>,

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use hashbrown::HashTable;
 
-/// Random keys of this process, which determine the bits of a hash that the index keeps. A sender can choose entries
-/// with similar hashes, but does not know which bits the index keeps. IDs do not depend on the keys.
+/// Random keys of this process. They determine which bits of each hash the index keeps. A sender can choose entries
+/// with similar hashes, but does not know these bits. IDs do not depend on the keys.
 static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 
 /// Index from the hashes of entries to their IDs. The table holds the entries.
@@ -39,7 +39,7 @@ pub(crate) fn kept(hash: u128) -> u32 {
 }
 
 impl Ids {
-    /// Returns the ID of the entry with this hash for which `is_it` returns true.
+    /// Returns the ID of the entry that has this hash, and for which `is_it` returns true.
     pub(crate) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let found = self.slots.find(Slot::spread(hash), |slot| slot.hash == hash && is_it(slot.id));
         found.map(|slot| slot.id)
@@ -50,8 +50,8 @@ impl Ids {
         self.slots.insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| Slot::spread(slot.hash));
     }
 
-    /// Returns the ID of the entry with this hash for which `is_it` returns true. If there is none, adds the ID `new`
-    /// and returns it.
+    /// Returns the ID of the entry that has this hash, and for which `is_it` returns true. If there is none, adds the
+    /// ID `new` and returns it.
     #[inline]
     pub(crate) fn find_or_insert(&mut self, hash: u32, new: u32, mut is_it: impl FnMut(u32) -> bool) -> u32 {
         let slot = self.slots.entry(

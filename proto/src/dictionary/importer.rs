@@ -14,7 +14,7 @@ pub struct Importer<'a> {
     locations: Vec<u32>,
 }
 
-/// Progress of an [`Importer`]: for the ID of each entry in the source, the ID of its copy in the target.
+/// Progress of an [`Importer`]. Maps the ID of each copied entry in the source to the ID of the copy in the target.
 #[derive(Debug, Default)]
 pub struct Copied {
     strings: Vec<u32>,

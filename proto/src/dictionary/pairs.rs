@@ -15,13 +15,13 @@ pub struct StackPair {
 
 /// Table of stack pairs with dense IDs, each stored once.
 ///
-/// Most pairs have no kernel stack. Such pairs are found in a column by the ID of their user stack, with one access to
-/// little memory.
+/// Most pairs have no kernel stack. The ID of such a pair is in a list, at the index that is the user stack's ID. So
+/// finding it takes one access to little memory.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     pairs: Vec<StackPair>,
-    /// ID of the pair that has a user stack and no kernel stack, by the user stack's ID. [`NONE`] if there is no such
-    /// pair.
+    /// For the ID of each user stack: the ID of the pair that has this user stack and no kernel stack. [`NONE`] if
+    /// there is no such pair.
     without_kernel: Vec<u32>,
     with_kernel: Ids,
 }

@@ -21,7 +21,7 @@ struct Span {
     length: u32,
 }
 
-/// Ranges of all stacks before some stacks became references.
+/// Ranges of all stacks, as they were before some stacks became references.
 #[derive(Debug)]
 pub(crate) struct Spans(Vec<Span>);
 
@@ -89,7 +89,8 @@ impl Stacks {
         self.hashes.iter().zip(&self.spans).map(|(hash, span)| (hash, self.at(*span)))
     }
 
-    /// Returns the ID of the stack with this hash. Adds the stack if it is new. Adds the locations to a reference.
+    /// Returns the ID of the stack with this hash. Adds the stack if it is new. If the stack is a reference, adds its
+    /// locations.
     pub(crate) fn intern(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         let id = self.find(&hash).unwrap_or_else(|| {
             let id = dense(self.hashes.len());
@@ -106,7 +107,8 @@ impl Stacks {
         id
     }
 
-    /// Turns stacks into references if `is_stripped` is true for their ID. Returns the ranges for [`Stacks::restore`].
+    /// Turns each stack into a reference if `is_stripped` returns true for its ID. Returns the ranges for
+    /// [`Stacks::restore`].
     pub(crate) fn strip(&mut self, is_stripped: impl Fn(usize) -> bool) -> Spans {
         let before = Spans(self.spans.clone());
         let stripped = self.spans.iter_mut().enumerate().filter(|(id, _)| is_stripped(*id));

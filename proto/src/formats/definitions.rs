@@ -29,7 +29,7 @@ pub enum DefinitionsError {
     /// Columns or lengths contradict each other. The text says in which way.
     #[error("{0}")]
     Inconsistent(&'static str),
-    /// The text of a build ID, which has a form that [`BuildId`] never writes.
+    /// A build ID has a form that [`BuildId`] never writes. The value is the text of the build ID.
     #[error("{0:?} is not a build ID")]
     BuildId(String),
     /// An entry occurs twice. Entries after it would get wrong IDs.

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-/// Differences between neighbours; the first is the number itself. Subtraction wraps, so any i64 can be encoded.
+/// Differences between neighbouring numbers. The first difference is the first number itself. Subtraction wraps, so any
+/// i64 can be encoded.
 pub(crate) fn deltas(numbers: &[i64]) -> Vec<i64> {
     let before = std::iter::once(0).chain(numbers.iter().copied());
     numbers.iter().zip(before).map(|(number, before)| number.wrapping_sub(before)).collect()

@@ -88,8 +88,8 @@ pub struct Mapping {
     /// ID of the mapping, never 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// End of the mapped addresses, which begin at 0 together with the file offset. 0 means that the addresses of
-    /// locations are virtual addresses of the file.
+    /// End of the mapped addresses. They begin at 0, and so does the file offset. An end of 0 means that the addresses
+    /// of locations are virtual addresses of the file.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
     /// Path of the file, as an index in the string table.

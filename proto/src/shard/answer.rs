@@ -26,22 +26,22 @@ pub struct Answer {
     pub series: u64,
     /// Number of stored sums and raw samples that were added up.
     pub rows: u64,
-    /// Number of windows of each tier that were read.
+    /// For each tier, the number of windows that were read.
     pub windows_read: WindowsRead,
     /// Times with samples that the sums do not include, ascending. Either no tier still stores them at this resolution,
     /// or stored values are damaged.
     pub missing: Vec<Missing>,
-    /// Groups and buckets with samples, none of whose stacks meets the conditions; ascending.
+    /// Combinations of group and bucket that have samples, but no stack that meets the conditions; ascending.
     pub unpassed: Vec<Unpassed>,
     /// True if the response has no cells, because the conditions on some stacks depend on locations unknown to the
     /// router.
     pub lacks_locations: bool,
 }
 
-/// Number of windows of each tier that were read for a response.
+/// For each tier, the number of windows that were read for a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowsRead {
-    /// Number of intervals between edges whose raw samples were read.
+    /// Number of intervals for which raw samples were read. Each interval lies between two neighbouring edges.
     pub raw: u64,
     /// Number of windows of one minute.
     pub minutes: u64,
@@ -79,8 +79,8 @@ impl WindowsRead {
 pub struct Missing {
     /// Time range that is missing.
     pub window: Window,
-    /// Finest tier that still stores this time, but with windows too long for it; [`Tier::Raw`] if no tier can be used.
-    /// If the values are damaged: the tier of these values.
+    /// Finest tier that still stores this time, but only in windows that are too long for the request; [`Tier::Raw`] if
+    /// no tier can be used. If the values are damaged: the tier of these values.
     pub finest: Tier,
     /// True if values of this time are damaged on disk. The sums may include some samples of this time.
     pub is_damaged: bool,
@@ -100,8 +100,8 @@ pub struct DroppedLabel {
 pub struct Node {
     /// Index of the node of the caller. 0 for the root.
     pub parent: u32,
-    /// Location of the frame. If below the number of locations that the router knows, the number of a known location.
-    /// Otherwise that number plus an ID of the response's dictionary. Meaningless for the root.
+    /// Location of the frame. `n` is the number of locations that the router knows. A value below `n` is the number of
+    /// a known location. Any other value is `n` plus an ID of the response's dictionary. Meaningless for the root.
     pub location: u32,
 }
 
@@ -118,7 +118,7 @@ pub struct Cell {
     pub sum: i128,
 }
 
-/// A group and a bucket with samples, none of whose stacks meets the conditions.
+/// A combination of group and bucket that has samples, but no stack that meets the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpassed {
     /// Index of the group.

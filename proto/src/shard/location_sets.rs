@@ -14,7 +14,7 @@ use crate::shard::error::SelectionError;
 /// Maximum number of conditions in one request.
 pub const STACK_FILTERS_MAX: usize = 31;
 
-/// The locations of one tenant of a shard that a router knows, which are all locations with numbers below `count`.
+/// The locations of one tenant and shard that a router knows. These are all locations with numbers below `count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownLocations {
     /// Generation of the numbers. The router knows no locations of other generations.
@@ -115,7 +115,7 @@ impl LocationSets {
     }
 }
 
-/// A page of locations of one tenant of a shard, with consecutive numbers. A page is as large as a response may be.
+/// A page of the locations of one tenant and shard, with consecutive numbers. A page is as large as a response may be.
 #[derive(Clone, Debug, Default)]
 pub struct LocationPage {
     /// Generation of the numbers.

@@ -8,8 +8,8 @@ use crate::shard::error::SelectionError;
 use crate::shard::location_sets::LocationSets;
 use crate::tenant::TenantId;
 
-/// A condition on a label of the series. If the series has no label of this name, the condition applies to the
-/// attribute of the sample with this key.
+/// A condition on a label of the series. If the series has no label of this name, the condition applies to the sample's
+/// attribute that has this name.
 ///
 /// The value of an absent label or attribute is "". Regular expressions match the whole value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ pub struct Selection {
     pub tenant: TenantId,
     /// Conditions on labels and attributes. All must hold.
     pub matchers: Vec<Matcher>,
-    /// Time ranges, and the aggregation of the samples in them.
+    /// Time ranges, and the way in which the samples in them are aggregated.
     pub fold: Fold,
     /// Names of the labels and sample attributes whose distinct values form the groups.
     pub group_by: Vec<String>,

@@ -64,7 +64,8 @@ pub struct Appended {
 pub struct Deleted {
     /// Number of deleted raw samples.
     pub samples: u64,
-    /// Number of deleted sums (per series and minute, hour or day), for the times at which finer tiers had expired.
+    /// Number of deleted sums: each is the sum of one series over a minute, hour or day. Counts only the times at which
+    /// finer tiers had expired.
     pub windows: u64,
 }
 
@@ -75,7 +76,7 @@ pub struct SeriesAnswer {
     pub series: Vec<LabelSet>,
     /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
     pub attribute_names: Vec<String>,
-    /// Times with further series, ascending, which no tier still stores at this resolution.
+    /// Times that had further series, ascending. No tier still stores these times at this resolution.
     pub missing: Vec<Missing>,
     /// Labels that some of the series had, and that the tier does not store; sorted, each once.
     pub dropped_labels: Vec<DroppedLabel>,

@@ -22,7 +22,7 @@ pub struct AgentStatus {
     pub samples: u64,
     /// Number of samples lost since the start.
     pub dropped: u64,
-    /// Sampling frequency: samples per second and CPU.
+    /// Sampling frequency: the number of samples per second on each CPU.
     pub frequency_hz: u32,
 }
 

@@ -84,7 +84,7 @@ impl Parameters {
         self.time(name)?.ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
 
-    /// Returns the time range (`start`, `end`], given two required parameters.
+    /// Returns the time range (`start`, `end`]. Both parameters are required.
     pub(crate) fn window(&self) -> Result<Window, ApiError> {
         Self::window_of(self.required_time("start")?, self.required_time("end")?)
     }

@@ -145,7 +145,7 @@ async fn metadata(
     Ok(answer(success(|out| write_value(out, &Json::Object(data)), truncated), &timings))
 }
 
-/// Returns the metadata of a profile type in the form of a Prometheus metric's metadata.
+/// Returns the metadata of a profile type, in the form in which Prometheus returns the metadata of a metric.
 fn described(profile_type: &ProfileType) -> Json {
     let sample = profile_type.sample();
     let period = profile_type.period();

@@ -62,7 +62,7 @@ impl Framing {
 }
 
 impl Chunk {
-    /// Advances over the remaining data of a chunk, or over one byte of another part. Returns the bytes after it.
+    /// Advances over the remaining data of a chunk, or over one byte of another part. Returns the rest of `bytes`.
     fn advance<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if let Self::Data(left) = self {
             let taken = (*left).min(bytes.len() as u64);

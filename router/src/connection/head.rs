@@ -127,7 +127,7 @@ fn url(url: &str, head: &[u8]) -> Result<Option<(Range<usize>, String)>, BadHead
     Ok(Some((start..start.wrapping_add(url.len()), encoded)))
 }
 
-/// Returns the URL with every character percent-encoded that RFC 3986 does not allow.
+/// Percent-encodes every character of the URL that RFC 3986 does not allow.
 fn percent_encoded(url: &str) -> String {
     let mut encoded = String::with_capacity(url.len() + 16);
     for byte in url.bytes() {

@@ -1,8 +1,8 @@
 //! Admission of pushes: limits the bytes in flight and the number of pushes that are decoded at one time.
 //!
-//! Bytes are counted from their arrival until their push is acknowledged, so the announcement of a body alone uses no
-//! budget. Unpacking can turn a small body into a large one. So the number of pushes that are unpacked at one time is
-//! small, and further pushes wait.
+//! Bytes count from their arrival until their push is acknowledged. So a body that is announced, but has not arrived,
+//! does not count. Unpacking can turn a small body into a large one. So the number of pushes that are unpacked at one
+//! time is small, and further pushes wait.
 
 use std::sync::Arc;
 

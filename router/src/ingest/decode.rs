@@ -39,8 +39,8 @@ pub(crate) fn decode<'m>(message: &'m [u8], format: &'m Format) -> Result<Decode
     }
 }
 
-/// Improves the error of a malformed message. If the message has a known format that cannot be pushed, or not to this
-/// endpoint, returns an error that names the format. Otherwise returns `error`.
+/// Improves the error of a malformed message. If the message has a known format that cannot be pushed, or cannot be
+/// pushed to this endpoint, returns an error that names the format. Otherwise returns `error`.
 pub(crate) fn recognized(error: IngestError, message: &[u8], format: &Format) -> IngestError {
     let IngestError::Malformed { .. } = error else { return error };
     let other = || match format {

@@ -65,7 +65,7 @@ impl KnownStacks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionKey(u64);
 
-/// Finds the partitions of one service's samples by their time.
+/// Finds the partition of each sample of one service, by the sample's time.
 #[derive(Debug)]
 pub(crate) struct ServicePartitions {
     shard: u32,
@@ -101,7 +101,7 @@ pub(crate) struct DefinitionPlan<'k> {
     placement: &'k Placement,
     /// Stacks that the push defines.
     defined: Vec<StackKey>,
-    /// First partition that the push writes to, by shard.
+    /// For each shard, the first partition that the push writes to.
     partitions: BTreeMap<u32, PartitionKey>,
     /// True if the push writes to several partitions of one shard.
     is_spread: bool,
@@ -128,8 +128,8 @@ impl<'k> DefinitionPlan<'k> {
         self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Returns whether the push writes to several partitions of a shard. Such a push defines all its stacks, because
-    /// every partition must hold each stack that the push does not define, even if another partition uses the stack.
+    /// Returns whether the push writes to several partitions of a shard. Such a push defines all its stacks. It could
+    /// omit only stacks that every one of these partitions holds, even partitions that do not use the stack.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }

@@ -63,7 +63,7 @@ pub struct Pusher {
 /// The stacks whose definitions are part of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Definitions {
-    /// Only stacks that the shard may not hold.
+    /// Only stacks that the shard might not have yet.
     OfUnknownStacks,
     OfAllStacks,
 }

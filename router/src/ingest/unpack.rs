@@ -18,8 +18,8 @@ use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 /// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which is the default limit of `zstd`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// Returns the protobuf message in a body. The bytes of each conversion's result count as in flight before the next
-/// conversion.
+/// Returns the protobuf message in a body. The result of each conversion counts as bytes in flight before the next
+/// conversion begins.
 pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) -> Result<Cow<'b, [u8]>, PushError> {
     let bytes_max = limits::PUSH_UNPACKED_BYTES_MAX;
     let content = decompress(body, head.encoding, bytes_max)?;

@@ -178,7 +178,8 @@ impl Reader {
     }
 }
 
-/// Returns the warnings of the lists, and of other missing data. `is_wanted` tells whether a missing label matters.
+/// Returns the warnings about the data that the lists are missing, and about other missing data. `is_wanted` tells
+/// whether a missing label matters.
 fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut dropped_labels = BTreeSet::new();
     for list in lists {

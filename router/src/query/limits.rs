@@ -22,8 +22,8 @@ pub(crate) const REGEX_BYTES_MAX: usize = 1 << 20;
 /// of their depth.
 pub(crate) const QUERY_OPERATORS_MAX: usize = 2_000;
 
-/// Maximum number of operators of a query that any thread's stack can parse. Queries that people write have fewer, and
-/// starting a thread takes longer than parsing them.
+/// Maximum number of operators of a query that is parsed on the current thread, whatever the size of its stack. Queries
+/// that people write have fewer, and starting a thread takes longer than parsing them.
 pub(crate) const ANY_STACK_OPERATORS_MAX: usize = 100;
 
 /// Stack size of the thread that parses texts with more operators, in bytes. The parser's tree is dropped recursively.
@@ -39,8 +39,8 @@ pub(crate) const QUERY_BUCKETS_MAX: usize = 1_000_000;
 /// MiB.
 pub(crate) const QUERY_VALUES_MAX: usize = 8_000_000;
 
-/// Number of values whose memory the labels of a series take: ten labels are about 512 bytes. Without this number, a
-/// query of one step could hold millions of series.
+/// Number of values that take as much memory as the labels of one series: ten labels are about 512 bytes. The labels
+/// count as this many values. Otherwise a query of one step could hold millions of series.
 pub(crate) const SERIES_LABELS_VALUES: usize = 32;
 
 /// Maximum number of bytes of locations and names that are kept between queries, for all tenants. 100,000 locations

@@ -1,4 +1,4 @@
-//! Names of frames: the functions, files and lines of locations, with a cache of all tenants.
+//! Names of frames: the functions, files and lines of locations. A cache keeps the names of all tenants.
 
 pub(crate) mod abort_marker;
 pub(crate) mod cache;

@@ -30,7 +30,7 @@ pub(crate) const OTLP: Foreign = Foreign {
     advice: "send it to POST /v1development/profiles on the OTLP port, with Content-Type: application/x-protobuf",
 };
 
-/// Formats that begin with fixed bytes, with these bytes.
+/// Formats that begin with fixed bytes. Each entry consists of these bytes and the format.
 const MAGICS: [(&[u8], Foreign); 11] = [
     (b"FLR\0", Foreign { name: "a Java Flight Recorder (JFR) recording", advice: CONVERT }),
     (b"PERFILE2", Foreign { name: "a perf.data file", advice: CONVERT }),
@@ -59,7 +59,8 @@ const MAGICS: [(&[u8], Foreign); 11] = [
 
 const CONVERT_WITH_PPROF: &str = "convert it first: pprof -proto PROGRAM FILE";
 
-/// JSON formats, each with a key that occurs near its beginning. The last entry is any other JSON.
+/// JSON formats. Each entry consists of a key that occurs near the beginning, and the format. The last entry is any
+/// other JSON.
 const JSONS: [(&[u8], Foreign); 5] = [
     (
         b"\"resourceProfiles\"",
@@ -85,7 +86,7 @@ const TEXT_PROFILES: [&[u8]; 7] = [
     b"--- heap",
 ];
 
-/// Returns the format of a body after decompression, if it is a known format that cannot be pushed.
+/// Returns the format of a decompressed body, if it is a known format that cannot be pushed.
 pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     if body.is_empty() {
         return Some(Foreign { name: "empty", advice: "check that the profile was read before it was sent" });
@@ -111,7 +112,7 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Returns the text format with these first bytes after white space.
+/// Returns the text format of a body. `start` is the beginning of the body, after leading white space.
 fn text(start: &[u8]) -> Option<Foreign> {
     let begins = |part: &[u8]| start.get(..part.len()).is_some_and(|start| start.eq_ignore_ascii_case(part));
     if start.first().is_some_and(|first| b"{[".contains(first)) {

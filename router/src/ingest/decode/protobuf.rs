@@ -121,7 +121,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Calls back with each value of a repeated integer, packed or not.
+    /// Calls `visit` with each value of a repeated integer, packed or not.
     #[inline]
     pub(crate) fn each_varint<E: From<WireError>>(
         self,

@@ -1,4 +1,4 @@
-//! Warnings about profiles that are valid, but may not mean what their sender expects. Such profiles are stored.
+//! Warnings about profiles that are valid, but that might not mean what their sender expects. Such profiles are stored.
 
 use super::builder::Builder;
 

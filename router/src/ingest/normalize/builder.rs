@@ -24,9 +24,10 @@ const WARNINGS_MAX: usize = 8;
 pub(crate) struct Builder {
     pub(super) push: Push,
     now_ns: i64,
-    /// Origin of each stack in the message, by stack ID.
+    /// For the ID of each stack, the origin of the stack in the message.
     pub(super) sources: Vec<StackSource>,
-    /// Partition for which the stacks of each pair were checked last. Nearly all pairs need only one check.
+    /// For the ID of each pair, the partition for which the pair's stacks were checked last. Nearly all pairs need only
+    /// one check.
     pub(super) checked: Vec<Option<PartitionKey>>,
     /// Stacks that cannot be defined, each with its error.
     pub(super) undefinable: HashMap<u32, ProfileError>,
@@ -78,7 +79,7 @@ impl Builder {
         self.now_ns
     }
 
-    /// Records that the times of the samples are the time of receipt, and not in the push.
+    /// Records that the push does not contain the times of its samples, and that the time of receipt is used instead.
     pub(crate) fn times_are_of_receipt(&mut self) {
         self.push.has_own_times = false;
     }
@@ -271,7 +272,7 @@ fn check_label_name(bytes: usize) -> Result<(), ProfileError> {
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
 }
 
-/// Checks the length of a label's value, or of a part of one.
+/// Checks the length of a label's value, or of a part of the value.
 pub(crate) fn check_label_value(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::LABEL_VALUE_BYTES_MAX;
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }

@@ -1,5 +1,5 @@
 //! Stacks of a push. Splits each stack into a user stack and a kernel stack, truncates them, and defines the ones that
-//! shards may not hold.
+//! a shard might not have yet.
 
 use proto::dictionary::stack_hash_with;
 use proto::{Function, Line, Location, Samples, StackPair, limits};
@@ -41,7 +41,7 @@ impl Builder {
         self.push.dictionary.intern_pair(pair)
     }
 
-    /// Defines the stacks of these samples that their shard may not hold.
+    /// Defines the stacks of these samples, except stacks that the shard is known to hold.
     ///
     /// `locations_of` appends the first `count` locations of a source, leaf first.
     ///
@@ -92,8 +92,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Defines a stack. Stores the error if it fails. Otherwise the cost of a request would be the product of its
-    /// profiles and their stacks.
+    /// Defines a stack, or stores the error, so that the stack is not tried again. Otherwise the cost of a request
+    /// would be the product of its profiles and their stacks.
     fn define_stack(
         &mut self,
         id: u32,

@@ -81,7 +81,7 @@ fn otlp_push_of(stacks: &[&[i32]], seconds: &[i64]) -> Arriving {
 /// A node with a retention of ten days, which records the batches that it receives.
 #[derive(Default)]
 struct FakeNode {
-    /// Number of samples of each batch that the node reports as older than the retention.
+    /// For each batch, the number of samples that the node reports as older than the retention.
     samples_too_old: u64,
     /// Stacks that batches have defined.
     held: Mutex<HashSet<StackHash>>,

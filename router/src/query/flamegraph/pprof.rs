@@ -30,7 +30,8 @@ const LOCATION_IDS_MAX: usize = 64 << 20;
 /// End of a mapping whose addresses are file offsets. It is beyond the end of any file.
 const OFFSETS_END: u64 = 1 << 47;
 
-/// Flag in the key of a node that holds labels: the labels of stacks that end at the node's parent.
+/// Flag in a node's key: the node stands for labels instead of a location. The stacks with these labels end at the
+/// node's parent.
 const LABELS: u32 = 1 << 31;
 
 /// Distinct locations and label sets of all responses. Their indices are the keys of the tree's nodes.

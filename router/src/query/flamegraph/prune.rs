@@ -81,19 +81,19 @@ struct Child {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     node: u32,
-    /// Start of the range of this node's children; `end` is the end.
+    /// Start of the range of this node's children. The end of the range is `end`.
     first: u32,
     end: u32,
     /// End of the sorted part of this node's children.
     sorted: u32,
     /// Number of this node's children that are not kept so far.
     left: u32,
-    /// Total of this node's children that are too light to be kept. It stands for at least two children, or for none.
+    /// Total of this node's children that are too light to be kept. There are at least two such children, or none.
     light: i128,
 }
 
-/// The heaviest child of a kept node that was not considered yet. Among candidates of equal weight, the one whose
-/// parent was kept earlier comes first.
+/// The heaviest child of a kept node, among the children that were not considered yet. Among candidates of equal
+/// weight, the one whose parent was kept earlier comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     total: i128,
@@ -107,10 +107,10 @@ struct Pruning<'a, F> {
     order: &'a F,
     nodes_max: usize,
     /// Weight that enough nodes reach; `None` if a node may weigh more than its parent. A node below this weight is
-    /// kept only as the last remaining sibling of kept nodes.
+    /// kept only if it is the only such child of its parent.
     least: Option<i128>,
     kept: Vec<Kept>,
-    /// Children that are heavy enough, of all kept nodes: one kept node after another, each from heavy to light.
+    /// Children of the kept nodes, except children that are too light. Children of the same node are adjacent.
     children: Vec<Child>,
 }
 

@@ -1,7 +1,7 @@
 //! Labels of the samples in a pprof response: sample attributes, and the labels in which series differ.
 //!
 //! Only raw samples have attributes, so a labelled response reads raw samples instead of stored sums. If there are too
-//! many, the profile has fewer labels, and a note with the reason.
+//! many samples, the profile has fewer labels, and a note with the reason.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tree of all stacks of a flame graph. The root is at the outermost frames.
+//! Tree of all stacks of a flame graph. The children of the root are the outermost frames.
 //!
 //! Invariant: every node has a higher index than its parent, and its total is its own value plus its children's totals.
 
@@ -45,14 +45,15 @@ struct Spare {
 #[derive(Debug)]
 pub(crate) struct StackTree {
     nodes: Vec<TreeNode>,
-    /// Total of the stacks that pass through or end at each node.
+    /// For each node, the total of the stacks that pass through it or end at it.
     totals: Vec<i128>,
     weighing: usize,
     /// Histogram of the totals; `None` if some values are negative, because a node may then weigh more than its parent.
     weights: Option<Weights>,
     /// For each node, true if its positive and negative own values cancel out. Empty if no value is negative.
     cancelled_out: Vec<bool>,
-    /// For each node, true if a stack passes through or ends at it, for any total. Empty if no value is negative.
+    /// For each node, true if a stack passes through or ends at it, even if the total is 0. Empty if no value is
+    /// negative.
     passed: Vec<bool>,
     /// Buffer whose memory the next tree reuses.
     indices: Vec<u32>,
@@ -118,11 +119,12 @@ impl LocationKeys {
 #[derive(Debug)]
 pub(crate) struct StackTreeBuilder {
     nodes: Vec<TreeNode>,
-    /// Sum of the stacks that end at each node.
+    /// For each node, the sum of the stacks that end at it.
     own: Vec<i128>,
     /// For each node of the response that is being added, the index of the corresponding node in this tree.
     indices: Vec<u32>,
-    /// Child by parent and key, for children after the first [`NEAR_SIBLINGS_MAX`] of a parent.
+    /// Maps a parent and a key to a child. Holds only the children after the first [`NEAR_SIBLINGS_MAX`] of each
+    /// parent.
     far: HashMap<(u32, u32), u32, RandomState>,
     /// Nodes with at least one value that is not positive. Only at these nodes can values cancel out.
     not_positive: Vec<u32>,
@@ -190,7 +192,7 @@ impl StackTreeBuilder {
         Ok(())
     }
 
-    /// Returns the child of a node with this key. Adds the child if it is new.
+    /// Returns the child that has this key and this parent. Adds the child if it is new.
     fn child(&mut self, parent: u32, key: u32) -> Result<u32, QueryError> {
         let first = self.nodes[parent as usize].first_child;
         let mut at = first;
@@ -279,13 +281,13 @@ impl StackTree {
         self.total(node) != 0 || self.passed.get(node as usize).copied().unwrap_or_default()
     }
 
-    /// Number of nodes that have stacks, without the root.
+    /// Number of nodes that have stacks. The root is not counted.
     pub(crate) fn weighing(&self) -> usize {
         self.weighing
     }
 
-    /// Returns a total that at least `nodes` nodes reach, without the root. Returns `None` if nodes may weigh more than
-    /// their parents: then light nodes matter too.
+    /// Returns a total that at least `nodes` nodes reach. The root is not counted. Returns `None` if nodes may weigh
+    /// more than their parents: then light nodes matter too.
     pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
         self.weights.as_ref().map(|weights| weights.reached_by(nodes))
     }

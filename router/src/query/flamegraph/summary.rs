@@ -18,7 +18,7 @@ pub(crate) struct Summary {
     pub(crate) has_stack_matchers: bool,
     pub(crate) series: u64,
     pub(crate) shards: usize,
-    /// Number of windows of each tier that were read.
+    /// For each tier, the number of windows that were read.
     pub(crate) windows_read: WindowsRead,
     /// Data that the graph is missing.
     pub(crate) missing: MissingData,
@@ -27,7 +27,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Makes the summary of a window before any response.
+    /// Makes the summary of a window, before any response is added.
     pub(crate) fn of(window: Window) -> Self {
         let windows_read = WindowsRead::default();
         let missing = MissingData::default();

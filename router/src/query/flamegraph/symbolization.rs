@@ -1,4 +1,4 @@
-//! Numbers of a flame graph's frames with and without names, with the reasons for missing names.
+//! Counts the frames of a flame graph that have names, and for each reason, the frames that have none.
 
 use std::collections::HashMap;
 
@@ -27,11 +27,12 @@ pub(crate) struct UnnamedShare {
     pub(crate) value: i128,
 }
 
-/// Sets of the reasons that occur on paths from the root. A set has a number, and is an earlier set plus one reason.
+/// Sets of the reasons that occur on paths from the root. Each set has a number, and consists of an earlier set and one
+/// more reason.
 ///
 /// The paths of one program have few reasons, so a search in a set is fast.
 struct ReasonSets {
-    /// Each set as the number of the set that it extends, and the added reason.
+    /// For each set, the number of the earlier set that it extends, and the added reason.
     sets: Vec<(u32, u32)>,
     known: HashMap<(u32, u32), u32, RandomState>,
 }
@@ -39,7 +40,7 @@ struct ReasonSets {
 /// Number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// Placeholder for the number of the set, at a node without stacks.
+/// Placeholder in place of a set's number, for a node without stacks.
 const NO_STACK: u32 = u32::MAX;
 
 impl ReasonSets {

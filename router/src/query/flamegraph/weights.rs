@@ -1,8 +1,8 @@
 //! Histogram of the totals of a tree's nodes. From it, pruning finds the weight that a node must reach, without sorting
 //! all nodes.
 
-/// Number of bits after the highest bit of a weight that determine its class. Weights of one length have several
-/// classes.
+/// Number of bits after the highest bit of a weight that count for its class. The class depends on these bits and on
+/// the position of the highest bit.
 const FINE_BITS: u32 = 4;
 
 const CLASSES: usize = 128 << FINE_BITS;

@@ -1,5 +1,5 @@
 //! Cache of the location names of all tenants. If all names together exceed the limit, the least recently used tenants
-//! are evicted. The names of a tenant that exceed the limit alone are not kept.
+//! are evicted. If the names of one tenant alone exceed the limit, they are not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -10,11 +10,11 @@ use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
 use symbol_store::Reason;
 
-/// Code and text of a reason: the symbol store omitted inlined calls.
+/// Code and text of the reason that the symbol store omitted inlined calls.
 pub(crate) const INLINED_OMITTED: (&str, &str) =
     ("inlined_omitted", "this file has too many inlined calls for one response: repeat the query");
 
-/// Identity of a frame, as IDs of the table's strings.
+/// Identity of a frame, as IDs of strings in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
     pub(crate) name: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
-    /// Returns whether the frame has a name, and is only missing calls that are inlined into it.
+    /// Returns whether the frame has a name, and only the calls that are inlined into it are missing.
     pub(crate) fn has_name(&self) -> bool {
         self.code == INLINED_OMITTED.0
     }
@@ -70,7 +70,7 @@ impl Unnamed {
     }
 }
 
-/// A file whose names are missing in a response, with the reason. The next response may have the names.
+/// A file whose names are missing in a response, and the reason. The next response may have the names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MissingNames {
     /// Path of the file.
@@ -143,7 +143,7 @@ impl NamedLocations {
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,
-    /// Index of the reason plus one, for each frame; 0 if there is none.
+    /// For each frame, the index of the reason plus one; 0 if there is no reason.
     unnamed: Vec<u32>,
 }
 
@@ -194,7 +194,7 @@ impl Frames<'_> {
         Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
     }
 
-    /// Returns the files whose names are missing, and may be in the next response.
+    /// Returns the files whose names are missing now, and may be present in the next response.
     pub(crate) fn missing_names(&self) -> BTreeSet<MissingNames> {
         let mut is_used = vec![false; self.table.unnamed.len()];
         for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {

@@ -48,7 +48,7 @@ impl<'a> MappedFile<'a> {
 /// Converts the locations of one dictionary to lines.
 pub(crate) struct LineBuilder<'a> {
     dictionary: &'a Dictionary,
-    /// ID in the table of each text of the dictionary, or [`UNKNOWN`].
+    /// For each text of the dictionary, the ID of the text in the table, or [`UNKNOWN`].
     texts: &'a mut [u32],
     table: &'a mut FrameTable,
     name: String,
@@ -94,7 +94,7 @@ impl<'a> LineBuilder<'a> {
         }
     }
 
-    /// Returns the ID in the table of a text of the dictionary.
+    /// Returns the ID that a text of the dictionary has in the table.
     fn text(&mut self, id: u32) -> u32 {
         match self.texts.get(id as usize) {
             Some(&known) if known != UNKNOWN => known,

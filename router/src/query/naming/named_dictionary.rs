@@ -20,7 +20,7 @@ use crate::query::naming::line::{LineBuilder, MappedFile};
 const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
 /// Time for which a symbol table counts as the best one, unless the store has reported a change. Each request makes the
-/// store search for better files, which needs to happen less often.
+/// store search for better files, and that needs to happen less often.
 const TABLE_VALID: Duration = Duration::from_secs(60);
 
 /// Response of the symbol store for one address.
@@ -39,9 +39,9 @@ pub(crate) struct NamedDictionary {
     /// Locations for which the symbol store omitted inlined calls. They are requested again, together with fewer
     /// others.
     incomplete: HashSet<u32, RandomState>,
-    /// ID in the frame table of each text of the dictionary; [`UNKNOWN`] until it is needed.
+    /// For each text of the dictionary, the ID of the text in the frame table; [`UNKNOWN`] until the ID is needed.
     texts: Vec<u32>,
-    /// Source of the last response of the symbol store, for each mapping.
+    /// For each mapping, the source of the symbol store's last response.
     mappings: Vec<Option<MappingSource>>,
 }
 

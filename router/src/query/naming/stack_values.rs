@@ -1,4 +1,4 @@
-//! Values of labels of stacks: the test of frames by a matcher, and the values that define the groups of a stack.
+//! Values of labels of stacks. Tests frames by matchers, and computes the values that define the groups of a stack.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -180,8 +180,8 @@ impl FrameTest<'_> {
         *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
     }
 
-    /// Returns whether [`FrameTest::holds`] for the innermost frame of a location, or for any frame, as the matcher
-    /// demands.
+    /// Returns whether [`FrameTest::holds`] is true for the innermost frame of a location, or for any frame, depending
+    /// on the matcher's label.
     pub(crate) fn holds_for(&mut self, lines: &[KeptLine]) -> bool {
         match self.matcher.label.place {
             FramePlace::Leaf => self.holds(lines.first().map(|line| &line.line)),

@@ -16,8 +16,8 @@ use crate::query::naming::named_dictionary::{NamedDictionary, SymbolRequest, Sym
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
 
-/// Maximum number of rounds in which a query names locations while other queries do the same. Each of these may drop
-/// names because there is a better symbol table. One more round follows, in which all others wait.
+/// Maximum number of rounds in which a query names locations while other queries do the same. Another query may drop
+/// names, because there is a better symbol table. One more round follows, in which all other queries wait.
 const SHARED_ROUNDS_MAX: usize = 4;
 
 /// Names of one tenant's locations. Cheap to clone; all clones share the names.
@@ -209,7 +209,8 @@ impl TenantNames {
     }
 }
 
-/// Requests to the symbol store, or its responses, for each dictionary. `None` if all its locations have names.
+/// For each dictionary, the requests to the symbol store or its responses. `None` if all locations of the dictionary
+/// have names.
 struct PerDictionary<T> {
     of_shards: Vec<Option<Vec<T>>>,
     of_own: Vec<Option<Vec<T>>>,

@@ -42,7 +42,7 @@ pub(crate) struct Sums {
 pub(crate) struct Folded {
     pub(crate) series: Vec<Sums>,
     pub(crate) types: Vec<ProfileType>,
-    /// Times at which each stored series has samples, ascending. A [`Sums`] may have sums at only some of these times.
+    /// For each stored series, the times at which it has samples, ascending. A [`Sums`] may have sums at only some of these times.
     pub(crate) times: Vec<Vec<i64>>,
 }
 
@@ -159,7 +159,7 @@ struct Grouped {
     times: usize,
 }
 
-/// Sums of one series and bucket, by combination of `stack_*` values.
+/// Sums of one series and bucket, one for each combination of `stack_*` values.
 struct Counted {
     sums: Vec<i128>,
     /// Number of the last stack that was added to each combination. A stack is added once, even if several of its
@@ -251,7 +251,7 @@ struct SeriesBuilder {
     types: Interned<ProfileType>,
     stored: Interned<Labels>,
     times: Vec<Vec<i64>>,
-    /// Index in `sums` of each key.
+    /// For each key, the index of its series in `sums`.
     known: HashMap<Key, usize, RandomState>,
     sums: Vec<(Key, TimeSums)>,
     /// Index of the sums that were used last. Cells arrive sorted by group, so the next cell often has the same key.

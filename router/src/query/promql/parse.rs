@@ -29,7 +29,7 @@ use crate::query::promql::expr::{
 };
 use crate::query::selection::selector::Selector;
 
-/// Time before the evaluation in which an instant selector searches its last point, in nanoseconds.
+/// Length of the time before the evaluation in which an instant selector finds its last point, in nanoseconds.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
 /// Parses a query. Blocks the thread.

@@ -145,7 +145,7 @@ impl Reader {
     }
 }
 
-/// Returns the labels that a group names.
+/// Returns the labels that are listed in a group.
 fn group_labels(group: &Group) -> &[String] {
     let (Group::Series(labels) | Group::By(labels)) = group;
     labels

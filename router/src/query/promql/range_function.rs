@@ -185,8 +185,8 @@ fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Opt
     })
 }
 
-/// Returns the values of a function of points in each window. `points` are the times at which the stored series has
-/// samples.
+/// Returns the value of a function in each window, computed from points. `points` are the times at which the stored
+/// series has samples.
 ///
 /// `series` may be a part of the stored series. If the part has no samples at a point, its value there is 0. If the
 /// part has no samples in the whole window, it has no value in the window.

@@ -60,7 +60,7 @@ enum Partner {
 /// The series of the "one" side, as partners.
 #[derive(Default)]
 struct Partners {
-    /// Partner at each step, by matching labels.
+    /// For each set of matching labels, the partner at each step.
     rows: HashMap<Labels, Vec<Partner>>,
     /// Distinct label sets that results copy.
     copied: IndexSet<Labels>,

@@ -8,7 +8,7 @@ use proto::{Answer, Tier};
 use crate::api::time::rfc_3339;
 use crate::query::naming::frame::MissingNames;
 
-/// Maximum number of missing times, and most files without names, that warnings list. Further ones are only counted.
+/// Maximum number of missing times that warnings list, and also of files without names. Further ones are only counted.
 const LISTED_MAX: usize = 10;
 
 /// Data that a response is missing.

@@ -64,7 +64,7 @@ impl Sample {
     }
 
     /// Returns the bucket of the sample: the index of its window, or its time. Returns `None` if the sample is in no
-    /// window, or is not among the last of its series as [`Fold::Last`] demands.
+    /// window. For [`Fold::Last`], also returns `None` if the series has a later sample.
     fn bucket(&self, fold: &Fold, last_ns: i64) -> Option<i64> {
         match fold {
             Fold::Sum(windows) => {

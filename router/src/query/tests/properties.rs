@@ -53,7 +53,7 @@ fn values<'a>(sample: &'a Sample, label: &str) -> Vec<&'a str> {
     if values.is_empty() { vec![""] } else { values }
 }
 
-/// Sums the values in `(start, end]` by the value of a label. Skips empty groups.
+/// Sums the samples in `(start, end]` for each value of a label. Skips values without samples.
 fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i64) -> BTreeMap<String, i128> {
     let mut sums = BTreeMap::new();
     for sample in samples {
@@ -66,7 +66,7 @@ fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i
     sums
 }
 
-/// Returns the series of a response by the value of a label, as pairs of time and value.
+/// For each value of a label, returns the series of a response as pairs of time and value.
 fn by_label(answer: &Answer, label: &str) -> BTreeMap<String, Vec<(f64, f64)>> {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     let pair = |pair: &Value| (pair[0].as_f64().unwrap(), pair[1].as_str().unwrap().parse().unwrap());

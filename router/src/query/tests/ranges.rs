@@ -10,7 +10,8 @@ fn range(promql: &str, start: &str, end: &str, step: &str) -> Answer {
     Server::new(samples()).get("/api/v1/query_range", &parameters)
 }
 
-/// Checks a range query. `want` is its series, each as labels and pairs of seconds before `NOW_S` and value.
+/// Checks a range query. `want` are its series, each as labels and points. A point is the seconds before `NOW_S`, and a
+/// value.
 fn check_range(promql: &str, ago: (i64, i64), step: &str, want: Value) {
     let start = NOW_S - ago.0;
     let end = NOW_S - ago.1;

@@ -10,7 +10,8 @@ const ENTRIES_MAX: usize = 4_000_000;
 /// Maximum number of entries of a table for which memory is reserved at once.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Estimated bytes of a dictionary per entry of a long table. Real dictionaries have 25 to 60.
+/// Estimated ratio of the bytes of a dictionary to the entries of one long table. Real dictionaries have a ratio of 25
+/// to 60.
 const BYTES_PER_ENTRY: usize = 24;
 
 /// The tables of a dictionary.
@@ -60,7 +61,7 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Reserves memory in the long tables for a dictionary of this many bytes.
+    /// Reserves memory in the long tables. `bytes` is the size of the dictionary.
     fn reserve(&mut self, bytes: usize) {
         let entries = (bytes / BYTES_PER_ENTRY).min(RESERVED_ENTRIES_MAX);
         for table in [&mut self.locations, &mut self.functions, &mut self.strings, &mut self.stacks] {

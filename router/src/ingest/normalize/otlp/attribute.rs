@@ -1,4 +1,4 @@
-//! Attributes of the dictionary's attribute table, and of resources and scopes, whose text may be in the string table.
+//! Attributes of the dictionary's attribute table, of resources and of scopes. Their texts may be in the string table.
 
 use base64::Engine as _;
 use proto::dictionary::{Attribute, AttributeValue};
@@ -13,8 +13,8 @@ use crate::ingest::normalize::builder::{Builder, text_of};
 /// Maximum number of levels of nested arrays and maps. Deeper values are refused.
 const NESTING_MAX: u32 = 16;
 
-/// Maximum number of bytes of arrays and maps of one request as JSON. A string is sent once, and many values may refer
-/// to it.
+/// Largest size of all arrays and maps of one request as JSON, in bytes. A string is sent once, and many values may
+/// refer to it.
 const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };

@@ -1,8 +1,8 @@
 //! The dictionary of a request. An entry is read when a sample first refers to it.
 //!
-//! The first reading of an entry computes its hash. A second reading defines the entry if a shard may not hold it. So
-//! an unused entry costs nothing, an entry that shards hold costs one hash, and an invalid entry refuses only the
-//! profiles that use it.
+//! The first reading of an entry computes its hash. A second reading defines the entry if a shard might not have it
+//! yet. So an unused entry costs nothing, an entry that shards hold costs one hash, and an invalid entry refuses only
+//! the profiles that use it.
 
 use proto::build_id::to_hex;
 use proto::dictionary::Capacity;
@@ -36,9 +36,10 @@ pub(crate) struct RequestDictionary<'a> {
     pub(super) attributes: Table<'a, Attribute>,
     /// IDs of stack pairs.
     stacks: Table<'a, u32>,
-    /// Number of JSON bytes of the attributes that are arrays or maps.
+    /// Size of the JSON of all attributes so far that are arrays or maps, in bytes.
     pub(super) json_bytes: usize,
-    /// Index and value of the last attribute that was a frame type. Neighbouring locations share the attribute.
+    /// Index and value of the attribute that was last read as a frame type. Neighbouring locations often share one
+    /// attribute.
     pub(super) last_frame_type: Option<(u64, FrameType)>,
     pub(super) scratch: Scratch,
 }

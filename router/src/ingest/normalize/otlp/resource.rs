@@ -91,7 +91,7 @@ impl Resource {
 }
 
 impl ScopeContext<'_> {
-    /// Returns whether the scope's name tells mutex profiles from block profiles.
+    /// Returns whether the scope's name is `mutex` or `block`. The name then distinguishes these two kinds of profile.
     pub(crate) fn is_named_contention(&self) -> bool {
         let is_name = |label: &Label| {
             label.original_name.as_deref() == Some(SCOPE_NAME) && matches!(label.value.as_str(), "mutex" | "block")

@@ -59,7 +59,7 @@ pub(crate) struct Located {
     pub(crate) is_kernel: bool,
 }
 
-/// IDs of a mapping and of the text of its file's path, and the addresses of the mapping in the process.
+/// A mapping: its ID, the ID of the text of its file's path, and its addresses in the process.
 #[derive(Clone, Copy, Default)]
 struct ProcessMapping {
     id: u32,

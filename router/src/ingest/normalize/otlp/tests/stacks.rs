@@ -1,4 +1,5 @@
-//! Tests of stacks in export requests. Stacks are defined unless their shard holds them. The hashes never differ.
+//! Tests of stacks in export requests. A stack is defined unless its shard holds it. Its hash is the same in both
+//! cases.
 
 use prost::Message;
 use proto::otlp::profiles::v1development::{Line, Location, Stack};

@@ -1,4 +1,4 @@
-//! Tests of values in export requests: zeros of gauges, and values that may not mean what their sender expects.
+//! Tests of values in export requests: zeros of gauges, and values that might not mean what their sender expects.
 
 use super::*;
 
