@@ -1,13 +1,13 @@
-//! The torn end of RocksDB's list of files (`MANIFEST-NNNNNN`) after a power cut.
+//! Finds and truncates the torn end that a power cut leaves in RocksDB's list of files (`MANIFEST-NNNNNN`).
 //!
 //! RocksDB appends the records of one change, syncs the file, and only then relies on the records. If a sector of a
-//! record never reached the disk, neither that record nor any later one is needed. RocksDB opens a list that ends
-//! early. A file system that does not order data before lengths may leave a list of full length with a missing sector.
-//! RocksDB refuses such a list, or skips a record that begins in the missing sector.
+//! record never reached the disk, neither that record nor any later one is needed. RocksDB can open a list that ends
+//! early. But a file system that writes a file's new length before the data may leave a list of full length in which a
+//! sector is missing. RocksDB refuses such a list, or skips a record that begins in the missing sector.
 //!
-//! Invariant: a list is truncated only at a record with a sector of zeros, so the remaining list is the database as of
-//! an earlier position. A record with other damage is kept, and RocksDB refuses the list. RocksDB deletes files that
-//! only the truncated records name, so the caller decides whether those files are needed.
+//! Invariant: a list is truncated only at a record with a sector of zeros, so the remaining list describes the database
+//! as of an earlier position. A record with other damage is kept, and RocksDB refuses the list. RocksDB later deletes
+//! the files that only the truncated records name, so the caller must first decide whether they are needed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::record_file::{self, BLOCK, FIRST, HEADER, Header, MIDDLE};
 
-/// The smallest unit that a disk writes as a whole, in bytes.
+/// Size, in bytes, of the smallest unit that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// The torn end of a list of files.
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::record_file::masked;
 
-    /// Returns a list of files with records of these lengths, and the offset of each record.
+    /// Returns the bytes of a list of files whose records have these lengths, and the offset of each record.
     fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for &length in lengths {

@@ -8,9 +8,9 @@
 //! A part of a record never crosses the end of a block: a longer record is split into one part for each block. A header
 //! of kind 0 and length 0 is space that was never written.
 //!
-//! A record kind that only recycled logs have, after the first record, makes RocksDB read the file forever: RocksDB
-//! takes the record for the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such
-//! a kind is damage, and [`check`] finds it before RocksDB reads the file.
+//! Some record kinds occur only in recycled logs. If a later record than the first has such a kind, RocksDB reads the
+//! file forever: it takes the record for the end of the log, and tries again. One flipped bit can cause this. varve
+//! recycles no logs, so such a kind is damage, and [`check`] finds it before RocksDB reads the file.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -139,7 +139,7 @@ pub(crate) fn check_records(path: &Path, mut bytes: impl Read) -> io::Result<()>
     Ok(())
 }
 
-/// Returns offset and kind of the first record whose kind only recycled logs have; `None` if there is none.
+/// Returns the offset and the kind of the first record of a kind that only recycled logs have; `None` if there is none.
 fn recycled(block: &[u8]) -> Option<(usize, u8)> {
     let mut at = 0;
     while let Some(header) = Header::read(block, at) {

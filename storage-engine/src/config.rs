@@ -9,7 +9,7 @@ use proto::Tier;
 pub struct Config {
     /// Directory that only this shard uses; created if it does not exist.
     pub directory: PathBuf,
-    /// Size of unsealed samples, in bytes, from which [`Engine::wants_flush`](crate::Engine::wants_flush) is true.
+    /// Size of unsealed samples, in bytes, at which [`Engine::wants_flush`](crate::Engine::wants_flush) becomes true.
     pub head_bytes_max: usize,
     /// Budget of dictionaries and series in memory, in bytes. Beyond it, [`Engine::strip`](crate::Engine::strip)
     /// refuses new definitions.
@@ -18,8 +18,8 @@ pub struct Config {
     pub cache_bytes: usize,
     /// Resolution of stored times.
     pub time_resolution: TimeResolution,
-    /// Labels that hours drop, then labels that days drop. These are labels of instances, whose churn would make years
-    /// of coarse windows large.
+    /// Labels that the tier of hours drops, then labels that the tier of days drops. These labels identify instances.
+    /// Instances change often, so their labels would make years of coarse windows large.
     pub dropped_labels: [Vec<String>; 2],
 }
 

@@ -155,8 +155,8 @@ impl Engine {
         select::select(&self.store, selection, is_wanted)
     }
 
-    /// Returns the series that have samples in the window, and the times that the list may miss. Each series has all
-    /// the labels that any tier still has.
+    /// Returns the series that have samples in the window, and the times for which the list may be incomplete. Each
+    /// series has all the labels that any tier still has.
     ///
     /// # Errors
     /// The errors of [`Engine::select`].
@@ -178,8 +178,8 @@ impl Engine {
         series::series(&self.store, tenant, matchers, window, is_wanted)
     }
 
-    /// Returns locations of a tenant that are in memory and follow those that the router knows. Starts with the first
-    /// location if the router knows another generation. Returns an empty page for a tenant without locations.
+    /// Returns the next page of a tenant's locations in memory, after those that the router knows. Starts with the
+    /// first location if the router knows another generation. Returns an empty page for a tenant without locations.
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
         locations::locations(&self.store, tenant, known)
     }
@@ -231,9 +231,9 @@ impl Engine {
         snapshot::snapshot(&self.writing(), directory)
     }
 
-    /// Frees the space of dropped partitions of a tier and class that ended at or before a time. For minutes, this
-    /// includes the raw samples. Runs a compaction, because deleted keys take space in shared files until then. Takes
-    /// long. The drop must be flushed before.
+    /// Frees the disk space of dropped partitions: those of a tier and class that end at or before a time. For minutes,
+    /// this includes the raw samples. Runs a compaction, because deleted keys take space in shared files until then.
+    /// Takes long. The drop must be flushed before.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         space::reclaim(&self.store, tier, retention_class, before_ns);
     }
@@ -277,8 +277,8 @@ impl Engine {
         oldest
     }
 
-    /// Returns the disk space of partitions by tier, class and time, ordered by end of the time, oldest first. For the
-    /// same end, the finest tier comes first.
+    /// Returns the disk space of partitions by tier, class and time. They are ordered by the end of their time, then by
+    /// tier, finest first.
     ///
     /// # Errors
     /// [`EngineError`]: the disk cannot be read.

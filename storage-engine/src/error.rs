@@ -64,7 +64,7 @@ impl EngineError {
         }
     }
 
-    /// Returns whether the error is of a value that passes its checksum but has invalid content.
+    /// Returns whether the error reports a value that passes its checksum but has invalid content.
     pub(crate) fn is_content(&self) -> bool {
         matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
     }

@@ -56,7 +56,7 @@ pub struct Flushed {
 pub enum Outcome {
     /// The entry is in the state.
     Applied,
-    /// The entry is in the state, except for samples that are older than the raw samples that are kept.
+    /// The entry is in the state, except for samples of times whose raw samples were dropped.
     Partial {
         /// Number of samples that were not stored. It may be the number of all samples of the entry.
         samples_too_old: u64,

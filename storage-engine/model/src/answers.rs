@@ -61,7 +61,7 @@ pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     dictionary.strings.get(dictionary.functions[lines[0].function as usize].name)
 }
 
-/// Returns the sums of an answer. `known` holds the locations that the answer may omit.
+/// Returns the sums of an answer. `known` holds the locations that the client knows, so the answer need not hold them.
 pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
     let count = selection.locations.known.count;
@@ -122,7 +122,7 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
     }
 }
 
-/// Returns whether a sample may match the selection, judged by the labels that no tier drops.
+/// Returns whether the sample's labels that no tier drops allow it to match the selection.
 pub fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))

@@ -103,7 +103,8 @@ fn intern_stack(dictionary: &mut Dictionary, root_first: &[String]) -> u32 {
     dictionary.intern_stack(stack_hash(&hashes), Some(&locations))
 }
 
-/// Returns a batch with all definitions. `id` is the number of the batch ID, counted from 0; `None` for no ID.
+/// Returns a batch of these samples with all definitions. `id` is the number of the batch ID, counted from 0; `None`
+/// for no ID.
 pub fn batch_of(samples: &[Drawn], id: Option<u8>) -> Batch {
     let tenant = TenantId::default_tenant();
     let mut dictionary = Dictionary::default();

@@ -47,7 +47,8 @@ pub enum Step {
     Snapshot,
     /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
-    /// Deletes the samples with a label and value, both by number, between two times, in seconds since [`T0`].
+    /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
+    /// and the times are seconds since [`T0`].
     Delete((u8, u8), i64, i64),
     /// Lets this many seconds pass without entries.
     Wait(i64),
@@ -74,7 +75,7 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Labels that hours drop, and labels that days drop.
+/// Labels that the tier of hours drops, then labels that the tier of days drops.
 pub type Dropped = [&'static [&'static str]; 2];
 
 /// An engine, its log, and the samples that it must hold.
@@ -91,7 +92,7 @@ pub struct World {
     now_ns: i64,
     /// For each batch ID, the raw partitions that hold the newest samples of its batches.
     ids: BTreeMap<u8, BTreeSet<i64>>,
-    /// Time up to which each tier was dropped, in nanoseconds since 1970.
+    /// For each tier, the time up to which its data was dropped, in nanoseconds since 1970.
     horizons_ns: BTreeMap<Tier, i64>,
     /// True if the head's budget is so small that windows are sealed all the time.
     small_head: bool,
@@ -137,12 +138,12 @@ impl World {
         self.engine.as_ref().unwrap()
     }
 
-    /// Returns the time up to which a tier was dropped; `i64::MIN` if nothing was dropped.
+    /// Returns the time up to which a tier's data was dropped; `i64::MIN` if nothing was dropped.
     pub fn horizon_ns(&self, tier: Tier) -> i64 {
         self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
     }
 
-    /// Applies the entry at offset `i` of the log, whose log index is `i + 1`.
+    /// Applies the entry at offset `i` of the log. The entry's log index is `i + 1`.
     pub fn apply(&self, i: usize) -> Outcome {
         self.apply_at(i, &self.log[i])
     }

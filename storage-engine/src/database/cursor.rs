@@ -18,10 +18,10 @@ type Item<'a> = (&'a [u8], &'a [u8]);
 pub(crate) struct Cursor<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
-    /// Lower bound of the cursor's position: the key of the last seek or just after the last item; `None` before a
-    /// seek.
+    /// Lower bound of the cursor's position: the key of the last seek, or the key just after the last item; `None`
+    /// before a seek.
     floor: Option<Vec<u8>>,
-    /// True if no key at or after `floor` can be read.
+    /// True if the section has no readable key at or after `floor`.
     is_at_end: bool,
 }
 

@@ -108,8 +108,8 @@ impl Section {
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
 
 impl PartitionKey {
-    /// Returns the partition that holds a time. The first partition also holds times up to 1970, which no push may
-    /// have.
+    /// Returns the partition that holds a time. The first partition also holds times up to 1970, although a push with
+    /// such times is refused.
     pub(crate) fn of(tier: Tier, class: u8, tenant: u32, time_ns: i64) -> Self {
         Self { tier, class, start: interval_of(time_ns, tier.partition_ns()), tenant }
     }
@@ -217,7 +217,7 @@ impl PartitionKey {
         Self::of_kind(PARTITIONS, key)
     }
 
-    /// Returns the partition whose values were moved to this key; `None` if the key is not one of moved values.
+    /// Returns the partition whose values were moved to this key; `None` if it is not the key of a moved value.
     pub(crate) fn of_quarantined(key: &[u8]) -> Option<Self> {
         Self::of_kind(QUARANTINED, key)
     }
@@ -248,7 +248,7 @@ pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
     Some((number(&numbers[..4]), number(&numbers[4..]), rest))
 }
 
-/// Key of a stale window: the window is not the sum of its finer windows for one series of the finer tier's partition.
+/// Key of a stale window: for one series of the finer tier's partition, the window is not the sum of its finer windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StaleKey {
     /// Tier of the stale window. It is coarser than the tier of the series.
@@ -302,29 +302,29 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
     [EXPIRED, &[tier.number(), class]].concat()
 }
 
-/// Returns the key that records a repair's loss of keys from `from` on.
+/// Returns the record key for keys that a repair lost, from `from` on.
 pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
     [&[LOST], from].concat()
 }
 
-/// Returns the prefix of the records of keys that repairs lost.
+/// Returns the common prefix of the record keys for keys that repairs lost.
 pub(crate) fn losses() -> [u8; 1] {
     [LOST]
 }
 
-/// Returns the prefix of the records of a partition's damaged areas.
+/// Returns the common prefix of the record keys for the damaged areas of a partition.
 pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
     let mut bytes = key.prefix();
     bytes[0] = DAMAGE;
     bytes
 }
 
-/// Returns the partition of the record of a damaged area, and the rest of the record's key.
+/// Splits the record key of a damaged area into the area's partition and the rest.
 pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
     Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
 }
 
-/// Returns the prefix of the records of all damaged areas.
+/// Returns the common prefix of the record keys for all damaged areas.
 pub(crate) fn damage() -> [u8; 1] {
     [DAMAGE]
 }
@@ -338,17 +338,17 @@ pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Returns the prefix of the keys of moved values.
+/// Returns the common prefix of the keys of moved values.
 pub(crate) fn quarantined_partitions() -> [u8; 1] {
     [QUARANTINED]
 }
 
-/// Returns the prefix of the keys of stale windows.
+/// Returns the common prefix of the keys of stale windows.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
 }
 
-/// Returns the name of the kind of a key that belongs to no partition.
+/// Returns the name of a key's kind, for a key that belongs to no partition.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
         Some(&TENANTS) => "tenants",
@@ -359,7 +359,7 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     }
 }
 
-/// Returns the prefix of the keys of all partitions.
+/// Returns the common prefix of the keys of all partitions.
 pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }

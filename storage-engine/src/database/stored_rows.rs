@@ -6,7 +6,8 @@ use crate::database::frame;
 use crate::encoding::windows::{self, StoredWindow, WindowRows};
 use crate::error::{Corruption, CorruptionCheck};
 
-/// Returns the windows of a value. The window number in the key, `window`, counts windows of tier `values`.
+/// Returns the windows that a value holds. `window` is the window number in the value's key, and counts windows of tier
+/// `values`.
 ///
 /// # Errors
 /// The value is damaged.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. The code of a
-//! number is as many zero bits as its high part exceeds the previous number's, then a one bit. See Elias 1974, Fano
-//! 1971, and Vigna, "Quasi-succinct indices", 2013.
+//! number is a run of zero bits, then a one bit. The length of the run is the number's high part less that of the
+//! previous number. See Elias 1974, Fano 1971, and Vigna, "Quasi-succinct indices", 2013.
 //!
 //! Elias-Fano takes about 2 bits per number plus the logarithm of the mean difference, for any distribution of the
 //! numbers. Form 32 is smaller if numbers are clustered. A reader checks that numbers ascend and fit into 32 bits, and
@@ -70,7 +70,7 @@ enum Form<'a> {
     Halves { low_bits: u32, high: HighBits<'a>, next: u64 },
 }
 
-/// Reader of the positions of the one bits in a bit string, in order.
+/// Reads a bit string and finds its one bits, in order.
 #[derive(Debug)]
 struct HighBits<'a> {
     bytes: &'a [u8],

@@ -8,8 +8,8 @@
 //! Times count from the start of the window.
 //!
 //! All but the smallest chunks have their events in a separate value: `| events |`. A query that covers the whole
-//! window therefore reads sums but no times, and a query for totals reads only the fields before the sums. A query for
-//! totals of parts of the window reads the timeline, see `encoding::timeline`.
+//! window therefore reads sums but no times, and a query for totals reads only the fields before the sums. For totals
+//! of parts of the window, it reads the timeline, see `encoding::timeline`.
 
 use proto::{Samples, Tier};
 
@@ -138,7 +138,8 @@ impl<'a> Chunk<'a> {
         self.timeline.is_some()
     }
 
-    /// Returns the timeline; `None` if the chunk has none, or if its samples or total differ from the chunk's.
+    /// Returns the timeline; `None` if the chunk has none, or if the timeline's sample count or total differs from the
+    /// chunk's.
     pub(crate) fn timeline(&self) -> Option<Timeline> {
         Timeline::read(self.timeline?, self.window, self.samples, self.total)
     }

@@ -29,10 +29,11 @@ use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag}
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
-/// Minimum number of samples of form 1. Fewer samples are smaller in form 0, which has no heads of pco's columns.
+/// Minimum number of samples for form 1. Fewer samples take less space in form 0, because it has no column heads.
 pub(super) const COLUMNS_SAMPLES_MIN: usize = 256;
-/// Maximum number of samples of form 1: about 100 MB in memory. Columns of equal numbers take no bytes, so without this
-/// limit a few bytes could claim much memory. Form 0 needs no limit, because each sample takes at least three bytes.
+/// Maximum number of samples for form 1: they take about 100 MB in memory. Columns of equal numbers take no bytes, so
+/// without this limit a few bytes could claim much memory. Form 0 needs no limit, because each sample takes at least
+/// three bytes.
 pub(super) const COLUMNS_SAMPLES_MAX: usize = 1 << 22;
 /// Number of minutes in a window.
 pub(super) const MINUTES: u8 = 10;
@@ -105,8 +106,8 @@ impl<'a> Events<'a> {
         is_whole.then_some(Self { window, unit, columns, minutes, stack_indexes: Vec::new() })
     }
 
-    /// Calls `visit` with each minute for which `is_wanted` returns true, given its `(start, end]`. `stacks` are the
-    /// stacks of the chunk's sums. Without `stacks`, samples have no pairs, and the column of stacks is not read.
+    /// Calls `is_wanted` with the `(start, end]` of each minute, and then `visit` if the minute is wanted. `stacks` are
+    /// the stacks of the chunk's sums. Without `stacks`, samples have no pairs, and the column of stacks is not read.
     pub(crate) fn for_each_minute(
         &mut self,
         stacks: Option<&[u32]>,

@@ -1,6 +1,6 @@
-//! Packed blocks of up to 128 numbers of 32 bits. Each number is stored in as few bits as most of them need, and the
-//! few larger ones are patched. This is PFOR: Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU cache compression",
-//! ICDE 2006.
+//! Packed blocks of up to 128 numbers of 32 bits. All numbers of a block get the same number of bits, which is enough
+//! for most of them. The few larger ones are patched. This is PFOR: Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU
+//! cache compression", ICDE 2006.
 //!
 //! ```text
 //! | width u8, bit 7: has patches | patches u8 | numbers | position u8 ... | high bits varint ... |

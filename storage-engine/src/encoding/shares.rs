@@ -14,8 +14,8 @@
 //! division is `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number
 //! system of Lehmer, 1964.
 //!
-//! A larger sum has n bits. The lowest n - 6 bits of each part are stored without a code. The bits above them, at most
-//! 63, are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the
+//! A larger sum has n bits. The lowest n - 6 bits of each part are stored without a code. The bits above them are a
+//! symbol, at most 63, with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the
 //! tenth minute is the remainder, and is not stored.
 //!
 //! A reader checks that parts are at most the sum, that only stored minutes have parts, and that no bits remain.
@@ -146,12 +146,14 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// Sums over the parts of one division: of all minutes, and of the selected minutes. `others` is not 0 if a part
-/// belongs to a minute that is not stored.
+/// Sums over the parts of one division.
 #[derive(Default)]
 struct PartSums {
+    /// Sum of all parts.
     all: u64,
+    /// Sum of the parts of the selected minutes.
     selected: u64,
+    /// Not 0 if a part belongs to a minute that is not stored.
     others: u32,
 }
 
@@ -163,10 +165,12 @@ impl PartSums {
     }
 }
 
-/// Masks of one minute. Each is all ones if the property holds, and otherwise zero.
+/// Masks of one minute.
 #[derive(Clone, Copy)]
 struct MinuteMasks {
+    /// All ones if the query selects the minute, and otherwise 0.
     selected: u32,
+    /// All ones if the value does not store the minute, and otherwise 0.
     not_stored: u32,
 }
 
@@ -179,18 +183,21 @@ fn nibble_sum(nibbles: u64) -> u64 {
 /// Reader of the divisions, in the order of the sums.
 pub(crate) struct ShareReader<'a> {
     digits: BitReader<'a>,
-    /// Remaining digits of the current group; `left` is their count.
+    /// Remaining digits of the current group.
     group: u32,
+    /// Number of digits in `group`.
     left: u32,
     codes: BitReader<'a>,
     tables: &'static CodeTables,
     stored: Minutes,
     selected: Minutes,
-    /// Masks with a field of three bits for each minute: of minutes that are not stored, and of selected minutes.
+    /// Mask with three bits for each minute. The bits are set if the minute is not stored.
     other_fields: u32,
+    /// Mask with three bits for each minute. The bits are set if the minute is selected.
     selected_fields: u32,
-    /// Masks with a field of four bits for each minute: of minutes that are not stored, and of selected minutes.
+    /// Mask with four bits for each minute. The bits are set if the minute is not stored.
     other_nibbles: u64,
+    /// Mask with four bits for each minute. The bits are set if the minute is selected.
     selected_nibbles: u64,
     /// Masks of each minute.
     masks: [MinuteMasks; MINUTES],

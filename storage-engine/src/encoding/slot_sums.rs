@@ -20,9 +20,10 @@ pub(crate) struct SlotSums {
     narrow: Vec<i64>,
     /// Sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
-    /// For each group, not 0 if anything was added to one of its slots. A store to it needs no load from memory.
+    /// For each group of slots: not 0 if anything was added to one of them. This is a byte, so it can be set without
+    /// being read.
     groups: Vec<u8>,
-    /// One bit for each slot that was added to and whose sum may nevertheless be 0.
+    /// One bit for each slot. It is set if something was added to the slot, but the sum may be 0.
     zeros: Vec<u64>,
     bound: u64,
 }
@@ -43,8 +44,9 @@ impl SlotSums {
         }
     }
 
-    /// Reserves space in 64 bits for `values` values of one sign with this total. Returns `false` if the values are too
-    /// large. The caller then adds each value separately, so that a few large values do not move all sums repeatedly.
+    /// Prepares the 64-bit slots for `values` values of one sign that add up to `total`. Returns `false` if the values
+    /// are too large. The caller then adds each value separately, so that a few large values do not move all sums
+    /// repeatedly.
     pub(crate) fn reserve(&mut self, total: i128, values: usize) -> bool {
         let is_small = total.unsigned_abs() <= (values as u128) << LARGE_BITS;
         let Some(total) =

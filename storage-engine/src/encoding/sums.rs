@@ -215,7 +215,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Moves the stacks that have a part in the selected minutes to the front of one block, and those parts to another.
+/// Writes the stacks that have a part in the selected minutes to `to_stacks`, and these parts to `to_parts`. Returns
+/// their number; `None` if a division is invalid.
 fn select_parts(
     stacks: &[u32],
     sums: BlockSums<'_>,

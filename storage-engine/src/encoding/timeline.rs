@@ -1,4 +1,4 @@
-//! Timeline: sample counts and sums of one chunk by bins of time, over all stacks.
+//! Timeline: for each bin of time, the number of a chunk's samples and their sum, over all stacks.
 //!
 //! A query that groups by labels alone reads the timeline and no events, if its windows begin and end on edges of bins.
 //! A bin is `(start, end]`, as windows are, and bins are aligned to 1970.
@@ -25,8 +25,8 @@ use crate::encoding::varint::{take, take_length, take_sum, take_u32, unzigzag};
 
 /// Widths of bins in nanoseconds, finest first. Each width divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
-/// Maximum size of a timeline of each width: 1 / n of the chunk's bytes. The finest timeline that fits is stored. The
-/// coarsest may be larger than the others, because queries read the events if there is no timeline.
+/// For each width, the `n` that limits the size of a timeline to 1 / n of the chunk's bytes. The finest timeline that
+/// fits is stored. The coarsest may be larger than the others, because queries read the events if there is no timeline.
 const PARTS_MAX: [usize; 3] = [100, 100, 50];
 
 const SAME_VALUE: u8 = 0;
@@ -56,7 +56,8 @@ pub(crate) struct Split {
     pub(crate) samples: u64,
     /// Sum of the values of these samples.
     pub(crate) sum: i128,
-    /// Remaining intervals `(start, end]`: one at each end, at most a part of a bin; `None` if an end needs no events.
+    /// The rest `(start, end]` at each of the two ends, which is only a part of a bin; `None` if an end needs no
+    /// events.
     pub(crate) parts: [Option<(i64, i64)>; 2],
 }
 

@@ -18,8 +18,8 @@ pub(crate) fn recover(writing: &Writing<'_>) -> Result<(), EngineError> {
     load_heads(writing)
 }
 
-/// Quarantines raw samples whose partition of minutes has no key. Such a key is missing because the block with the
-/// partition's definitions cannot be read.
+/// Quarantines raw samples whose partition of minutes has no readable key, because the block with the partition's
+/// definitions is damaged.
 fn find_orphans(store: &Store) -> Result<(), EngineError> {
     {
         let mut state = store.state_mut();

@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) damage: Damage,
 }
 
-/// Location of a partition with readable definitions.
+/// Result of [`State::find`]: the place that holds the partition.
 pub(crate) enum Found {
     /// The partition is in memory.
     Loaded(SharedPartition),

@@ -171,8 +171,8 @@ fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, v
     }
 }
 
-/// Returns all partitions, ascending by key, so the finer ones of a time come first. Checks the values that belong to
-/// no partition.
+/// Returns all partitions, ascending by key. For the same time, those of finer tiers come first. Checks the values that
+/// belong to no partition.
 fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut walk = Walk::once(snapshot, Vec::new());

@@ -1,4 +1,5 @@
-//! IDs of applied batches, so that a batch that a client sends again counts once, also after a restart.
+//! IDs of applied batches. Because of them, a batch that a client sends several times counts once, also after a
+//! restart.
 //!
 //! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with that
 //! partition. A retry with the same times is found for as long as any of its samples could be stored. A push without
@@ -35,7 +36,8 @@ pub(crate) struct BatchIds {
 pub(crate) type FrozenIds = Arc<IdsByPartition>;
 
 impl BatchIds {
-    /// Returns whether an ID of a batch in one of these partitions is applied but not yet in the state database.
+    /// Returns whether one of these partitions has this ID only in memory: the batch was applied, but its ID is not in
+    /// the state database yet.
     pub(crate) fn is_unwritten(&self, id: BatchId, partitions: &[PartitionKey]) -> bool {
         partitions.iter().any(|&key| self.new.contains_key(&(id, key)) || self.frozen.contains_key(&(id, key)))
     }

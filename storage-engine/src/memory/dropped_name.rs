@@ -30,8 +30,8 @@ impl DroppedName {
     }
 }
 
-/// Encodes the names that a tier dropped. Each name has its length, and a first byte: `l` for a label or `a` for an
-/// attribute.
+/// Encodes the names that a tier dropped. Each name follows its length and begins with an added byte: `l` for a label
+/// or `a` for an attribute.
 pub(crate) fn encode<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {

@@ -51,7 +51,7 @@ impl SubAssign for HeadSize {
 pub(crate) struct HeadChunk {
     runs: Vec<Arc<Run>>,
     is_open: bool,
-    /// Number of runs that are also on disk. These are the first ones.
+    /// Number of runs, counted from the first, that are also on disk.
     written: usize,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
     written_at: Vec<u64>,
@@ -73,7 +73,7 @@ pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Number of runs that were on disk before. These are the first ones.
+    /// Number of runs, counted from the first, that were on disk before.
     pub(crate) written: usize,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
     pub(crate) written_at: Vec<u64>,
@@ -100,7 +100,7 @@ impl Head {
         }
     }
 
-    /// Adds samples of one series, which may be of any windows.
+    /// Adds samples of one series. The samples may be of any windows.
     pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
         samples.sort_by_time();
         while let Some(&first) = samples.times_ns.first() {
@@ -182,7 +182,7 @@ impl Head {
         self.chunks.contains_key(&(window, series))
     }
 
-    /// Returns window and time of the first arrival of each head chunk.
+    /// Returns the window of each head chunk, and the time at which its first sample arrived.
     pub(crate) fn arrivals(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
         self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
     }

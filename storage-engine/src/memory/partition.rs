@@ -1,5 +1,5 @@
-//! A partition in memory: its series, and its dictionary as numbers of the tenant's dictionary. A partition of
-//! minutes also holds the head of the raw samples of the same time.
+//! A partition in memory: its series, and its dictionary in the form of numbers that refer to the tenant's dictionary.
+//! A partition of minutes also holds the head of the raw samples of the same time.
 //!
 //! Pairs, attribute sets and series are numbered consecutively, in the order of their arrival. Chunks and windows on
 //! disk refer to these numbers. The lists only grow. `persisted` counts the entries of each list that are in the state
@@ -145,7 +145,8 @@ impl Partition {
         (number, is_new)
     }
 
-    /// Returns the partition's number of an attribute set of the tenant's dictionary, and whether the set is new.
+    /// Returns the number that an attribute set of the tenant's dictionary has in the partition, and whether the set is
+    /// new.
     pub(crate) fn add_attribute_set(&mut self, set: u32, shared: &TenantDictionary) -> (u32, bool) {
         let (number, is_new) = self.attribute_sets.insert(set);
         if is_new {

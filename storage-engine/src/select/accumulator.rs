@@ -1,4 +1,4 @@
-//! Adds up the sums of one selection over all partitions, and makes the response of them.
+//! Adds up the sums of one selection over all partitions, and makes the response from them.
 //!
 //! Each partition is summed by its own pair numbers, without locks. Then the stacks of the sums get nodes of one stack
 //! tree, under the tenant dictionary's lock.
@@ -30,7 +30,7 @@ use crate::select::view::{PartView, SeriesView, View};
 /// milliseconds.
 const STACKS_PER_LOCK: usize = 4096;
 
-/// Sum of one partition whose stack has no node of the response's tree yet.
+/// A sum of one partition, before its stack has a node in the response's tree.
 struct PartSum {
     group: u32,
     /// Number of the bucket. If the fold is by time, the time in nanoseconds since 1970.
@@ -51,7 +51,7 @@ struct Input<'a> {
     passing: Option<&'a Passing>,
 }
 
-/// Last point of a series that is known so far.
+/// Newest point of a series, among the points that were read so far.
 struct LastPoint {
     time_ns: i64,
     /// Number of matching samples at this time.

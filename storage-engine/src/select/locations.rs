@@ -14,7 +14,7 @@ const LOCATIONS_MAX: usize = 1 << 14;
 /// Size of a page, in bytes, after which no location is added. The last location may exceed this size.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Returns locations of a tenant that are in memory and follow those that the router knows. Starts with the first
+/// Returns the next page of a tenant's locations in memory, after those that the router knows. Starts with the first
 /// location if the router knows another generation. Returns an empty page for a tenant without locations.
 pub(crate) fn locations(store: &Store, tenant: &TenantId, known: KnownLocations) -> LocationPage {
     let shared = {

@@ -180,8 +180,8 @@ impl Splitter<'_> {
         self.split(finer, end * width_ns, end_ns, bucket);
     }
 
-    /// Returns whether a window is exact, and the end of the run of windows that are all exact or all not. Runs avoid a
-    /// lookup for each minute of a year.
+    /// Returns whether a window is exact, and the end of the run of windows that are like it in this respect. Runs
+    /// avoid a lookup for each minute of a year.
     fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
         // A horizon is the end of a partition, so it is also the end of a window.
         let kept = self.state.horizons.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
@@ -239,7 +239,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Adds the parts of a time that some tier holds to the missing times.
+    /// Adds missing times: those parts of a time that some tier holds.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
         let from = self.times.partition_point(|times| times.1 <= start_ns);
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {

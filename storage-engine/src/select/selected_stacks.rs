@@ -19,8 +19,8 @@ pub(crate) struct SelectedStacks {
     known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Children by parent and location. Holds kernel parts and single leaves, and once the tenant dictionary was
-    /// rebuilt, all nodes.
+    /// Children by parent and location. Holds kernel parts and single leaves. After the tenant dictionary was rebuilt,
+    /// it holds all nodes.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
     /// Node of each user part in this tree, by node of the tenant dictionary; 0 if the part is not in this tree yet.
@@ -35,7 +35,7 @@ pub(crate) struct SelectedStacks {
 /// [`SelectedStacks`] together with the tenant dictionary that its stacks come from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
-    /// Copies unknown locations; `None` until the first unknown location.
+    /// Importer that copies unknown locations; `None` until the first one.
     importer: Option<Importer<'a>>,
     /// Number of locations that the router knows. Known locations have smaller numbers.
     known: u32,

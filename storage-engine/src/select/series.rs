@@ -20,8 +20,8 @@ use crate::select::read::PartReader;
 use crate::select::select_as;
 use crate::select::view::{PartView, View};
 
-/// Returns the series that have samples in the window, and the times that the list may miss. Each series has all the
-/// labels that any tier still has. Stops when `is_wanted` returns false.
+/// Returns the series that have samples in the window, and the times for which the list may be incomplete. Each series
+/// has all the labels that any tier still has. Stops when `is_wanted` returns false.
 pub(crate) fn series(
     store: &Store,
     tenant: &TenantId,

@@ -37,10 +37,13 @@ pub(crate) struct StackFiltering<'a> {
     paths: Vec<Mask>,
     /// Generation of the tenant dictionary that `paths` refers to.
     generation: u64,
-    /// Masks of three sets of filters: filters on leaves, negated filters, and filters that match the empty stack.
+    /// Mask of the filters that look only at the leaf.
     leaf: Mask,
+    /// Mask of the negated filters.
     negated: Mask,
+    /// Mask of the filters that match the empty stack.
     empty: Mask,
+    /// Mask of all filters.
     all: Mask,
     has_unknown: bool,
 }

@@ -64,8 +64,8 @@ pub(crate) struct WholeAdder<'a> {
 }
 
 impl WholeAdder<'_> {
-    /// Adds the total of the samples in one bucket that pass. `total` is `None` if no sample passes. Returns `None` if
-    /// the bucket has no slot.
+    /// Adds the total of those samples of a bucket that pass the filters. `total` is `None` if no sample passes.
+    /// Returns `None` if the bucket has no slot.
     fn add_passing(&mut self, bucket: u32, total: Option<i128>) -> Option<()> {
         self.seen.add(bucket, 0)?;
         total.map_or(Some(()), |total| self.dense.add(bucket, total))

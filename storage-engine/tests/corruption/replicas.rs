@@ -13,7 +13,7 @@ use super::damage::flip_bit;
 use super::store::{Store, answer, apply, check, samples};
 use testkit::random::Random;
 
-/// Number of values of each kind that are damaged.
+/// Number of damaged values of each kind.
 const VALUES: usize = 6;
 
 fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str) {

@@ -83,8 +83,8 @@ impl Answer {
 /// Outcome of a query: its response; `None` if the query is refused.
 pub(crate) type Answered = Option<Answer>;
 
-/// Checks a response of a damaged store. Outside the times that it reports as damaged it must be exact, and inside no
-/// sum may be too large.
+/// Checks a response of a damaged store. Outside the times that the response reports as damaged, it must be exact.
+/// Inside them, sums may be too small, but not too large.
 pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<&Answer>) -> Result<(), String> {
     let (Some(wanted), Some(got)) = (wanted, got) else {
         return if wanted.is_none() { Ok(()) } else { Err("it is refused".to_owned()) };

@@ -1,7 +1,7 @@
 //! Power cuts after any file operation, and the state that the engine then opens.
 //!
-//! For any part of the unsynced writes that the disk keeps, the engine opens. Its state holds everything that it
-//! reported as durable, and after a replay of the log everything.
+//! The engine opens, for any part of the unsynced writes that the disk keeps. Its state then holds everything that it
+//! had reported as durable. After a replay of the log, its state holds everything.
 //!
 //! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
 //! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine

@@ -2,8 +2,8 @@
 //!
 //! This program defines the C library's functions that change files. The linker resolves calls of these functions, also
 //! RocksDB's, to this program before the shared library. Each function makes the system call. While a recording is in
-//! progress, it holds a lock over the call and the note of it, so operations are recorded in the order in which they
-//! happen.
+//! progress, the function holds a lock while it makes and records the call, so operations are recorded in the order in
+//! which they happen.
 //!
 //! The test checks that no way to change a file was forgotten: a replay of the recording must produce the directory as
 //! it is.

@@ -1,7 +1,7 @@
 //! The engine, compared with a plain `Vec` of samples.
 //!
-//! After any sequence of appends, flushes, sealing, rollups, restarts, expiries and deletions, every response is the
-//! model's.
+//! After any sequence of appends, flushes, sealing, rollups, restarts, expiries and deletions, every response equals
+//! the model's.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

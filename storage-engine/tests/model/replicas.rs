@@ -25,11 +25,12 @@ enum Upkeep {
 
 #[derive(Clone, Debug)]
 enum Proposal {
-    /// Appends these samples. The bit set names the services whose series have no label `zone`.
+    /// Appends these samples. The bits stand for the services whose series have no label `zone`.
     Append(Vec<Drawn>, u8),
     /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
-    /// Deletes the samples with a label's name and value, both by number, between two times, in seconds since [`T0`].
+    /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
+    /// and the times are seconds since [`T0`].
     Delete((u8, u8), i64, i64),
 }
 

@@ -1,4 +1,5 @@
-//! Series over dense samples, whose chunks have timelines. Every answer is the model's, even if windows divide bins.
+//! Time series over dense samples, whose chunks have timelines. Every answer equals the model's, even if windows divide
+//! bins.
 
 use std::cell::Cell;
 

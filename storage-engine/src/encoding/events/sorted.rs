@@ -63,7 +63,7 @@ struct MinuteSamples {
     minute: u8,
     start: usize,
     length: usize,
-    /// Attribute sets of the minute with their numbers of samples, ascending.
+    /// Attribute sets of the minute, ascending, each with its number of samples.
     sets: Vec<(u32, usize)>,
 }
 

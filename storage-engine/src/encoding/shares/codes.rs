@@ -5,20 +5,21 @@ use std::sync::LazyLock;
 
 use crate::encoding::shares::{MINUTES, Parts};
 
-/// Length of the number of a division, in bits, by sum, for sums 2 to 5.
+/// For each of the sums 2 to 5: the length of a division's number, in bits.
 pub(crate) const SMALL_BITS: [u32; 4] = [6, 8, 10, 11];
 /// The largest sum whose divisions are numbered.
 pub(crate) const SMALL_MAX: u32 = 5;
 
 /// Number of high bits of a sum that determine its class. Symbols are below 2^6.
 pub(crate) const SYMBOL_BITS: u32 = 6;
-/// First symbol without a code of its own. It and larger symbols have the last code, followed by the symbol.
+/// First symbol without a code of its own. This symbol and all larger ones share the last code, which is followed by
+/// the symbol itself.
 pub(crate) const ESCAPE: u32 = 15;
 /// Length of the longest code, in bits.
 pub(crate) const CODE_LENGTH_MAX: u32 = 10;
-/// Lengths of the codes of symbols, by class. The highest six bits of a sum are at least 6, 8, 12, 16, 24, 32 or 48 in
-/// the seven classes. The codes are Huffman codes for the symbols of the mixes H and L of `bench` and of a Poisson
-/// distribution.
+/// Code lengths of the symbols, by class of the sum. The highest six bits of a sum are at least 6, 8, 12, 16, 24, 32 or
+/// 48 in the seven classes. The codes are Huffman codes for symbols from three sources: the mixes H and L of `bench`,
+/// and a Poisson distribution.
 const CODE_LENGTHS: [[u8; 16]; 7] = [
     [1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 10, 10, 10, 10, 9, 9],
     [1, 2, 3, 4, 5, 6, 8, 9, 10, 10, 10, 10, 10, 10, 9, 9],
@@ -29,7 +30,7 @@ const CODE_LENGTHS: [[u8; 16]; 7] = [
     [5, 6, 4, 3, 3, 2, 3, 3, 4, 5, 6, 6, 7, 9, 9, 8],
 ];
 
-/// Code of a symbol, in the order in which its bits are written, and its length in bits.
+/// Code of a symbol: its bits, in the order in which they are written, and their number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Code {
     pub(crate) bits: u32,

@@ -163,7 +163,7 @@ fn existing_or_new(
     state.partitions.keep(Partition::new(key, generation))
 }
 
-/// Returns the known nodes of a batch's stacks, and the partitions that miss a definition which the batch omits.
+/// Returns the known nodes of a batch's stacks, and the partitions that do not have a definition that the batch omits.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],
@@ -179,7 +179,7 @@ fn known_nodes(
     (nodes, incomplete)
 }
 
-/// Import of a batch into one partition, with the partition's numbers of the batch's definitions.
+/// Import of a batch into one partition. It maps the batch's definitions to their numbers in the partition.
 struct Import<'a> {
     batch: &'a Batch,
     resolution: TimeResolution,

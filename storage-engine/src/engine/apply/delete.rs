@@ -1,9 +1,9 @@
 //! Deletes samples by selector and time when a deletion entry is applied.
 //!
-//! Raw samples are deleted exactly. Where raw samples were dropped before, coarser windows that overlap the time are
-//! deleted entirely, so that no data of a deletion remains. Windows with deleted samples are stale until they are
-//! summed up again. Series are selected by their labels. If a tier dropped a label that decides whether a series
-//! matches, nothing is deleted, and the outcome gives the reason.
+//! Raw samples are deleted exactly. Where raw samples were dropped already, coarser windows that overlap the time are
+//! deleted entirely, so that nothing remains of the samples to delete. Windows with deleted samples are stale until
+//! they are summed up again. Series are selected by their labels. If a tier dropped a label that decides whether a
+//! series matches, nothing is deleted, and the outcome gives the reason.
 //!
 //! The deletion is written in pieces of bounded size, and the log position is written last. A piece holds whole windows
 //! and their stale marks. After an interruption, the deletion is applied again, with the same result.
@@ -321,8 +321,8 @@ fn delete_windows(
     Ok(())
 }
 
-/// Returns the tier whose windows number the values of `tier`. Values of minutes are numbered by the window of their
-/// chunk.
+/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes have the
+/// window number of their chunk.
 fn values_of(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }

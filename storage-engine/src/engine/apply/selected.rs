@@ -9,7 +9,7 @@ use crate::error::EngineError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
 
-/// A series of one partition to delete samples from.
+/// A series of one partition, from which samples are deleted.
 #[derive(Clone, Copy)]
 pub(crate) struct Selected {
     /// Partition of the series.

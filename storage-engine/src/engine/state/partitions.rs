@@ -13,8 +13,8 @@ use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Maximum number of partitions without new samples that are kept in memory for queries. Beyond it, a quarter of them
-/// is evicted at once, so that a query of many partitions does not evict one partition at a time.
+/// Maximum number of partitions that have no new samples, but are kept in memory for queries. Beyond it, a quarter of
+/// them is evicted at once, so that a query of many partitions does not evict one partition at a time.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// Partition in memory, shared with the queries that read it.
@@ -34,7 +34,7 @@ pub(crate) struct Partitions {
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     loaded: BTreeMap<PartitionKey, SharedPartition>,
     dictionaries: BTreeMap<u32, SharedDictionary>,
-    /// Generation of the dictionary that was created last.
+    /// Generation of the newest dictionary of any tenant.
     generations: u64,
     /// Size of the heads of all partitions in memory.
     head: HeadSize,
@@ -81,7 +81,7 @@ impl Partitions {
         self.drops
     }
 
-    /// Makes reads of partitions that began before this call invalid.
+    /// Invalidates all reads of partitions that began before this call.
     pub(crate) fn count_drop(&mut self) {
         self.drops += 1;
     }
@@ -138,8 +138,8 @@ impl Partitions {
         &self.definitions
     }
 
-    /// Keeps a partition in memory, unless a partition with this key is there already. Returns the one that is in
-    /// memory then.
+    /// Keeps a partition in memory, unless a partition with this key is there already. Returns the partition that is in
+    /// memory afterwards.
     pub(crate) fn keep(&mut self, mut partition: Partition) -> SharedPartition {
         let Self { loaded, definitions, head, .. } = self;
         let kept = loaded.entry(partition.key).or_insert_with(|| {

@@ -119,7 +119,7 @@ impl StateDatabase {
         self.damaged_files.repair_failure()
     }
 
-    /// Lists for repair the table file that an error of RocksDB names, if the error reports damage.
+    /// Adds a table file to the list for repair, if an error of RocksDB reports damage and names the file.
     pub(crate) fn note_error(&self, error: &EngineError) {
         if let EngineError::Database(error) = error
             && is_corruption(error)
@@ -128,7 +128,7 @@ impl StateDatabase {
         }
     }
 
-    /// Lists for repair the table file that a description of damage names.
+    /// Adds a table file to the list for repair, if a description of damage names the file.
     pub(crate) fn note_file(&self, what: &str) {
         let Some(number) = repair::file_named(what) else { return };
         // If one of these fails, the next compaction fails, and the database is opened again after that.

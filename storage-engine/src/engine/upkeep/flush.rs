@@ -50,7 +50,7 @@ struct FrozenPartition {
     chunks: Vec<Frozen>,
 }
 
-/// Result of a flush for the head's samples of one series in one window.
+/// Result of a flush for one head chunk: the head's samples of one series in one window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The window is over, and its samples were written as one chunk with the sums of its minutes.

@@ -1,5 +1,5 @@
-//! Rollup: sums windows of hours and days from the windows of the next finer tier, and again after one of these
-//! changed.
+//! Rollup: sums up windows of the next finer tier into each window of hours and days, and does so again after one of
+//! them changed.
 //!
 //! The database lists the windows to sum up (`key::StaleKey`). A window is added to the list in the write of its finer
 //! windows, and removed in the write of its sum. A window that is neither stale nor in a head is therefore exact.
@@ -28,7 +28,7 @@ use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::partition::Partition;
 
-/// A window of one tenant that is stale for these series.
+/// A stale window of one tenant, and the series for which it is stale.
 pub(crate) struct DueWindow {
     tier: Tier,
     class: u8,
@@ -308,7 +308,7 @@ struct Merged {
 }
 
 impl RollUp<'_> {
-    /// Returns the numbers of the finer values' windows that make up this window.
+    /// Returns the window numbers of the finer values that make up this window.
     fn windows(&self) -> Range<u32> {
         let &DueWindow { tier, window, .. } = self.due;
         // Minutes are stored by the window of their chunk.

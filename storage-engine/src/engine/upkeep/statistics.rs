@@ -1,4 +1,4 @@
-//! Statistics of the stored bytes: keys and values of each section of each tier.
+//! Statistics of the stored bytes: for each tier and section, its keys and values.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub struct Statistics {
     pub dictionary_bytes: u64,
     /// Number of series of the partitions in memory. A series that is in several partitions is counted for each.
     pub series: u64,
-    /// Number of values of each label in the partition in memory that has the most values of that label.
+    /// For each label: the largest number of its values in one partition, among the partitions in memory.
     pub label_values: BTreeMap<String, u64>,
     /// All known damage.
     pub damaged: Vec<DamagedWindow>,

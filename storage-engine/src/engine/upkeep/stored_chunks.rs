@@ -9,7 +9,7 @@ use crate::engine::store::Store;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::damaged_keys::Walk;
 
-/// Readable chunks of one window of a series, and the error of a chunk that cannot be read.
+/// Readable chunks of one window of a series, and an error if another chunk cannot be read.
 pub(crate) struct WindowChunks {
     pub(crate) chunks: Vec<WindowChunk>,
     pub(crate) damage: Option<EngineError>,
@@ -21,7 +21,7 @@ pub(crate) struct WindowChunk {
     pub(crate) samples: u64,
 }
 
-/// Returns the readable chunks of a window of a series, and the error of a chunk that cannot be read.
+/// Returns the readable chunks of a window of a series, and an error if another chunk cannot be read.
 pub(crate) fn chunks_of(
     store: &Store,
     raw: PartitionKey,

@@ -111,7 +111,8 @@ impl Area {
     }
 }
 
-/// Returns the tier whose window numbers the values of `tier` have. Values of minutes have the window of their chunk.
+/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes have the
+/// window number of their chunk.
 pub(crate) fn numbered(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }

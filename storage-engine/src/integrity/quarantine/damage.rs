@@ -20,8 +20,8 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::{Walk, after};
 
-/// Maximum number of areas of one partition. Beyond it, the areas of all series become one area, and the others
-/// another.
+/// Maximum number of areas of one partition. Beyond it, the areas that cover all series are joined into one area, and
+/// the other areas into another.
 const AREAS_MAX: usize = 64;
 
 /// Maximum number of keys in [`Damage::skipped`].
@@ -46,7 +46,8 @@ pub(crate) struct NewDamage {
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
-    /// Partitions whose definitions cannot be read. None is of raw samples, which use the definitions of their minutes.
+    /// Partitions whose definitions cannot be read. None holds raw samples, because these use the definitions of their
+    /// minutes.
     without_definitions: BTreeSet<PartitionKey>,
     /// Keys of the values that reads must skip.
     skipped: Arc<BTreeSet<Vec<u8>>>,
@@ -54,12 +55,13 @@ pub(crate) struct Damage {
     changed: BTreeSet<PartitionKey>,
     /// Windows that are stale because of damage, but not yet written as stale.
     unwritten_stale: BTreeSet<StaleKey>,
-    /// Keys of a repair's records of lost keys. The lost keys are quarantined, but the records are not deleted yet.
+    /// Keys of the records in which repairs noted lost keys. The lost keys are quarantined, but the records are not
+    /// deleted yet.
     lost: Vec<Vec<u8>>,
     /// Number of damaged values and blocks that were found since the engine was opened.
     damaged_reads: u64,
-    /// Partitions that replaced one with damaged definitions. The value is the number of the newest table file that may
-    /// hold values of the old partition. None is of raw samples.
+    /// Partitions that replaced a partition with damaged definitions. The value is the number of the newest table file
+    /// that may hold values of the old partition. None holds raw samples.
     replaced: BTreeMap<PartitionKey, u64>,
 }
 
@@ -194,7 +196,8 @@ impl Damage {
         self.replaced.get(&key).copied()
     }
 
-    /// Returns all partitions that replaced one, each with the newest table file that may hold old values.
+    /// Returns all partitions that replaced another one, each with the number of the newest table file that may hold
+    /// values of the old one.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = (PartitionKey, u64)> + '_ {
         self.replaced.iter().map(|(key, newest)| (*key, *newest))
     }

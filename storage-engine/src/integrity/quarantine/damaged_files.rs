@@ -38,7 +38,7 @@ impl DamagedFiles {
         self.repair_failure.as_ref()
     }
 
-    /// Lists a file for repair. Calls `stop_compactions` before, unless the file was found already.
+    /// Adds a file to the list for repair. Calls `stop_compactions` first. Does neither if the file was found already.
     ///
     /// # Errors
     /// The list cannot be written. The next call for the same file tries again.

@@ -16,7 +16,7 @@ type Item = (Box<[u8]>, Box<[u8]>);
 /// RocksDB's iterator over keys and values.
 pub(crate) type RawIterator<'a> = DBRawIteratorWithThreadMode<'a, DB>;
 
-/// A range of keys that may hold keys which cannot be read.
+/// A range of keys, some of which may be unreadable.
 #[derive(Debug)]
 pub(crate) struct DamagedKeys {
     /// First key of the range.

@@ -1,5 +1,5 @@
-//! Deletions of times with damage. Unreadable values are deleted, with everything that was summed from them, because no
-//! data that is to be deleted may stay.
+//! Deletions in times that have damage. Unreadable values and everything that was summed from them are deleted, because
+//! they may hold samples to delete.
 
 use proto::entry::Deletion;
 use proto::{Tier, Window};
@@ -82,7 +82,7 @@ fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) 
     }
 }
 
-/// Deletes the minutes of a series' chunks that a repair lost.
+/// Deletes the minutes of a selected series that were made from chunks which a repair lost.
 pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Window, changes: &mut Changes) {
     let Selected { key: raw, series, .. } = selected;
     let first = Tier::Raw.window_of(deleted.start_ns.max(raw.start_ns()).saturating_add(1));
@@ -99,7 +99,8 @@ pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Win
     }
 }
 
-/// Deletes the minutes of damaged chunks and quarantines their windows, also windows on an edge of the deleted time.
+/// Deletes the minutes of damaged chunks and quarantines their windows, including windows on an edge of the deleted
+/// time.
 pub(crate) fn delete_damaged_chunks(
     store: &Store,
     Selected { key: raw, series, .. }: Selected,

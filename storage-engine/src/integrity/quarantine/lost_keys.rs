@@ -21,7 +21,7 @@ use crate::memory::interner::saturating_u32;
 /// windows may be stale, their areas are quarantined.
 const RESTORED_MAX: usize = 1 << 20;
 
-/// Quarantines the keys that a repair lost, and the stale marks, areas and records of lost keys that cannot be read.
+/// Quarantines the keys that a repair lost. Does the same for unreadable stale marks, areas and records of lost keys.
 pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> {
     let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&writing.database().snapshot())?.into_iter().unzip();
     lost.extend(unreadable_records(writing)?);
@@ -60,7 +60,7 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
     Ok(())
 }
 
-/// Returns the key ranges of stale marks, areas and records of lost keys that cannot be read.
+/// Returns the unreadable key ranges among the stale marks, the areas and the records of lost keys.
 fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     let snapshot = store.database().snapshot();
     let mut walk = Walk::between(&snapshot, key::stale().to_vec(), key::partitions().to_vec(), false);
@@ -74,9 +74,9 @@ fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     Ok(unreadable)
 }
 
-/// Marks all windows as stale whose stale marks may be among lost keys. If a window was exact, summing it again from
-/// undamaged windows changes nothing. A window with damaged finer windows keeps its value, and is quarantined.
-/// `restored` is the number of windows that became stale.
+/// Marks windows as stale: all those whose stale marks may be among the lost keys. If a window was exact, summing it
+/// again from undamaged windows changes nothing. A window with damaged finer windows keeps its value, and is
+/// quarantined. `restored` counts the windows that became stale.
 fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(), EngineError> {
     let sources: BTreeSet<PartitionKey> = {
         let state = store.state();

@@ -27,7 +27,7 @@ pub struct DamagedWindow {
 /// Counts of known damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DamageCounts {
-    /// Number of [`Engine::damaged_windows`](crate::Engine::damaged_windows).
+    /// Number of windows that [`Engine::damaged_windows`](crate::Engine::damaged_windows) returns.
     pub windows: u64,
     /// Number of damaged values and blocks that were found since the engine was opened.
     pub damaged_reads: u64,

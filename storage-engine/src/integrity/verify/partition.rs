@@ -86,7 +86,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// Checks one value of windows. Returns the sum of the windows' signatures.
+    /// Checks one value that holds windows. Returns the sum of the windows' signatures.
     fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
         let ValueNumbers { series, window: number } = numbers_of(key)?;
         let read = self.read_windows(key, value, series, number)?;
@@ -110,7 +110,8 @@ impl<'a> PartitionCheck<'a> {
         Ok(sum)
     }
 
-    /// Returns the tier whose windows number the values of this tier. Values of minutes have the window of their chunk.
+    /// Returns the tier whose windows are counted by the window numbers in the partition's keys. Values of minutes have
+    /// the window number of their chunk.
     fn values(&self) -> Tier {
         if self.key.tier == Tier::Minute { Tier::Raw } else { self.key.tier }
     }

@@ -1,4 +1,4 @@
-//! Passes samples, sorted by time, to a visitor, divided by the intervals of a plan.
+//! Passes samples to a visitor, sorted by time and divided by the intervals of a plan.
 
 use std::ops::Range;
 

@@ -62,7 +62,7 @@ pub(crate) enum VisitError {
 }
 
 impl VisitError {
-    /// Converts the error of a visit to the value of this key to an error of the query.
+    /// Converts the error into one of the query. `key` is the key of the visited value.
     pub(crate) fn of_value(self, key: &[u8]) -> SelectError {
         match self {
             Self::Damaged => Corruption { key: key.to_vec(), check: CorruptionCheck::Content }.into(),
