@@ -42,7 +42,8 @@ pub(crate) struct Sums {
 pub(crate) struct Folded {
     pub(crate) series: Vec<Sums>,
     pub(crate) types: Vec<ProfileType>,
-    /// For each stored series, the times at which it has samples, ascending. A [`Sums`] may have sums at only some of these times.
+    /// For each stored series, the times at which it has samples, ascending. A [`Sums`] may have sums at only some of
+    /// these times.
     pub(crate) times: Vec<Vec<i64>>,
 }
 
