@@ -1,8 +1,8 @@
 //! The node's clock: the only reader of the system's clocks.
 //!
-//! The clock has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. A time
-//! that changes stored data reaches the shard inside an entry, so that all replicas apply the same time. Neither time
-//! follows a jump of the system clock (see [`accepted_time`]).
+//! The clock has two times: `now_ns` for retention, and `log_ns` for log entries and for deciding if a window has
+//! ended. A time that changes stored data reaches the shard inside an entry, so that all replicas apply the same time.
+//! Neither time follows a jump of the system clock (see [`accepted_time`]).
 
 mod accepted_time;
 mod system;
@@ -17,7 +17,7 @@ use accepted_time::{AcceptedTime, Change, Stored};
 
 pub(crate) use accepted_time::Standing;
 
-/// Divisor of the raw retention. The quotient, within the bounds below, is the allowance for a wrong system clock.
+/// The allowance for a wrong system clock is the raw retention divided by this number, within the bounds below.
 const ALLOWANCE_PART: u32 = 8;
 const ALLOWANCE_MIN: Duration = Duration::from_secs(600);
 const ALLOWANCE_MAX: Duration = Duration::from_secs(86_400);
@@ -51,8 +51,8 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with the time of the last entry in a log and the last stored accepted time of this node,
-    /// nanoseconds since 1970. If the clock already runs, only raises the log time.
+    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a log, and the accepted
+    /// time that this node stored last. If the clock already runs, only raises the log time.
     ///
     /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and no data can
     /// expire.
@@ -65,8 +65,8 @@ impl Clock {
         }
     }
 
-    /// Returns accepted time and the limit to store before retention follows this time, in nanoseconds since 1970. The
-    /// limit is `None` if the stored limit, `stored_ns`, is close enough to it.
+    /// Returns the accepted time, and the limit that must be stored before retention uses this time, in nanoseconds
+    /// since 1970. The limit is `None` if the limit stored last, `stored_ns`, is still close enough.
     pub(crate) fn now_and_to_store_ns(&self, stored_ns: Option<i64>) -> (i64, Option<i64>) {
         let time = self.read();
         let limit_ns = time.limit_ns();

@@ -22,15 +22,15 @@ pub struct Config {
     pub advertise_address: String,
     /// Retention of each tier.
     pub retention: Retention,
-    /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are
-    /// dropped shortly below it.
+    /// Cap on the disk use of all Raft logs and states, in bytes; at least [`DISK_BYTES_MIN`]. Shortly before the cap
+    /// is reached, the oldest partitions are dropped.
     pub disk_bytes_max: u64,
     /// Longest time between two flushes. After each flush, the log is purged.
     pub flush_interval: Duration,
-    /// Bytes of entries applied since the last flush that cause a flush. This bounds the entries that a restart applies
-    /// again.
+    /// A flush begins when the entries applied since the last flush have this many bytes. This bounds the entries that
+    /// a restart applies again.
     pub flush_bytes: u64,
-    /// Bytes of unsealed samples in memory that cause a flush.
+    /// A flush begins when the unsealed samples in memory have this many bytes.
     pub head_bytes_max: usize,
     /// Size of the engine's block cache, in bytes.
     pub cache_bytes: usize,
@@ -42,11 +42,11 @@ pub struct Config {
 pub struct Retention {
     /// Retention of samples with their own times. Older samples are refused.
     pub raw: Duration,
-    /// Retention of sums of minutes.
+    /// Retention of the sums per minute.
     pub minutes: Duration,
-    /// Retention of sums of hours.
+    /// Retention of the sums per hour.
     pub hours: Duration,
-    /// Retention of sums of days.
+    /// Retention of the sums per day.
     pub days: Duration,
 }
 

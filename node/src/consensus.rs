@@ -1,4 +1,4 @@
-//! Consensus: the log, the state machine and the Raft group of a shard, and the only folder that knows openraft.
+//! Consensus: the log, the state machine and the Raft group of a shard. Only this folder uses openraft.
 //!
 //! # Promise
 //! An entry is acknowledged when a majority of its shard's members has synced the entry and this node has applied it.

@@ -41,9 +41,11 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Makes the folders of the databases and syncs their parents, because a database syncs only its own files.
+    /// Makes the folders of the databases, and syncs the folders above them, because a database syncs only its own
+    /// files.
     ///
-    /// `missing` is the number of folders at the end of the path, including the data directory, that were just made.
+    /// `missing` is the number of folders that were just made for the path of the data directory, including that
+    /// directory.
     fn make_folders(&self, missing: usize) -> io::Result<()> {
         fs::create_dir_all(self.raft())?;
         fs::create_dir_all(self.shard(FIRST_DATA_SHARD))?;
@@ -59,7 +61,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Releases the lock while there are still references. All files in the directory must be closed before.
+    /// Releases the lock, even if there are still references to it. All files in the directory must be closed before.
     pub(crate) fn release(&self) {
         self.lock.lock().take();
     }
@@ -125,7 +127,7 @@ fn write_format(path: &Path, file: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Bytes on disk of all files below `path`. A file that is deleted during the walk does not count.
+/// Returns the disk space of all files below `path`, in bytes. A file that is deleted during the walk does not count.
 pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     let mut folders = vec![path.to_owned()];

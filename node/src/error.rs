@@ -1,5 +1,5 @@
-//! Errors of a node: [`NodeError`] while it is opened, [`ReplicaError`] afterwards, and [`RecordError`] of records in
-//! the log.
+//! Errors of a node: [`NodeError`] while the node is opened, [`ReplicaError`] afterwards, and [`RecordError`] for
+//! records in the log.
 
 use std::path::PathBuf;
 
@@ -119,7 +119,7 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
     damage.as_ref().map_or_else(|| "it ends early".to_owned(), ToString::to_string)
 }
 
-/// Error that stopped a replica, which then acknowledges nothing and refuses reads. A final error
+/// Error that stopped a replica. After it, the replica acknowledges nothing and refuses reads. A final error
 /// ([`ReplicaError::is_final`]) ends the process; otherwise the replica is opened again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
@@ -130,7 +130,7 @@ pub enum ReplicaError {
     /// The log's database failed.
     #[error("Raft log: {0}")]
     Log(#[source] rocksdb::Error),
-    /// Entries or votes that were synced cannot be read any more.
+    /// Entries or votes can no longer be read, although they were synced.
     #[error(
         "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); \
          restore the whole data directory from a backup, or remove the file SYNCED beside it to go on without the lost \
@@ -139,7 +139,7 @@ pub enum ReplicaError {
         of(damage)
     )]
     Lost {
-        /// Files of the WAL, one of which is damaged; the folder of the WAL if it has no files.
+        /// Files of the WAL, one of which is damaged; only the folder of the WAL if there are no files.
         files: Vec<PathBuf>,
         /// RocksDB's number of the last write that can be read.
         readable: u64,
@@ -154,7 +154,7 @@ pub enum ReplicaError {
     /// Files of the log cannot be read, or have damage on which RocksDB would read forever.
     #[error("Raft log: {0}; if it is damaged, restore the whole data directory from a backup")]
     Files(#[source] std::io::Error),
-    /// The log was purged beyond the last entry of the state, so the entries between are missing.
+    /// The log was purged beyond the last entry in the state. The entries in between are therefore missing.
     #[error(
         "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries \
          between are missing; restore the whole data directory from one backup"
@@ -217,7 +217,7 @@ impl ReplicaError {
     }
 }
 
-/// Returns a failed sync for tests, with some error of RocksDB as its cause.
+/// Returns the error of a failed sync, for tests. Its cause is some error of RocksDB.
 #[cfg(test)]
 pub(crate) fn failed_sync() -> ReplicaError {
     let folder = tempfile::tempdir().unwrap();

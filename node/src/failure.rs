@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 use crate::error::ReplicaError;
 
-/// The first error of a replica, which is kept because later errors are its consequences. Only a failed sync of the log
-/// replaces another error, because a failed sync must end the process. Clones share the error.
+/// The error that is kept for a replica: its first, because later errors are consequences. Only a failed sync of the
+/// log replaces an earlier error, because it must end the process. Clones share the error.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(watch::Sender<Option<Arc<ReplicaError>>>);
 

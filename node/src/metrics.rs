@@ -58,7 +58,7 @@ pub(crate) struct DirectionLabels {
 pub(crate) enum Refusal {
     /// The replica is starting or stopping, or has failed.
     NotReady,
-    /// The shard is not on this node, or the request was made with another placement than the node has.
+    /// The shard is not on this node, or the request names another placement than the node's.
     Misplaced,
     /// The batch contradicts itself or cannot be split into entries.
     Invalid,

@@ -1,4 +1,4 @@
-//! A node from opening to shutdown, and its parts: requests, upkeep, retention and administration of its replica.
+//! A node, from opening to shutdown. Its parts are requests, upkeep, retention and administration of its replica.
 
 mod administration;
 mod batch_parts;
@@ -31,9 +31,10 @@ use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
 
 /// Longest wait of a shutdown for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest wait of a shutdown, after [`APPENDS_PATIENCE`], for the last flush and for users of the databases.
+/// Longest wait of a shutdown, after the wait for appends, until the last flush is done and no thread uses the
+/// databases.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
-/// Interval of log lines about the wait for users of the databases.
+/// Interval of log lines while a shutdown waits for threads that use the databases.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
 /// An open data directory. Implements the gRPC service [`proto::wire::node_server::Node`]: [`Node::serve`] serves
@@ -44,7 +45,7 @@ pub struct Node {
     tasks: TaskTracker,
 }
 
-/// Error of the listener that ended serving.
+/// Error that ended [`Node::serve`]: the listener failed.
 #[derive(Debug, thiserror::Error)]
 #[error("serving the node's gRPC: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
@@ -54,8 +55,8 @@ impl Node {
     /// replica serves.
     ///
     /// # Errors
-    /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or the log
-    /// or the state cannot be read.
+    /// [`NodeError`]: another process holds the directory, it cannot be written, or it has an unknown format; or the
+    /// log or the state cannot be read.
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let directory = DataDirectory::open(&config.data_dir)?;
@@ -143,7 +144,7 @@ impl Node {
 }
 
 impl Node {
-    /// Waits until the upkeep has closed the databases, and logs this wait at an interval.
+    /// Waits until the upkeep has closed the databases. Writes a log line at an interval while it waits.
     async fn closed(&self) {
         while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
             let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());

@@ -77,17 +77,17 @@ impl Replica {
     }
 
     /// Returns when everything that was acknowledged before the start is applied, and the clock has the stored times.
-    /// Never returns if the replica fails before.
+    /// Never returns if the replica fails earlier.
     pub(crate) async fn recovered(&self) {
         self.group.recovered().await;
         self.clock.start(self.shard.engine().clock_ns(), self.log.accepted_ns());
     }
 
-    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. If the stored time is too old,
-    /// stores its limit first. The next start continues from the stored time.
+    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. If the stored limit of this
+    /// time is too old, stores a new limit first. The next start continues from the stored limit.
     ///
     /// # Errors
-    /// The time is not stored: retention must not drop anything.
+    /// The limit could not be stored, so retention must not drop anything.
     pub(crate) async fn retention_ns(&self) -> Result<i64, Arc<ReplicaError>> {
         let _storing = self.storing_time.lock().await;
         let (now_ns, to_store_ns) = self.clock.now_and_to_store_ns(self.log.accepted_ns());
@@ -173,7 +173,8 @@ impl Replica {
         self.log.is_reclaimable()
     }
 
-    /// Returns the space of purged entries to the file system; waits for a reclaim that is already running.
+    /// Returns the space of purged entries to the file system. If another call of this function is running, waits for
+    /// it first.
     pub(crate) async fn reclaim(&self) -> Result<(), Arc<ReplicaError>> {
         let log = Arc::clone(&self.log);
         self.blocking(move || log.reclaim()).await

@@ -27,11 +27,11 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
-    /// Number of damaged reads that are already in the metrics and the log.
+    /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
     metrics: Metrics,
-    /// Marker that the engine is open. It is dropped last, so files may be open while a weak reference to it can be
-    /// upgraded.
+    /// Marker that the engine is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
+    /// are closed.
     open: Arc<()>,
 }
 
@@ -69,8 +69,8 @@ impl Shard {
         })
     }
 
-    /// Returns a weak reference that cannot be upgraded once all files are closed, which may be a moment after the last
-    /// reference to `self` is dropped.
+    /// Returns a weak reference that can be upgraded until all files are closed. The files may close a moment after the
+    /// last reference to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -98,12 +98,12 @@ impl Shard {
         self.flushed.lock().position.as_ref().map(|position| position.index)
     }
 
-    /// Returns the bytes of entries that a restart would apply again.
+    /// Returns the size of the entries that a restart would apply again, in bytes.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Applies an entry of `entry_bytes` encoded bytes at the next position. Blocks.
+    /// Applies an entry at the next position. `entry_bytes` is its encoded size. Blocks.
     pub(crate) fn apply(
         &self,
         position: Position,
@@ -117,7 +117,7 @@ impl Shard {
         Ok(outcome)
     }
 
-    /// Moves to the next position without a change of data, for an entry of consensus itself. Blocks.
+    /// Moves to the next position without changing data. For entries that consensus makes for itself. Blocks.
     pub(crate) fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<Outcome, ReplicaError> {
         let index = position.index;
         self.engine.skip(position, membership)?;
@@ -142,7 +142,7 @@ impl Shard {
         self.engine.wants_flush()
     }
 
-    /// Counts and logs damage that was found since the last call.
+    /// Adds damage found since the last call to the metrics and to the log.
     fn report_damage(&self) {
         let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
         self.metrics.quarantined_windows.set(gauge(windows));

@@ -1,7 +1,7 @@
 //! Free space of the file system that holds the data directory, and the reserve that appends may not touch.
 //!
 //! Compaction and expiry need the reserve to free space, because RocksDB cannot free space on a completely full disk.
-//! Unflushed entries need space twice in addition: in the state, and in a file of the log until the log is purged.
+//! In addition, unflushed entries need space twice: in the state, and in a file of the log until the log is purged.
 
 #![allow(unsafe_code, reason = "statvfs is not in the standard library")]
 
@@ -15,10 +15,10 @@ use std::path::Path;
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
 /// The smallest reserve, in bytes: enough for one write buffer of each database and the database's files.
 const RESERVE_BYTES_MIN: u64 = 16 << 20;
-/// Divisor of the size of the file system. The quotient, within the two bounds, is the reserve.
+/// The reserve is the size of the file system divided by this number, within the two bounds above.
 const RESERVE_PART: u64 = 20;
 
-/// A file system's space at one moment, bytes.
+/// Space of a file system at one moment, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
     /// Free space that this process may use.
@@ -28,7 +28,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Reads the space of the file system that `path` is on.
+    /// Reads the space of the file system that holds `path`.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         let mut result = MaybeUninit::<libc::statvfs>::uninit();

@@ -1,4 +1,4 @@
-//! Accepted time: the part of a change of the system clock that retention follows.
+//! Accepted time: the time that retention uses. It follows the system clock, but not every change of it.
 //!
 //! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing
 //! error. Accepted time follows the system clock only as far as the elapsed time allows.
@@ -8,7 +8,7 @@
 //! the allowance. Log time never goes back, and is never later than the last entry before the start, or a limit,
 //! advanced by the elapsed time.
 
-/// Divisor of the elapsed time. Accepted time follows a correction of the system clock up to the quotient. Log time
+/// Accepted time follows a correction of the system clock by at most the elapsed time divided by this number. Log time
 /// returns to accepted time at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
@@ -42,7 +42,7 @@ pub(super) struct Stored {
     pub(super) accepted_ns: Option<i64>,
 }
 
-/// Comparison of the system clock with the limit, which advances with the elapsed time.
+/// Result of comparing the system clock with the limit of accepted time. The limit advances with the elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The system clock and the limit differ by at most the allowance.
@@ -63,7 +63,7 @@ impl Standing {
     }
 }
 
-/// Change of the [`Standing`] by a reading of the clocks.
+/// Change of the [`Standing`] that a reading of the clocks causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The system clock jumped in the direction of the standing.
@@ -77,7 +77,7 @@ pub(super) enum Change {
 /// Accepted time and log time of one node.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedTime {
-    /// Largest time that accepted time may gain on the elapsed time at once.
+    /// Largest amount by which accepted time may gain on the elapsed time at once.
     allowance_ns: i64,
     /// Part of the allowance that is not used up. It grows again with the elapsed time.
     left_ns: i64,
@@ -91,8 +91,8 @@ pub(super) struct AcceptedTime {
     standing: Standing,
     /// Difference between the system clock and the limit at the last reading.
     jump_ns: i64,
-    /// Elapsed time at which the kernel began to report a synchronized clock in this jump; `None` if it does not report
-    /// one.
+    /// Elapsed time at which the kernel began, after this jump, to report a synchronized clock; `None` if it does not
+    /// report one.
     synchronized_since_ns: Option<i64>,
     /// Elapsed time at which the system clock became earlier than the limit; `None` if it is not earlier.
     behind_since_ns: Option<i64>,

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::accepted_time::Reading;
 
-/// Largest difference, in seconds, between the kernel's time and this process's system clock if the two are one clock.
+/// The kernel's time and this process's system clock are the same clock if they differ by at most this many seconds.
 const SAME_SECONDS: i64 = 2;
 
 /// Reads the clocks. With `with_synchronization`, also reads the state of synchronization, which takes a system call.
@@ -17,7 +17,8 @@ pub(super) fn read(with_synchronization: bool) -> Reading {
     Reading { system_ns, elapsed_ns, is_synchronized: with_synchronization && is_synchronized(system_ns) }
 }
 
-/// Returns the system clock in nanoseconds since 1970: never negative, and never past the year 2262, where an i64 ends.
+/// Returns the time of the system clock in nanoseconds since 1970. It is never negative, and never past the year 2262,
+/// where an i64 ends.
 fn system_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! Errors of proposals whose outcome is not known, and of reads that may not be served.
+//! Errors of proposals and of reads.
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::error::ReplicaError;
 use crate::failure::Failure;
 use crate::shard::Shard;
 
-/// Interval of a leader's heartbeats to its followers, milliseconds.
+/// Interval at which a leader sends heartbeats to its followers, in milliseconds.
 const HEARTBEAT_MS: u64 = 300;
 /// Shortest election timeout of a follower, in milliseconds. A single member does not wait: it starts an election at
 /// once.

@@ -13,7 +13,7 @@
 //! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
 //! 1 a `proto::wire::Entry`, 2 a config.
 //!
-//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum was checked.
+//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum is checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +145,7 @@ pub(super) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
     Ok(u64::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?))
 }
 
-/// Encodes a membership with the log id of its entry.
+/// Encodes a membership and the log id of the entry that set it.
 pub(super) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_u8(u8::from(membership.log_id().is_some()));

@@ -124,7 +124,7 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
     }
 }
 
-/// A position in the log, and the membership at this position.
+/// A decoded position in the log, and the decoded membership at this position.
 struct Decoded {
     log_id: Option<LogId>,
     membership: StoredMembership,

@@ -14,7 +14,7 @@ use crate::node::retention::expired_before_ns;
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// Interval of checks for the end of a purge.
+/// Interval at which a task checks if a purge has ended.
 const PURGE_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait for a purge. Openraft purges a moment after the request.
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
@@ -79,8 +79,8 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     Ok(json!({"compacted_to": flushed}))
 }
 
-/// Returns the report of the clock, with times in Unix seconds. `drops_before`, for each tier, is the time before which
-/// retention would drop data if the system clock were confirmed.
+/// Returns the report of the clock, with times in Unix seconds. Its `drops_before` shows, for each tier, the time
+/// before which data would be dropped if the system clock were confirmed.
 fn clock_report(shared: &Shared) -> Value {
     let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
     let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;

@@ -3,7 +3,7 @@
 use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Bytes of an entry in addition to its batch: the time, and the tag and length of the command.
+/// Size of an entry without its batch, in bytes: the time, and the tag and the length of the command.
 const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// Error of a batch that cannot be split, because one sample with its definitions is larger than an entry.
@@ -17,16 +17,17 @@ fn fits(bytes: usize) -> bool {
     bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
 }
 
-/// Returns true if a batch certainly fits into one entry, without encoding it. This is true for nearly every batch;
-/// [`split`] checks the others.
+/// Returns true if a batch certainly fits into one entry. Does not encode the batch. This is true for nearly every
+/// batch; [`split`] checks the others.
 pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }
 
 /// Splits a batch into parts that fit into one entry each. Nearly always, the only part is the batch itself.
 ///
-/// A part has its own id, so that a retry after some parts were acknowledged stores each part only once. The split
-/// depends on the batch alone and not on the shard's definitions, so a retry is split in the same way.
+/// Each part has an id of its own. If a batch is retried after some of its parts were acknowledged, each part is still
+/// stored once. The split depends on the batch alone and not on the shard's definitions, so a retry is split in the
+/// same way.
 ///
 /// # Errors
 /// One sample with its definitions is larger than an entry.
@@ -59,8 +60,8 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Sampl
     Ok(())
 }
 
-/// Returns the samples `[from, to)` of the batch, numbered over all series, with the definitions that these samples
-/// need.
+/// Returns the samples `[from, to)` of the batch, and the definitions that they need. Samples are numbered through all
+/// series.
 fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     let mut i = 0;
     let inside = |_time_ns| {
@@ -70,8 +71,8 @@ fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     Batch { id: batch.id.map(|id| part_id(id, side)), ..pick(batch, inside) }
 }
 
-/// Returns the part without the samples before a time, and the number of these samples. Splitting comes before
-/// filtering, so that the split does not depend on the time of a retry.
+/// Removes the samples before a time from a part. Returns the rest, and the number of removed samples. Batches are
+/// split before old samples are removed, so that the split does not depend on the time of a retry.
 pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     let times = part.series.iter().flat_map(|series| &series.samples.times_ns);
     let older = times.filter(|&&time_ns| time_ns < before_ns).count() as u64;

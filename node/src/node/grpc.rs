@@ -1,4 +1,4 @@
-//! gRPC server for `varve.v1.Node`: decodes requests of other processes and calls [`proto::Shards`].
+//! The gRPC server for `varve.v1.Node`. It decodes requests of other processes, and calls [`proto::Shards`].
 
 use prost::Message as _;
 use proto::{Batch, Deleted, Deletion, KnownLocations, Matcher, Selection, TenantId, Window, wire};

@@ -1,4 +1,4 @@
-//! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap
+//! Retention: drops partitions whose retention is over, and the oldest partitions when the data nearly reaches its cap
 //! on disk use.
 //!
 //! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
@@ -21,8 +21,7 @@ use crate::metrics::{DiskLabels, gauge};
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// Divisor of the cap. The quotient is kept free for appends during a drop, and for the temporary files of a
-/// compaction.
+/// The cap divided by this number is kept free, for appends during a drop and for the temporary files of a compaction.
 const MARGIN_PART: u64 = 8;
 
 /// Returns the start of retention, in nanoseconds since 1970. Partitions that end before it are dropped, and samples
@@ -67,7 +66,7 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     }
 }
 
-/// Returns the bytes that must be dropped to stay below the cap.
+/// Returns the number of bytes that must be dropped to stay below the cap.
 ///
 /// Returns 0 while the engine has damaged files. Dropped data then still takes space, so each interval would drop
 /// another partition.
@@ -81,7 +80,7 @@ struct Kept {
     oldest: BTreeMap<(Tier, u8), i64>,
     /// Partitions on disk, with their sizes. Empty if nothing must be dropped for the cap.
     extents: Vec<Extent>,
-    /// End of the newest unsealed window; `None` if there is no such window, or nothing must be dropped for the cap.
+    /// End of the newest unsealed window; `None` if every window is sealed, or if nothing must be dropped for the cap.
     newest_unsealed_ns: Option<i64>,
 }
 
@@ -161,8 +160,8 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
-/// Measures the bytes of the Raft logs and the states. Other content of the directory, for example symbol tables, has
-/// its own limits.
+/// Measures the disk use of the Raft logs and the states, in bytes. Other content of the directory, for example symbol
+/// tables, has its own limits.
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     let raft = shared.directory.raft();
     let shard = shared.directory.shard(FIRST_DATA_SHARD);

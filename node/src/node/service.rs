@@ -108,8 +108,8 @@ impl Shared {
         status
     }
 
-    /// Reserves budget for an append of `bytes` until the permit is dropped. An append that is larger than the whole
-    /// budget is accepted if no other append is in flight.
+    /// Reserves `bytes` of the budget for appends in flight, until the permit is dropped. An append that is larger than
+    /// the whole budget is accepted if no other append is in flight.
     pub(super) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
         let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
         self.appends.try_acquire_many(permits).map_err(|_none_left| {
@@ -137,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the engine has everything that was acknowledged, and then runs a query on a thread that may block.
-    /// `answer` gets a function that returns true while the caller still waits.
+    /// Waits until the engine has everything that was acknowledged. Then runs the query `answer` on a thread that may
+    /// block, with a function that returns true while the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
@@ -201,7 +201,7 @@ fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     }
 }
 
-/// The caller of a query. The caller waits for the response until this value is dropped.
+/// The caller of a query. It is dropped when the caller no longer waits for the response.
 #[derive(Debug, Default)]
 struct Caller {
     has_gone: Arc<AtomicBool>,
@@ -314,8 +314,8 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
 }
 
-/// Returns the refusal of a batch of which nothing was stored, because definitions are missing.
-/// [`tonic::Code::Aborted`] makes the router send the batch with all definitions.
+/// Returns the refusal of a batch that lacks definitions. Nothing of the batch was stored. [`tonic::Code::Aborted`]
+/// makes the router send the batch with all definitions.
 fn dangling() -> Refused {
     Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
 }

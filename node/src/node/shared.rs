@@ -17,14 +17,14 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::{Metrics, StateLabels};
 use crate::replica::Replica;
 
-/// Limit of the received bytes of appends in flight. Decoded and encoded, these appends take a few times as much
-/// memory.
+/// Limit of the size of all appends in flight, in bytes as received. With their decoded and encoded forms, they take a
+/// few times as much memory.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
-/// Interval of log lines while the replica is opened, which takes long if files are repaired.
+/// Interval of log lines while the replica is being opened. Opening takes long if files are repaired.
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
-/// Longest wait of a request for a repair.
+/// Longest time that a request waits for a repair.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Shared state of one node.
@@ -111,7 +111,7 @@ impl Shared {
         self.state.send_replace(state);
     }
 
-    /// Waits for a state for which `wanted` returns a result, and returns the result.
+    /// Waits for a state for which `wanted` returns `Some`, and returns the value in it.
     pub(super) async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
         let mut states = self.state.subscribe();
         loop {
@@ -163,7 +163,7 @@ impl Shared {
         self.is_over_cap.load(Ordering::Relaxed)
     }
 
-    /// Records that data of `disk_bytes` exceeds the cap, or does not exceed it.
+    /// Compares the disk use of the data with the cap, and records the result.
     pub(super) fn note_use(&self, disk_bytes: u64) {
         let cap = self.config.disk_bytes_max;
         let is_over_cap = disk_bytes > cap;

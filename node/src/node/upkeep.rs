@@ -81,7 +81,7 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
     }
 }
 
-/// Serves until the replica fails. Queries that were held continue as soon as the replica serves.
+/// Serves until the replica fails. Queries that waited for the replica continue at once.
 async fn serve(
     shared: &Arc<Shared>,
     replica: &Arc<Replica>,
@@ -117,8 +117,8 @@ impl Repaired {
     }
 }
 
-/// Opens the replica again, which repairs its files. Returns the replica, and a permit that holds queries until the
-/// replica serves. Returns `None` if the node stops, or if the replica failed for good and is closed.
+/// Opens the replica again, which repairs its files. Returns the replica, and a permit that makes queries wait until
+/// the replica serves. Returns `None` if the node stops, or if the replica failed for good and is closed.
 async fn repair(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -167,7 +167,7 @@ async fn close_and_open(
 /// Closes `old` and opens the replica again once there is space. `failure` is the [`Failure`] of `old`.
 ///
 /// # Errors
-/// The node's last state. `old` is still `Some` if it is not closed yet.
+/// The error is the node's last state. `old` is still `Some` if that replica is not closed yet.
 async fn reopen(
     shared: &Arc<Shared>,
     failure: &Failure,
@@ -201,8 +201,8 @@ async fn reopen(
     }
 }
 
-/// Waits until `pause` is over and there is space, and then until running queries have ended. Returns a permit for
-/// which new queries wait, so that no query is refused while files are closed and opened. Returns `None` if the node
+/// Waits until `pause` is over and there is space, and then until running queries have ended. Returns a permit that
+/// makes new queries wait. No query is thus refused while files are closed and opened. Returns `None` if the node
 /// stops.
 async fn hold_queries(shared: &Shared, pause: Duration) -> Option<OwnedSemaphorePermit> {
     let held = async {
@@ -249,7 +249,7 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     }
 }
 
-/// Refuses appends while the free space is less than a flush and the reserve need.
+/// Refuses appends while there is less free space than the next flush and the reserve need together.
 pub(super) fn watch_space(shared: &Arc<Shared>) {
     let unflushed_bytes = match shared.state() {
         State::Serving(replica) => replica.shard().unflushed_bytes(),
@@ -290,7 +290,7 @@ mod tests {
         (node, replica)
     }
 
-    /// Reports damage and then a failed sync. With `hold`, the repair waits for a running query.
+    /// Reports damage, and then a failed sync. With `hold`, a query runs, so that the repair has to wait for it.
     async fn fails_after_damage(hold: bool) {
         let folder = tempfile::tempdir().unwrap();
         let (node, replica) = opened(&folder).await;

@@ -35,8 +35,8 @@ fn empty(disk: &SmallDisk) {
     fs::remove_dir_all(disk.path().join("ballast")).unwrap();
 }
 
-/// Appends samples with serial numbers from `first` on until an append is refused. Returns the end of the acknowledged
-/// serial numbers, and the refusal.
+/// Appends samples with the serial numbers `first`, `first` + 1 and so on, until an append is refused. Returns the
+/// refused serial number, and the refusal.
 async fn append_until_refused(opened: &Opened, first: i64) -> (i64, tonic::Status) {
     for serial in first..first + 20_000 {
         if let Err(status) = opened.append(&batch_of(Some(serial as u128), [serial], long_name)).await {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{self, append, batch, open, times_of};
 
-/// Environment variable of the child: the data directory.
+/// Environment variable that gives the child its data directory.
 const DATA_DIR: &str = "VARVE_TEST_DATA_DIR";
 const FIRST_SERIAL: &str = "VARVE_TEST_FIRST_SERIAL";
 
@@ -22,8 +22,8 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Runs in the child: appends samples one by one, and prints the acknowledged serial numbers, and at last the error of
-/// the node.
+/// Runs in the child: appends samples one by one, and prints each acknowledged serial number. Finally prints the node's
+/// error.
 #[tokio::test]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_the_node_fails() {
@@ -48,7 +48,7 @@ async fn child_appends_until_the_node_fails() {
     say("done");
 }
 
-/// Runs the child under strace. Returns the lines of strace and of the child, in the order of time.
+/// Runs the child under strace. Returns the lines that strace and the child printed, in the order of time.
 fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         eprintln!("SKIPPED durability: strace is not installed (apt-get install strace): no sync was made to fail");

@@ -1,5 +1,5 @@
-//! Retention: samples past their retention are refused and dropped. At the cap on disk use, the oldest partitions are
-//! dropped.
+//! Retention: samples older than their retention are refused or dropped. At the cap on disk use, the oldest partitions
+//! are dropped.
 
 use std::time::{Duration, Instant};
 

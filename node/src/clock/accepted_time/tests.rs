@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Returns the differences of accepted time and of log time from the true time.
+    /// Returns the accepted time and the log time, each minus the true time.
     fn off(&self) -> (i64, i64) {
         (self.time.now_ns() - T - self.elapsed_ns, self.time.log_ns() - T - self.elapsed_ns)
     }

@@ -45,14 +45,14 @@ pub(crate) struct LogDatabase {
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
-    /// Keys of entries that were purged and still take space.
+    /// Ranges of keys whose entries were purged but still take space.
     purged: Mutex<PurgedRanges>,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
     /// The last stored accepted time; `None` if none was stored.
     accepted_ns: Mutex<Option<i64>>,
-    /// Marker that the database is open. It is dropped last, so files may be open while a weak reference to it can be
-    /// upgraded.
+    /// Marker that the database is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
+    /// are closed.
     open: Arc<()>,
 }
 
@@ -133,8 +133,8 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// Returns a weak reference that cannot be upgraded once all files are closed, which may be a moment after the last
-    /// reference to `self` is dropped.
+    /// Returns a weak reference that can be upgraded until all files are closed. The files may close a moment after the
+    /// last reference to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -184,7 +184,8 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// Returns the existing entries of `[start, end)`, without gaps. Stops after the entry that reaches `bytes_max`.
+    /// Returns the entries that exist in `[start, end)`. A gap between them is an error. Stops after the entry that
+    /// reaches `bytes_max`.
     pub(crate) fn read(
         &self,
         shard: u32,

@@ -7,10 +7,12 @@ pub(super) const LOG: &str = "log";
 /// Name of the column family of votes, purge positions, the node id and the accepted time.
 pub(super) const META: &str = "meta";
 
-/// Size of the write buffer of [`LOG`]. Most entries are purged soon, so a large buffer keeps them out of files.
+/// Size of the write buffer of [`LOG`], in bytes. Most entries are purged soon, so a large buffer keeps them out of
+/// files.
 const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
 const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// Limit of the size of all WAL files, in bytes. A rarely written column family keeps old WAL files until this limit.
+/// Limit of the size of all WAL files, in bytes. A column family that is rarely written keeps old WAL files from
+/// deletion until this limit is reached.
 const WAL_BYTES_MAX: u64 = 128 << 20;
 
 pub(super) fn options(mode: DBRecoveryMode) -> Options {

@@ -18,8 +18,7 @@ pub(super) struct PurgedRange {
 
 /// The purged range of each shard.
 ///
-/// A shard purges from the end of its last purge, so one range per shard holds everything. The size is bounded by the
-/// number of shards of the node.
+/// Each purge of a shard begins where the previous one ended, so one range holds all purges of a shard.
 #[derive(Debug, Default)]
 pub(super) struct PurgedRanges(BTreeMap<u32, PurgedRange>);
 

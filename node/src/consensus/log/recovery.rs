@@ -90,8 +90,8 @@ fn first_write(wal: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Makes hard links of all files of a directory in a new directory, but copies the manifest `list`. Returns the path of
-/// the copy.
+/// Makes a new directory with hard links to all files of a directory, but with a real copy of the manifest `list`.
+/// Returns the path of the copy.
 fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
     if to.exists() {
         fs::remove_dir_all(to)?;

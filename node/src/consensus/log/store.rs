@@ -16,7 +16,7 @@ use crate::consensus::log::unapplied::Unapplied;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::RecordError;
 
-/// Limit of the bytes of entries that one read for applying returns.
+/// Largest number of bytes that one read returns when entries are read to be applied.
 const READ_BYTES_MAX: usize = 4 << 20;
 
 /// The log of one shard. Clones share it.

@@ -24,7 +24,8 @@ use crate::metrics::Metrics;
 /// Largest number of requests that wait at one time. A group has one append per openraft batch, so the limit is never
 /// reached.
 const WAITING_MAX: usize = 4096;
-/// Longest wait for the error of a failed write. The writer reports the error as soon as no sync runs.
+/// Longest wait until the writer of a failed write reports its error. The writer reports the error as soon as no sync
+/// runs.
 const WRITE_ERROR_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request that waits for a sync.
@@ -131,8 +132,8 @@ fn sync_and_mark(
     Err(error_of_write(refused, failure))
 }
 
-/// Returns the error of the failed write after which RocksDB refused to sync. Only that error distinguishes a full disk
-/// from a broken disk. The writer reports it, but first waits until no sync runs.
+/// RocksDB refuses to sync after a failed write. Returns the error of that write, because only that error distinguishes
+/// a full disk from a broken disk. The writer reports the error once no sync runs.
 fn error_of_write(refused: rocksdb::Error, failure: &Failure) -> Arc<ReplicaError> {
     let start = Instant::now();
     while start.elapsed() < WRITE_ERROR_PATIENCE {

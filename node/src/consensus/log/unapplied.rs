@@ -6,7 +6,7 @@ use openraft::EntryPayload;
 
 use crate::consensus::types::LogEntry;
 
-/// Limit of the bytes of entries that are kept.
+/// Largest total size of the kept entries, in bytes.
 const UNAPPLIED_BYTES_MAX: usize = 64 << 20;
 
 /// The newest entries, without gaps, until they are applied.
@@ -17,7 +17,7 @@ pub(super) struct Unapplied {
 }
 
 impl Unapplied {
-    /// Adds an entry. Above the byte limit all entries are dropped, since the oldest are applied first.
+    /// Adds an entry. Above the byte limit, drops all entries, because the oldest are needed first.
     pub(super) fn push(&mut self, entry: LogEntry) {
         self.bytes += bytes_of(&entry);
         self.entries.push_back(entry);
@@ -26,8 +26,8 @@ impl Unapplied {
         }
     }
 
-    /// Removes and returns the entries of `[start, end)`; empty if the entry at `start` is not kept. Drops older
-    /// entries.
+    /// Removes and returns the entries of `[start, end)`; returns none if the entry at `start` is not kept. Entries
+    /// before `start` are dropped.
     pub(super) fn take(&mut self, start: u64, end: u64) -> Vec<LogEntry> {
         while self.first_index().is_some_and(|index| index < start) {
             self.pop();
