@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Every option of a role is a flag, an environment variable and a key of the TOML file, with the same name. The
-//! exception is the endpoint of an agent, which has the environment variable of OpenTelemetry. The flag takes
-//! precedence over the environment, the environment over the file, and the file over the default.
+//! Every option of a role is a flag, an environment variable and a key of the TOML file, with the same name. There is
+//! one exception: the agent's endpoint has OpenTelemetry's environment variable. The flag takes precedence over the
+//! environment, the environment over the file, and the file over the default.
 
 mod admin;
 mod agent;

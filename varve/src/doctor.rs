@@ -6,7 +6,7 @@ use agent::{Finding, Missing};
 
 use crate::client;
 
-/// Prints one line for each check, and then the result for this host.
+/// Prints one line for each check, and then the overall result.
 ///
 /// # Errors
 /// This host cannot be sampled.
@@ -26,7 +26,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 /// Results of loading and attaching the BPF programs.
 struct Rehearsed {
     sampling: anyhow::Result<()>,
-    /// Result of loading and attaching with the BPF programs of `--off-cpu`.
+    /// Result of loading and attaching all programs, including those of `--off-cpu`.
     off_cpu: anyhow::Result<()>,
 }
 

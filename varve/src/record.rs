@@ -28,9 +28,9 @@ use progress::Progress;
 
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit of naming the frames. A busy host may take long to read the symbols of its largest programs.
+/// Time limit for naming the frames. On a busy host, reading the symbols of the largest programs can take long.
 const NAMING_MAX: Duration = Duration::from_secs(120);
-/// Cap on the size of the temporary symbol tables. The tables of a host's largest programs take some hundred MB.
+/// Cap on the size of the temporary symbol tables, in bytes. The largest programs of a host need some hundred MB.
 const SYMBOLS_BYTES_MAX: u64 = 2 << 30;
 
 pub(crate) fn run(options: RecordOptions) -> anyhow::Result<()> {
@@ -168,7 +168,7 @@ impl Writing {
     }
 }
 
-/// Returns a summary of the file: its format, its content, and the samples and names that are missing.
+/// Returns a summary of the file: its format, its content, and the samples and names that it lacks.
 fn summary(written: &Written, format: Format, config: &RecordConfig, recording: &Recording, status: &Status) -> String {
     let Written { path, bytes, unnamed } = written;
     let what = match (format, config.off_cpu) {

@@ -82,8 +82,8 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// Formats the length of a jump in days and smaller units. Months and years of humantime are averages, which do not
-/// suit a clock.
+/// Formats the length of a clock's jump in days and smaller units. The crate humantime would use months and years,
+/// which are only averages.
 fn length(seconds: f64) -> String {
     let seconds = seconds.abs().round() as u64;
     let days = seconds / 86_400;

@@ -14,8 +14,7 @@ use crate::command::{FlamegraphOptions, Time};
 /// Default number of rows.
 const ROWS_DEFAULT: usize = 30;
 
-/// Limit of nodes of the flame graph for a table. It is high, because a table needs the functions of an unpruned flame
-/// graph.
+/// Limit of nodes of the flame graph from which a table is made. It is high, because pruning would lose functions.
 const TABLE_NODES: usize = 1 << 20;
 
 pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
@@ -51,8 +50,8 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
 }
 
 /// Returns the table of functions, sorted by self value. Columns: self value, its share, total value, its share, name.
-/// A value counts once in the total of a recursive function. Returns `None` if the response is not a flame graph, and
-/// `Some(None)` if it has no samples.
+/// In the total of a recursive function, each value counts once. Returns `None` if the response is not a flame graph,
+/// and `Some(None)` if the flame graph has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?

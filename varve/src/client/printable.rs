@@ -1,7 +1,7 @@
 //! Safe output of names and label values, which may contain escape sequences and bidirectional control characters.
 
-/// Replaces by U+FFFD every character that could control the terminal: control characters, including line breaks, and
-/// bidirectional marks, embeddings, overrides and isolates. The web UI does the same.
+/// Replaces every character that could control the terminal with U+FFFD: control characters, including line breaks, and
+/// all bidirectional control characters. The web UI does the same.
 pub(crate) fn printable(text: &str) -> String {
     let disturbs = |c: char| {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -52,7 +52,7 @@ impl Server {
         self.get_within(path, parameters, PATIENCE)
     }
 
-    /// Returns the body of a successful response. Waits for it for at most `patience`.
+    /// Returns the body of a successful response, which must arrive within `patience`.
     pub(crate) fn get_within(
         &self,
         path: &str,

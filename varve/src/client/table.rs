@@ -1,11 +1,11 @@
-//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The format is the same on a
-//! terminal and in a pipe.
+//! Tables for the terminal: no frame, two spaces between columns, and numbers aligned to the right. The format is the
+//! same on a terminal and in a pipe.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::printable::printable;
 
-/// Formats a table with one line per row, the header first.
+/// Formats a table: first the header, then one line per row.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -20,7 +20,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
 }
 
-/// Returns true if every cell of a column begins like a number.
+/// Returns true if every cell of a column begins as a number does.
 fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     let begins_as_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
     !rows.is_empty() && rows.iter().filter_map(|row| row.get(column)).all(begins_as_number)

@@ -1,4 +1,4 @@
-//! Recognition of a gRPC port to which the user sent HTTP/1: such a port responds, but not with HTTP/1.
+//! Recognizes a gRPC port that the user mistook for an HTTP/1 port. Such a port responds, but not in HTTP/1.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -10,12 +10,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// First bytes that an HTTP/2 client sends: the preface and an empty SETTINGS frame.
 const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Length of the header of an HTTP/2 frame. The constant below is the offset of the frame's type.
+/// Length of the header of an HTTP/2 frame, in bytes.
 const FRAME_HEAD_BYTES: usize = 9;
+/// Offset of the frame's type in the header.
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// Returns true if `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, like a gRPC server.
+/// Returns true if the server at `http://HOST:PORT` speaks HTTP/2 but not HTTP/1, as a gRPC server does.
 pub(super) fn is_grpc(endpoint: &str) -> bool {
     let authority = endpoint.trim_start_matches("http://").split('/').next().unwrap_or_default();
     let http1 = first_bytes(authority, b"GET /healthz HTTP/1.0\r\n\r\n");

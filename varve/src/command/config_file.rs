@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, ArgMatches, Command};
 
-/// Values of a config file, by the long flag of the option.
+/// Values of a config file. The keys are the long flags of the options.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
     name: String,
@@ -60,9 +60,8 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// Returns the command line with these values as defaults of the options of roles and their subcommands. Other
-    /// commands do not get the defaults, because their `--endpoint` has another meaning than the `--endpoint` of an
-    /// agent.
+    /// Sets these values as the defaults of the options of roles and of their subcommands. Other commands get no
+    /// defaults, because their `--endpoint` has another meaning than the agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
@@ -78,7 +77,7 @@ impl ConfigFile {
     }
 }
 
-/// Sets a value as the default of an option in a command and its subcommands, where the option exists.
+/// Sets the default of an option in a command and its subcommands, if they have the option.
 fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };

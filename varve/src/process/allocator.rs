@@ -1,25 +1,27 @@
 //! Settings of the C library's allocator: the number of arenas, and the free memory that the arenas keep.
 //!
-//! By default glibc has up to eight arenas for each core, and each arena keeps the memory of its peak. Under load from
-//! many clients, this memory was a fifth of all memory. Glibc returns only the free memory at the end of an arena. In a
-//! node that ingests, two fifths of the memory were free between blocks in use, and were not returned. Limits that
-//! depend on earlier allocations decide when the free memory at the end is returned. So by chance, a query either
-//! reused the memory of an earlier query, or needed 900 new pages from the kernel, which took a fourth of its time.
+//! By default, glibc has up to eight arenas for each core, and each arena keeps as much memory as it had at its peak.
+//! Under load from many clients, this kept memory was a fifth of all memory. Glibc returns only the free memory at the
+//! end of an arena. In a node that ingests, two fifths of the memory were free between blocks in use, and were not
+//! returned. The limits that decide when this memory is returned depend on earlier allocations. So by chance, a query
+//! either reused the memory of an earlier query, or needed 900 new pages from the kernel, which took a fourth of its
+//! time.
 //!
 //! So the number of arenas and the limits are fixed here, and a server trims its free memory at an interval.
 
 use std::io;
 
-/// Number of arenas, enough for the contention of two cores. With more arenas, memory grows and CPU time does not fall.
+/// Number of arenas. Two are enough for two cores: more arenas take more memory, and save no CPU time.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
-/// Interval of trims. A trim takes 5 to 70 ms, in which threads that allocate from the arena wait.
+/// Interval at which free memory is trimmed. A trim takes 5 to 70 ms. During this time, threads that allocate from the
+/// arena wait.
 #[cfg(target_env = "gnu")]
 const TRIM_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Largest size of an allocation from an arena, whose memory can be reused. Nearly all lists of the largest flame
-/// graphs are smaller.
+/// Largest allocation that is taken from an arena, in bytes, so that its memory is reused. Nearly all lists are
+/// smaller, even those of the largest flame graphs.
 #[cfg(target_env = "gnu")]
 const ARENA_ALLOCATION_BYTES_MAX: libc::c_int = 8 << 20;
 

@@ -1,6 +1,6 @@
 //! An error with its causes, as one line.
 
-/// Returns the error and its causes as one line, without causes that the text already contains.
+/// Returns the error and its causes as one line. Omits each cause whose text is already in the line.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

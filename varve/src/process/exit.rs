@@ -15,7 +15,7 @@ fn status(result: &anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Reports an error, and returns the exit code for a process that runs its exit handlers. All databases must be closed
+/// Reports an error, and returns the exit code. The process then runs its exit handlers. All databases must be closed
 /// before the handlers run.
 pub(crate) fn code(result: &anyhow::Result<()>) -> ExitCode {
     ExitCode::from(status(result))

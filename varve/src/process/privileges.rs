@@ -1,5 +1,5 @@
-//! Capabilities of the binary, which `scripts/run` sets as permitted and not effective. The process therefore reads
-//! config and token files with the user's own rights. Sampling raises the capabilities; every other command drops them.
+//! Capabilities of the process. `scripts/run` sets them on the binary as permitted but not effective, so config and
+//! token files are read with the user's own rights. Commands that sample raise them; all others drop them.
 
 use anyhow::Context as _;
 use caps::{CapSet, CapsHashSet};

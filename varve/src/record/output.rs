@@ -1,5 +1,5 @@
-//! The file of a recording or a download. The file is created next to its final path at the start, so that errors show
-//! early, and renamed when it is complete. An incomplete file is deleted. Only the user of the process may read the
+//! The file of a recording or a download. At the start, the file is created next to its final path, so that errors show
+//! early. It is renamed when it is complete. An incomplete file is deleted. Only the user of the process may read the
 //! file.
 
 use std::fs;
@@ -16,7 +16,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the temporary file. This fails early if the final file could not be written.
+    /// Creates the temporary file. An error here means that the final file could not be written either.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let named = path.display();
         // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write,

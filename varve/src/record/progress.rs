@@ -1,4 +1,4 @@
-//! Progress of a recording on stderr: a bar on a terminal, else a line at an interval.
+//! Progress of a recording, on stderr: a bar on a terminal, otherwise a line at an interval.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};

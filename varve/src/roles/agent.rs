@@ -74,7 +74,7 @@ fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     Some(SpoolConfig { dir, bytes_max })
 }
 
-/// Returns the folder for the state of a service of this user; `None` if the environment names none.
+/// Returns the folder in which this user's services keep state; `None` if the environment names no folder.
 fn state_dir() -> Option<PathBuf> {
     if privileges::is_root() {
         return Some(PathBuf::from("/var/lib/varve-agent"));

@@ -1,5 +1,5 @@
-//! Listeners. The error for a busy port names the process that holds the port, and the flag. Addresses other than
-//! loopback need a token.
+//! Listeners. If a port is busy, the error names the process that holds it, and the flag that sets it. Addresses other
+//! than loopback need a token.
 
 use std::fs;
 use std::io;
@@ -51,7 +51,7 @@ pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Res
     Ok(())
 }
 
-/// Returns name and pid of the process that listens on a TCP port; `None` if this process may not see it.
+/// Returns the name and the pid of the process that listens on a TCP port; `None` if this process cannot see it.
 fn holder_of(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()

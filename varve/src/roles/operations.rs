@@ -22,17 +22,17 @@ use self::exposition::Exposition;
 /// Function that returns success if the role is ready, or the reason why the role is not ready.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Returns the routes, to be merged with the routes of the HTTP API.
+/// Returns the routes, for a port that also serves the HTTP API.
 pub(crate) fn routes(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::beside(health(readiness).merge(metrics(registry, auth)))
 }
 
-/// Returns the routes for a port of their own.
+/// Returns the routes, for a port that serves nothing else.
 pub(crate) fn alone(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::alone(routes(readiness, registry, auth))
 }
 
-/// Returns `/healthz` and `/ready`, also under Prometheus' names. These routes need no token.
+/// Returns the routes `/healthz` and `/ready`, and the same routes under Prometheus' names. They need no token.
 fn health(readiness: Readiness) -> Router {
     let alive = || get(|| async { "alive\n" });
     Router::new()
@@ -43,7 +43,7 @@ fn health(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-/// Returns the route `/metrics`, for requests with the right to read.
+/// Returns the route `/metrics`, which needs the right to read.
 fn metrics(registry: Registry, auth: Auth) -> Router {
     router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
@@ -72,7 +72,7 @@ pub(crate) fn registry() -> Registry {
     registry
 }
 
-/// The metrics `process_*` that Prometheus clients have by convention. They are read from /proc at each scrape.
+/// The metrics `process_*`, which Prometheus clients have by convention. The values are read from /proc at each scrape.
 #[derive(Debug)]
 struct ProcessMetrics;
 

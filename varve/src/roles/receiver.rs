@@ -21,7 +21,7 @@ use super::servers::Servers;
 use super::{listen, operations};
 use crate::command::RouterOptions;
 
-/// Limit of concurrent requests of one gRPC connection.
+/// Largest number of concurrent requests on one gRPC connection.
 const GRPC_REQUESTS_PER_CONNECTION_MAX: usize = 32;
 
 /// Listeners of the three ports. They are bound before anything is opened, so that a busy port is reported at once.

@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::process::{exit, log};
 
-/// Longest time of requests in flight when the process stops. The agent has 5 s to stop before that time, and the node
-/// has 10 s after that time to flush and close.
+/// Longest wait for requests in flight when the process stops. Before this wait, the agent has 5 s to stop. After it,
+/// the node has 10 s to flush and close.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for running threads after all parts have stopped. A stop thus takes less than the 30 s after which
-/// supervisors kill a process.
+/// Longest wait for running threads after all parts have stopped. A whole stop thus takes less than 30 s; supervisors
+/// kill a process after that time.
 const THREADS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts logging and runs a role.
@@ -41,8 +41,7 @@ pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -
     result
 }
 
-/// SIGTERM and SIGINT, which are caught from the construction of this value on. A role constructs it before anything
-/// that takes long.
+/// Catches SIGTERM and SIGINT from its construction on. A role constructs it before anything that takes long.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

@@ -1,4 +1,5 @@
-//! Files that `varve upload` sends: files on its command line, and programs and libraries in directories on it.
+//! Files that `varve upload` sends: files named on its command line, and programs and libraries in directories named
+//! there.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -9,7 +10,7 @@ use anyhow::{Context as _, bail};
 /// Largest number of files of one command. The paths of the files are held in memory until the files are sent.
 const FILES_MAX: usize = 100_000;
 
-/// First bytes of an ELF file. The type of the file, at [`ELF_TYPE`], is 2 for programs and 3 for libraries.
+/// First bytes of an ELF file. At the offset [`ELF_TYPE`], the file has its type: 2 for programs, 3 for libraries.
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_TYPE: usize = 16;
 const ELF_TYPES: [u16; 2] = [2, 3];
@@ -18,12 +19,12 @@ const ELF_TYPES: [u16; 2] = [2, 3];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
-    /// True if the file was found in a directory and is not on the command line. Such a file may have no symbols.
+    /// True if the file was found in a directory, and was not named on the command line. Only such a file may lack
+    /// symbols.
     pub(super) is_found: bool,
 }
 
-/// Returns the files of a command line, in the order of the command line. Files of a directory are in the order of
-/// their names.
+/// Returns the files that a command line names, in its order. Files of a directory are ordered by name.
 pub(super) fn candidates(paths: &[PathBuf]) -> anyhow::Result<Vec<Candidate>> {
     let mut all = Vec::new();
     for path in paths {
@@ -60,7 +61,7 @@ fn add_directory(directory: &Path, all: &mut Vec<Candidate>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Returns true if a file is a program, a library, or a debug file.
+/// Returns true if a file is an ELF program, library or debug file.
 fn is_elf(path: &Path) -> bool {
     let mut start = [0; ELF_TYPE + 2];
     let Ok(mut file) = File::open(path) else { return false };

@@ -1,7 +1,7 @@
 //! The two formats of `/metrics`: Prometheus' text format 0.0.4, which is the default, and OpenMetrics 1.0.0.
 //!
-//! The registry writes OpenMetrics, which is converted to text 0.0.4. In the text format, the lines of a counter's type
-//! and help have the name of its sample. The format has fewer types, no units, no end mark and no exemplars.
+//! The registry writes OpenMetrics, which is converted to text 0.0.4. In the text format, the type and help lines of a
+//! counter have the same name as its sample. The text format has fewer types, and no units, end mark or exemplars.
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
