@@ -1,20 +1,21 @@
-//! Batches whose samples have different times, so that a test can tell which samples a node has.
+//! Batches in which every sample has its own time. A test thus recognizes the samples that a node has.
 
 use proto::dictionary::stack_hash;
 use proto::{
     Batch, BatchId, Dictionary, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId,
 };
 
-/// 2026-01-01 in nanoseconds since 1970, on the edge of a partition.
+/// 2026-01-01 in nanoseconds since 1970. A partition begins at this time.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
 
-/// Returns a batch with one sample per serial number. Every sample has another time, and all samples have one stack.
+/// Returns a batch with one sample per serial number. Every sample has its own time, and all samples have the same
+/// stack.
 #[must_use]
 pub fn batch(id: Option<u128>, serials: impl IntoIterator<Item = i64>) -> Batch {
     batch_of(id, serials, |_serial| "main".to_owned())
 }
 
-/// Returns a batch like [`batch`], but with a function name per sample. The names determine the size of the batch.
+/// Returns a batch like [`batch`], but with a function name per sample. Long names make the batch large.
 #[must_use]
 pub fn batch_of(
     id: Option<u128>,

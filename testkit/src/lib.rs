@@ -2,7 +2,7 @@
 //!
 //! - [`report`]: lines that a test prints even if it passes, for example the reason why it was skipped.
 //! - [`sink`]: an OTLP gRPC server that keeps the requests it receives.
-//! - [`batches`]: batches for a node, whose samples a test can distinguish.
+//! - [`batches`]: batches for a node. A test can distinguish their samples.
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
 //! - [`ports`]: free ports for servers under test.

@@ -8,7 +8,7 @@ use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// Returns the sequence of a seed.
+    /// Returns the sequence that belongs to a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))

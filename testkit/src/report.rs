@@ -33,7 +33,8 @@ pub fn say(line: &str) {
     drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
 }
 
-/// Locks out other tests of this test binary. For tests that measure time or CPU shares, or that load the machine.
+/// Blocks other callers in this test binary until the guard is dropped. For tests that measure time or CPU shares, or
+/// that load the machine.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     // A test that failed while it held the lock is reported by itself; the others still run.

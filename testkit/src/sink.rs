@@ -57,7 +57,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Returns the first string of the request's dictionary, by which tests identify their requests.
+    /// Returns the first string of the request's dictionary. Tests identify their requests by this string.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.request.dictionary.as_ref().unwrap().string_table[0]
