@@ -1,4 +1,4 @@
-//! Requests to a varve.
+//! Requests to a running varve.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ impl Varve {
         self.get("/api/v1/flamegraph", &parameters)
     }
 
-    /// Returns the sum of each stack in the window `(start, end]`. A stack lists its names root first.
+    /// Returns the sum of each stack in the window `(start, end]`. A stack is the list of its names, root first.
     #[must_use]
     pub fn folded(&self, selector: &str, window_s: (f64, f64)) -> BTreeMap<Vec<String>, i128> {
         parse_folded(&self.flamegraph(selector, window_s, "folded", 1 << 20).expect(200).text())

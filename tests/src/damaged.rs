@@ -12,7 +12,7 @@ pub fn good(service: &str) -> Vec<u8> {
     Request::new(service).seen(stack(&["leaf", "work", "main"]), vec![now_ns()]).bytes()
 }
 
-/// Returns the request with its one sample changed.
+/// Returns the request with its only sample changed by `change`.
 #[must_use]
 pub fn with_sample(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     edit(request, &[1, 2, 2, 2], &mut |mut sample| {
@@ -21,7 +21,7 @@ pub fn with_sample(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     })
 }
 
-/// Returns the request with its dictionary changed.
+/// Returns the request with its dictionary changed by `change`.
 #[must_use]
 pub fn with_dictionary(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     edit(request, &[2], &mut |mut dictionary| {

@@ -1,4 +1,4 @@
-//! An HTTP client in which no status is an error.
+//! An HTTP client that treats no status as an error.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -64,7 +64,7 @@ pub struct RpcStatus {
     pub code: u64,
     /// Error message.
     pub message: String,
-    /// Types of the error's details.
+    /// Type of each detail of the error.
     pub details: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Reply {
     }
 }
 
-/// Error of a request without a complete response.
+/// Error of a request that got no complete response.
 pub type Lost = ureq::Error;
 
 /// Sends a request, with or without a body.

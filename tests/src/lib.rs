@@ -3,7 +3,7 @@
 //!
 //! # Limits
 //! The helpers do not link the router, the node or the storage engine, and use none of their decoders. They report
-//! every skipped test.
+//! every test that is skipped.
 //! # Modules
 //! - [`server`]: a varve in one process or in three. [`http`], [`grpc`], [`client`]: requests to a varve. [`shared`]:
 //!   files outside of this crate.

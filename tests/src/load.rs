@@ -18,19 +18,19 @@ use crate::server::Varve;
 pub struct Outcomes {
     /// Serial numbers of pushes that got the status 200.
     pub acknowledged: BTreeSet<String>,
-    /// Serial numbers of pushes whose every attempt got an error after which nothing is stored.
+    /// Serial numbers of refused pushes: every attempt got an error that means that nothing was stored.
     pub refused: BTreeSet<String>,
-    /// Serial numbers of pushes that were not acknowledged, and of which an attempt got no response.
+    /// Serial numbers of pushes that were not acknowledged, but with at least one attempt that got no response.
     pub unknown: BTreeSet<String>,
-    /// Status and text of the first refusals.
+    /// Status and text of each of the first refusals.
     pub refusals: Vec<(u16, String)>,
-    /// Start of the last attempt of each acknowledged push, and the time of the response to it.
+    /// For each acknowledged push: the start of its last attempt, and the time of the response.
     pub acknowledged_between: Vec<(SystemTime, SystemTime)>,
 }
 
 impl Outcomes {
-    /// Describes the samples that are lost, unexpected, or not stored once. `visible` has the sum of each visible
-    /// serial number.
+    /// Describes the samples that are lost, unexpected, or not stored exactly once. `visible` maps each visible serial
+    /// number to the sum of its values.
     #[must_use]
     pub fn violations(&self, visible: &BTreeMap<String, f64>) -> Vec<String> {
         let mut out = Vec::new();
@@ -69,7 +69,7 @@ struct Target {
 /// Clients that push one sample after another until they are stopped.
 #[derive(Debug)]
 pub struct Load {
-    /// Value of the label `run` of all samples of this load.
+    /// Value of the label `run`, which all samples of this load have.
     pub run: String,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
@@ -136,7 +136,7 @@ impl Load {
     }
 }
 
-/// Returns the request of a serial number. Equal arguments give equal bytes, so a retry sends the same bytes.
+/// Returns the request that pushes a serial number. Equal arguments give equal bytes, so a retry sends the same bytes.
 fn request(run: &str, serial: &str, time_ns: u64) -> Vec<u8> {
     let leaf = format!("leaf{}", serial.len() * 7 + serial.bytes().map(usize::from).sum::<usize>() % 31);
     let request = Request::new(&format!("load-{}", serial.split('-').next().unwrap_or_default()));
@@ -190,7 +190,7 @@ fn push(
     }
 }
 
-/// Returns the sum of the samples of each serial number of a load.
+/// Maps each serial number that is visible in a load to the sum of its samples.
 #[must_use]
 pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 /// time; with 0, it runs until it is killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
-/// C source of a library to preload. It makes reads of a state database not return, and an exit handler write a file.
+/// C source of a library to preload. With it, reads of a state database do not return, and an exit handler writes a
+/// file.
 pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
 /// A compiled program in a temporary folder.
@@ -95,8 +96,8 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. In the case of `None`, the
-/// agent must be able to sample, too.
+/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. If it can, the agent must be
+/// able to, too.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -125,8 +126,8 @@ pub fn bpf_obstacle() -> Option<String> {
     bpf_call_refused()
 }
 
-/// Returns the reason why this process cannot create a BPF map; `None` if it can. Tries it, because a sandbox may
-/// refuse even root.
+/// Tries to create a BPF map. Returns the reason why that failed; `None` if it succeeded. A sandbox may refuse it even
+/// to root.
 #[allow(unsafe_code, reason = "bpf is a system call without a wrapper in libc")]
 fn bpf_call_refused() -> Option<String> {
     const BPF_MAP_CREATE: libc::c_long = 0;

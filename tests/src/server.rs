@@ -1,5 +1,5 @@
 //! A varve under test: `varve up`, or node, router and agent as three processes, on free ports and with a new data
-//! directory. One process and three processes have one interface, so that a test can run against either.
+//! directory. Both have the same interface here, so that a test can run against either.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -88,7 +88,7 @@ pub struct Varve {
     pub otlp: String,
     /// Address of the node's gRPC server.
     pub node: String,
-    /// Addresses of /metrics of the node and the agent, if they are separate processes.
+    /// Addresses at which the node and the agent serve /metrics if they are separate processes.
     pub operations: [String; 2],
     folder: TempDir,
     children: Vec<Child>,
@@ -127,7 +127,7 @@ impl Varve {
         self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// Returns a folder for other files of a test. The folder is removed at the end.
+    /// Returns a folder for further files of the test. The folder is removed at the end.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -312,8 +312,8 @@ impl Varve {
         all
     }
 
-    /// Waits until the process that holds the data has ended by itself, and returns its status. Kills the other
-    /// processes.
+    /// Waits until the process that holds the data has ended by itself. Kills the other processes. Returns the status
+    /// of the ended process.
     pub fn ended(&mut self) -> ExitStatus {
         let mut first = self.children.remove(0);
         let status = self.wait_for(&mut first);

@@ -34,7 +34,7 @@ pub fn varve_binary() -> PathBuf {
     })
 }
 
-/// Returns the sorted files of a folder of the shared payloads (`otlp` or `pprof`). If the folder does not exist,
+/// Returns the files in one folder of the shared payloads (`otlp` or `pprof`), sorted. If the folder does not exist,
 /// reports that the test is skipped.
 ///
 /// # Panics

@@ -1,4 +1,4 @@
-//! Reads every sample of a node with all its properties, over the node's gRPC interface.
+//! Reads the samples of a node with all their properties, over the node's gRPC interface.
 
 use proto::selection::Operation;
 use proto::wire::node_client::NodeClient;
@@ -13,7 +13,7 @@ use crate::server::Varve;
 /// Limit of a response in bytes.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// Returns every sample in a window `(start, end]` of the series with this label.
+/// Returns every sample of the series with this label, in a window `(start, end]`.
 #[must_use]
 pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
     let matcher = Matcher { name: label.0.to_owned(), operation: Operation::Equal, value: label.1.to_owned() };

@@ -1,7 +1,7 @@
 //! Generated profiles, and their encoding as pprof and as OTLP.
 //!
-//! This module does not know the expected result of a push: [`crate::payload::pprof`] and
-//! [`crate::payload::otlp_decoded`] read it from the bytes.
+//! This module does not define the expected result of a push. [`crate::payload::pprof`] and
+//! [`crate::payload::otlp_decoded`] derive it from the bytes.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::payload::otlp::{Frame, Tables, key_value};
 use crate::payload::profilers::{Profiler, ValueType};
 use crate::payload::wire::{Message, Value, encode, packed, packed_fixed64s};
 
-/// A defect because of which a profile is rejected. In a pprof, all sample types are then rejected.
+/// A defect that gets a profile rejected. In a pprof, it gets all sample types rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// No defect: the profile is valid if its values are valid.
@@ -59,7 +59,7 @@ impl Layout {
 /// Number of different frames.
 pub const FRAMES: u8 = 24;
 
-/// Number of different labels. The last label has one key twice.
+/// Number of different labels. The last one stands for two labels with the same key.
 pub const LABELS: u8 = 6;
 
 /// One sample.
@@ -78,9 +78,9 @@ pub struct Seen {
 /// One profile. In OTLP it is written as one profile per sample type.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Profiler of the profile, which determines the sample types.
+    /// Profiler that made the profile. It determines the sample types.
     pub profiler: &'static Profiler,
-    /// Defect because of which the profile is rejected, if any.
+    /// Defect that gets the profile rejected, if any.
     pub defect: Defect,
     /// Shape of the values in OTLP.
     pub shape: Shape,
@@ -143,7 +143,7 @@ impl Profile {
 /// Tables to which the samples of a pprof refer.
 #[derive(Default)]
 struct PprofTables {
-    /// String table without its first entry, the empty string.
+    /// String table without its first entry, which is the empty string.
     strings: Vec<String>,
     ids: HashMap<String, u64>,
     locations: HashMap<u8, u64>,
@@ -227,13 +227,14 @@ impl PprofTables {
     }
 }
 
-/// ID of the program's mapping in a pprof. The constant below is the ID of the kernel's mapping.
+/// ID of the program's mapping in a pprof.
 const PROGRAM: u64 = 1;
+/// ID of the kernel's mapping in a pprof.
 const KERNEL: u64 = 2;
 /// An ID that no mapping has.
 const NO_MAPPING: u64 = 3;
 
-/// Returns the numbers of a sample's labels. The last of [`LABELS`] stands for two labels with one key.
+/// Returns the numbers of a sample's labels. The last of [`LABELS`] stands for two labels with the same key.
 fn labels(label: u8) -> impl Iterator<Item = u8> {
     let of_key = (label == LABELS - 1).then_some([2, 4]);
     let only = (label > 0 && of_key.is_none()).then_some(label);
@@ -267,7 +268,7 @@ struct OtlpWriter<'p> {
     layout: Layout,
     now_ns: u64,
     tables: Tables,
-    /// Indices of the stacks written so far, by their frames.
+    /// Maps the frames of each stack written so far to its index.
     stacks: HashMap<&'p [u8], u64>,
 }
 

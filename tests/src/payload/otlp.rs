@@ -50,7 +50,7 @@ pub struct Request {
     pub attributes: Vec<(String, String)>,
     /// Stacks, each leaf first.
     pub stacks: Vec<Vec<Frame>>,
-    /// Samples, each of one of the stacks.
+    /// Samples, grouped by stack.
     pub samples: Vec<Seen>,
 }
 
@@ -85,7 +85,7 @@ impl Request {
         self
     }
 
-    /// Returns the request with one more stack, which has samples at these times.
+    /// Returns the request with one more stack, and with one sample of that stack at each of these times.
     #[must_use]
     pub fn seen(mut self, stack: Vec<Frame>, times: Vec<u64>) -> Self {
         self.stacks.push(stack);

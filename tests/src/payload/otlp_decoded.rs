@@ -9,7 +9,7 @@ use crate::payload::sample::{
 };
 use crate::payload::wire::{Message, Value, all, decode, fixed64s, inner, number, numbers};
 
-/// Keys and values, in the form in which queries see them.
+/// Keys and values, as queries show them.
 type Pairs = Vec<(String, String)>;
 
 /// Attributes that may hold a service's name, in order of preference.
@@ -25,7 +25,7 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// Reads the samples of a request without any invalid part.
+/// Reads the samples of a request, which must have no invalid part.
 #[must_use]
 pub fn read(request: &[u8]) -> Multiset {
     expected(request).samples
@@ -92,7 +92,7 @@ impl Layout {
     }
 }
 
-/// Properties of all samples of one profile.
+/// Properties that all samples of one profile share.
 struct TypeOf<'a> {
     id: &'a str,
     scale: i64,
@@ -200,7 +200,7 @@ impl Tables {
         out.add(&id, &labels, self.samples(profile, layout, &of_type));
     }
 
-    /// Reads the samples of a profile with their names and values; `None` if one of them is invalid.
+    /// Reads the samples of a profile, with their names and values; `None` if a sample is invalid.
     fn samples(
         &self,
         profile: &Message,
@@ -275,7 +275,7 @@ impl Tables {
         address_location([&build_id, &file], false, number(location, 2), frame_type.unwrap_or("native"))
     }
 
-    /// Returns the build ID, prefixed by its kind, and the file of a location's mapping.
+    /// Returns the build ID and the file of a location's mapping. The kind of the build ID is its prefix.
     fn binary(&self, location: &Message) -> [String; 2] {
         let mapping = &self.mappings[index(number(location, 1))];
         let of_mapping = self.attributes(&numbers(mapping, 5));
@@ -297,7 +297,7 @@ impl Tables {
     }
 }
 
-/// Converts a value to the text that queries see.
+/// Converts a value to the text that queries show.
 fn text_of(value: &Json) -> String {
     match value {
         Json::Null => String::new(),

@@ -1,4 +1,4 @@
-//! Encoder of OTLP export requests of layout 1.11 as JSON, by the names of fields.
+//! Encodes OTLP export requests of layout 1.11 as JSON.
 
 use serde_json::{Map, Value as Json, json};
 

@@ -93,9 +93,9 @@ pub fn build(kind: ValueType, period: Option<(ValueType, u64)>, stacks: &[(&[&st
 /// A decoded profile.
 #[derive(Debug)]
 pub struct Profile {
-    /// Type and unit of each column of values.
+    /// Type and unit of each column. Every sample has one value per column.
     pub sample_types: Vec<ValueType>,
-    /// Name of the profile types that the push gives; empty if the push gives none.
+    /// Name that the push gives to the profile types; empty if it gives none.
     name: String,
     message: Message,
     strings: Vec<String>,
@@ -121,14 +121,14 @@ impl Profile {
         profile
     }
 
-    /// Returns the profile as pushed with a name for its types.
+    /// Returns the profile as if the push gave its types this name.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Returns the profile as received at `time_ns`, which becomes its time if the profile has none.
+    /// Returns the profile as if it was received at `time_ns`, which becomes the profile's time if it has none.
     #[must_use]
     pub fn received_at(mut self, time_ns: u64) -> Self {
         if number(&self.message, 9) == 0 {
@@ -208,8 +208,8 @@ impl Profile {
         names
     }
 
-    /// Returns the sums of one column by stack, as names from root to leaf. Each inlined call is a separate frame, an
-    /// unnamed function is `?`, and values are unchanged.
+    /// Returns the sum of one column for each stack. A stack is its names from root to leaf. Each inlined call is a
+    /// separate frame, an unnamed function is `?`, and values are unchanged.
     #[must_use]
     pub fn folded(&self, column: usize) -> Folded {
         let mut out = Folded::new();
@@ -242,7 +242,7 @@ impl Profile {
         self.mappings.get(&number(location, 2))
     }
 
-    /// Returns the build ID, prefixed by its kind, and the file of a location's mapping.
+    /// Returns the build ID and the file of a location's mapping. The kind of the build ID is its prefix.
     fn binary(&self, location: &Message) -> [String; 2] {
         let text = |field| self.mapping(location).map_or("", |mapping| self.string(mapping, field));
         let build_id = text(6);

@@ -1,4 +1,4 @@
-//! Properties of the profilers of each language: sample types, period, and use of the duration.
+//! Properties of profilers for several languages: sample types, period, and the meaning of the duration.
 
 /// A type and its unit.
 pub type ValueType = (&'static str, &'static str);
@@ -14,7 +14,8 @@ pub struct Profiler {
     pub period_type: ValueType,
     /// Period, in its unit; 0 if the profiler gives none.
     pub period: u64,
-    /// True if the profile has a duration: it then covers an interval, and not the time since the process started.
+    /// True if the profile has a duration. It then covers that duration; otherwise it covers the time since the process
+    /// started.
     pub has_duration: bool,
 }
 

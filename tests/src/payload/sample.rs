@@ -1,7 +1,7 @@
 //! A sample, as decoded from a payload or as read from a node.
 //!
 //! A stack is a list of texts from root to leaf. Each text has all properties of one location. As in queries, labels of
-//! the series and attributes of the sample are one set of names, in which a label hides an attribute of the same name.
+//! the series and attributes of the sample form one set. A label hides an attribute of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub struct Expected {
     pub rejected: u64,
     /// The samples of accepted profiles that must be stored.
     pub samples: Multiset,
-    /// Samples of accepted profiles, by profile type and labels of the series.
+    /// Maps the profile type and the labels of each series to the samples of accepted profiles.
     series: BTreeMap<(String, BTreeMap<String, String>), Vec<Weighted>>,
 }
 
@@ -36,8 +36,8 @@ pub struct Expected {
 type Weighted = (Vec<String>, i64, i128);
 
 impl Expected {
-    /// Adds one profile of the push: its type, the labels of its series, and its samples. Each sample comes with its
-    /// names from root to leaf and its value. `None` adds a rejected profile.
+    /// Adds one profile of the push: its type, the labels of its series, and its samples. Each sample has its names
+    /// from root to leaf, and its value. `None` adds a rejected profile.
     pub fn add(&mut self, id: &str, labels: &[(String, String)], profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
         let Some(samples) = profile else {
             self.rejected += 1;
@@ -64,8 +64,8 @@ impl Expected {
         self.series.iter().filter(|((id, _), samples)| is_stored(id, samples)).map(|((id, _), _)| id.as_str()).collect()
     }
 
-    /// Returns the sum of each stack of one profile type. For a gauge, only samples of the newest time of each series
-    /// count.
+    /// Returns the sum of each stack of one profile type. For a gauge, only the samples at the newest time of each
+    /// series count.
     #[must_use]
     pub fn folded(&self, id: &str) -> Folded {
         let mut folded = Folded::new();
@@ -93,7 +93,7 @@ pub fn stored_value(id: &str, value: i64, scale: i64) -> Option<i128> {
     (value >= 0 || is_gauge(id)).then_some(value.into())
 }
 
-/// Returns true if values of this profile type are a state, which must not be added over time.
+/// Returns true if values of this profile type describe a state. Such values must not be added up over time.
 #[must_use]
 pub fn is_gauge(id: &str) -> bool {
     let kind = id.split(':').nth(1).unwrap_or_default();
@@ -146,19 +146,19 @@ impl Multiset {
     }
 }
 
-/// Returns the text of a location with lines.
+/// Returns the text that stands for a location with lines.
 #[must_use]
 pub fn lines_location(mapping_file: &str, frame_type: &str, lines: &[String]) -> String {
     format!("{mapping_file}|{frame_type}|{}", lines.join(" <- "))
 }
 
-/// Returns the text of one line of a location.
+/// Returns the text that stands for one line of a location.
 #[must_use]
 pub fn line(name: &str, system_name: &str, file: &str, start_line: i64, line: i64, column: i64) -> String {
     format!("{name} ({system_name}) {file}:{start_line}:{line}:{column}")
 }
 
-/// Returns the text of a location without lines; the build ID is `kind:id` or empty.
+/// Returns the text that stands for a location without lines. The build ID is `kind:id`, or empty.
 #[must_use]
 pub fn address_location([build_id, file]: [&str; 2], is_file_offset: bool, address: u64, frame_type: &str) -> String {
     format!("{build_id}|{file}|{frame_type}|{}{address:#x}", if is_file_offset { "offset " } else { "" })

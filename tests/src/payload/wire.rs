@@ -132,7 +132,7 @@ pub fn number(message: &Message, field: u32) -> u64 {
     }
 }
 
-/// Returns every value of a field of bytes.
+/// Returns every value of a field that holds bytes.
 pub fn all(message: &Message, field: u32) -> impl Iterator<Item = &[u8]> {
     message.iter().filter(move |(number, _)| *number == field).map(move |(_, value)| match value {
         Value::Bytes(bytes) => bytes.as_slice(),
@@ -140,7 +140,7 @@ pub fn all(message: &Message, field: u32) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns the last value of a field of bytes, decoded as a message; empty if the field is absent.
+/// Returns the last value of a field that holds a message, decoded; empty if the field is absent.
 #[must_use]
 pub fn inner(message: &Message, field: u32) -> Message {
     all(message, field).last().map(decode).unwrap_or_default()
@@ -195,7 +195,7 @@ pub fn packed_fixed64s(numbers: &[u64]) -> Value {
     Value::Bytes(numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
 }
 
-/// Replaces every message at the end of a path of fields by the result of `change`.
+/// Calls `change` with every message at the end of a path of fields, and replaces the message by the result.
 #[must_use]
 pub fn edit(bytes: &[u8], path: &[u32], change: &mut dyn FnMut(Message) -> Message) -> Vec<u8> {
     let message = decode(bytes);

@@ -1,5 +1,5 @@
-//! `kill -9` under load, twenty times. Samples must satisfy acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, and each
-//! visible sample must be stored once.
+//! `kill -9` under load, twenty times. All acknowledged samples must be visible. All visible samples must be
+//! acknowledged or of unknown outcome, and stored once.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! A damaged table file of the state, under load. The process keeps running, queries of other times are exact, and new
-//! samples are stored. Responses, metrics and `varve admin verify` name the damaged times.
+//! A damaged table file of the state, under load. The process keeps running, queries of undamaged times are exact, and
+//! new samples are stored. Responses, metrics and `varve admin verify` name the damaged times.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,7 +24,7 @@ const PUSH_PATIENCE: Duration = Duration::from_secs(10);
 /// Duration of the load on the damaged state.
 const LOAD_TIME: Duration = Duration::from_secs(8);
 
-/// Pushes samples with 40 different stacks and with times of five minutes from `from_ns` on.
+/// Pushes samples with 40 different stacks. Their times are in the five minutes from `from_ns` on.
 fn push(varve: &Varve, service: &str, from_ns: u64) {
     let body = (0..40).fold(Request::new(service), |body, kind| {
         let frames: Vec<String> = (0..30).map(|depth| format!("{service}::function_{kind}_of_depth_{depth}")).collect();
@@ -71,7 +71,7 @@ fn damage(varve: &Varve) {
     std::fs::write(&largest, bytes).unwrap();
 }
 
-/// Samples of many hours, each hour with a service of its own.
+/// Samples of many hours. The samples of each hour belong to a service of their own.
 struct History {
     starts_ns: Vec<u64>,
 }
@@ -85,7 +85,7 @@ impl History {
         Self { starts_ns }
     }
 
-    /// Queries each hour. Returns the number of its samples, and the warnings.
+    /// Queries each hour. Returns, for each hour, the number of samples and the warnings.
     fn query(&self, varve: &Varve) -> Vec<(u64, Vec<String>)> {
         let of_hour = |(i, start_ns): (usize, &u64)| samples(varve, &format!("s{i}"), start_ns + HOUR_NS);
         self.starts_ns.iter().enumerate().map(of_hour).collect()

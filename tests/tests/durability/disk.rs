@@ -1,5 +1,5 @@
-//! Disk use of a node. With a full disk, pushes are refused and queries are served. Old data is dropped past its
-//! retention, and at the cap on disk use.
+//! Disk use of a node. With a full disk, pushes are refused and queries are served. Old data is dropped when its
+//! retention is over, or when the cap on disk use is reached.
 
 use std::fs;
 use std::process::Command;

@@ -17,7 +17,7 @@ use tests::program::{Program, STUCK_READS};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Number of rounds of a test; ten times as many with `VARVE_SOAK=1`.
+/// Number of rounds of a test. `VARVE_SOAK=1` makes it ten times as many.
 const ROUNDS: u64 = 20;
 /// Longest time of a stop: supervisors kill a process after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -140,7 +140,7 @@ fn bulk_total(varve: &Varve) -> f64 {
     varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0)
 }
 
-/// A stopped varve with a compacted state, whose reads of the state do not return while the file `stuck` exists.
+/// A stopped varve with a compacted state. Its reads of the state do not return while the file `stuck` exists.
 struct StuckReads {
     varve: Varve,
     stuck: PathBuf,
@@ -170,7 +170,7 @@ impl StuckReads {
     }
 }
 
-/// The process ends although a thread does not end. RocksDB's static objects are not destroyed before the end.
+/// The process ends although one of its threads does not. RocksDB's static objects are not destroyed first.
 #[test]
 fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let StuckReads { mut varve, stuck, handlers, library: _library } = StuckReads::stopped();
@@ -197,7 +197,7 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
 }
 
-/// A state that takes long to open, such as a state with damaged files, does not keep the process from ending.
+/// A process can end while its state is being opened, even if that takes long, for example because files are damaged.
 #[test]
 fn sigterm_while_the_state_is_opened_exits_with_status_0() {
     let StuckReads { mut varve, stuck, handlers: _, library: _library } = StuckReads::stopped();

@@ -1,8 +1,8 @@
 //! Acknowledgements and syncs under strace. Between the start of a push and its response, a sync must begin and
 //! succeed.
 //!
-//! With group commit, one sync serves many pushes, so the rule compares times. An entry is written after its push
-//! began. A sync makes everything durable that was written before the sync began.
+//! With group commit, one sync serves many pushes, so syncs are matched to pushes by time. An entry is written after
+//! its push began. A sync makes everything durable that was written before the sync began.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,8 @@ struct Sync {
     has_succeeded: bool,
 }
 
-/// Parses the syncs of a trace of `strace -f -ttt -T`. A call is two lines if a line of another thread interrupts it.
+/// Parses the syncs of a trace of `strace -f -ttt -T`. If a line of another thread interrupts a call, the call takes
+/// two lines.
 fn syncs(trace: &str) -> Vec<Sync> {
     let mut begun: std::collections::HashMap<&str, f64> = std::collections::HashMap::new();
     let mut out = Vec::new();
@@ -74,7 +75,8 @@ struct Traced {
 }
 
 impl Traced {
-    /// Starts varve under strace. From its sync number `fail_from` on, all syncs of a thread fail with EIO.
+    /// Starts varve under strace. In each thread, the sync with the number `fail_from` and all later ones fail with
+    /// EIO.
     fn start(binary: Option<PathBuf>, fail_from: Option<u32>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace").to_str().unwrap().to_owned();
@@ -92,7 +94,8 @@ impl Traced {
         std::fs::read_to_string(self.folder.path().join("trace")).unwrap()
     }
 
-    /// Pushes for `patience`, or until varve has ended. Returns the label `run` of the samples, and the outcomes.
+    /// Pushes for `patience`, or until varve has ended. Returns the value of the samples' label `run`, and the
+    /// outcomes.
     fn load(&mut self, patience: Duration) -> (String, Outcomes) {
         let load = Load::start(&self.varve, Behaviour { clients: 4, retries: false, pause: Duration::from_millis(3) });
         let began = Instant::now();

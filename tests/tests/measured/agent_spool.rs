@@ -1,5 +1,5 @@
-//! The agent's spool over `kill -9`, while the receiver is unreachable. Each spooled sample is stored once, even if it
-//! is sent twice.
+//! The agent's spool survives `kill -9` while the receiver is unreachable. Each spooled sample is stored once, even if
+//! it is sent twice.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use tests::shared::varve_binary;
 /// Sampling period in nanoseconds: 1 / 20 Hz, less the thousandth by which the agent shortens it
 /// (`agent/src/config.rs`).
 const PERIOD_NS: f64 = 49_951_029.0;
-/// Time without a receiver. It is enough for some requests, because an agent sends one every 5 s.
+/// Time without a receiver. An agent sends a request every 5 s, so some requests are spooled in this time.
 const AWAY: Duration = Duration::from_secs(17);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,8 +32,8 @@ fn start_agent(endpoint: &str, spool: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// Returns the sequence number and the number of samples of each spooled request, from the names of the files, oldest
-/// first.
+/// For each spooled request, returns its sequence number and its number of samples, oldest first. The names of the
+/// files have both.
 fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
     let parsed = |name: &str| {

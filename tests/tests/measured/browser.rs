@@ -22,7 +22,7 @@ const ON_A_REAL_SERVER: [&str; 3] = [
 /// Name of the browser test that also needs samples of this host.
 const ON_THIS_HOST: &str = "a user finds the hot function of this host";
 
-/// Names of the browser tests of a response that is incomplete, or that changes while the UI shows it.
+/// Names of the browser tests in which a response is incomplete, or changes while the UI shows it.
 const OF_CHANGING_RESPONSES: [&str; 12] = [
     "the view announces missing names, which appear automatically",
     "the zoom and the marked function follow a frame to its name",
@@ -46,8 +46,8 @@ fn chromium() -> Option<PathBuf> {
     named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
-/// Runs the commands `kill` and `start` for the browser tests. A test's shell command creates a file, and waits until
-/// the file is removed.
+/// Kills and starts the server for browser tests. To request that, a browser test runs a shell command, which creates a
+/// file and waits until the file is removed.
 struct Switch {
     folder: tempfile::TempDir,
 }

@@ -30,7 +30,7 @@ fn busy_s() -> f64 {
     (user + nice + system + irq + softirq) / 100.0
 }
 
-/// Returns the sum of the outermost frames of a function, and the description of the frame in the response.
+/// Returns the sum of the outermost frames of a function, and the response's description of the frame.
 fn of_function(graph: &Value, name: &str) -> (f64, Value) {
     let names = graph["names"].as_array().unwrap();
     let nodes = graph["nodes"].as_array().unwrap();

@@ -1,4 +1,5 @@
-//! Time and memory of one server under many clients, with limits that other profiling databases exceeded when measured.
+//! Time and memory of one server with many clients. Other profiling databases exceeded these limits when they were
+//! measured.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -18,12 +18,12 @@ use tests::program::{HOT_AND_COLD, Program, Running, bpf_obstacle};
 use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::shared::{tool, varve_binary};
 
-/// Sampling frequency in Hz, high enough for shares over a few seconds.
+/// Sampling frequency in Hz. It is high enough to measure shares of CPU time within a few seconds.
 const FREQUENCY: &str = "97";
 /// Sampling period in nanoseconds: 1 / 97 Hz, less the thousandth by which the agent shortens it
 /// (`agent/src/config.rs`).
 const PERIOD_NS: i128 = 10_299_181;
-/// Time limit of a recording, which names frames for at most two minutes.
+/// Time limit of a recording. It includes up to two minutes in which frames get their names.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder for the recorded file, and a folder for temporary files.
@@ -112,13 +112,13 @@ fn cpu_seconds(child: &Child) -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Returns the duration of the recording in seconds, which the output states.
+/// Returns the duration of the recording that the output states, in seconds.
 fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks that the CPU time of the program's stacks adds up to `used`. Two functions must share the time 70 : 30, and
-/// each stack must end in one of them, or in a function that one of them calls.
+/// Checks that the CPU time of the program's stacks adds up to `used`. Two functions must share the time 70 : 30. Each
+/// stack must end in one of them, or in a function that one of them calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));

@@ -18,7 +18,7 @@ fn push() -> Vec<u8> {
     Request::new("access").seen(stack(&["f", "main"]), vec![now_ns()]).bytes()
 }
 
-/// Methods and paths of requests to the HTTP port that read or write.
+/// Methods and paths of the requests to the HTTP port that need the right to read or to write.
 const CALLS: [(&str, &str); 11] = [
     ("GET", "/metrics"),
     ("GET", "/api/v1/query?query=process_cpu"),
@@ -157,7 +157,7 @@ fn a_node_requires_a_token_and_its_router_sends_one() {
     }
 }
 
-/// Runs varve with arguments with which it must not start, and returns the error.
+/// Runs varve with arguments that it must refuse, and returns the error.
 fn refused(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(varve_binary()).args(arguments).current_dir(folder.path()).output().unwrap();

@@ -17,8 +17,8 @@ const YEAR_S: i64 = 365 * 86_400;
 const RETENTION: [&str; 8] =
     ["--retention", "10d", "--retention-1m", "20d", "--retention-1h", "30d", "--retention-1d", "60d"];
 
-/// Returns the time for which the clock is wrong: some seconds, because expiry runs every second; a minute with
-/// `VARVE_SOAK=1`.
+/// Returns the time for which the clock is wrong. Some seconds are enough, because expiry runs every second; with
+/// `VARVE_SOAK=1` it is a minute.
 fn wrong_for() -> Duration {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
     Duration::from_secs(if is_soak { 60 } else { 8 })
@@ -171,7 +171,8 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     world.holds_for(Duration::from_secs(2), "after a restart");
 }
 
-/// The clock was a year ahead at the first start, so the log is a year ahead, too. An operator accepts the right time.
+/// At the first start the clock was a year ahead, so the log is a year ahead, too. Then an operator accepts the right
+/// time.
 #[test]
 fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     let mut world = World::start_empty(YEAR_S);
@@ -193,7 +194,7 @@ fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     assert_eq!(world.admin_clock(&[]).1["state"], "agrees");
 }
 
-/// A restarted node knows the time only from the stored time, so an idle node must store the time, too.
+/// After a restart, a node knows the right time only if it was stored. So an idle node must store it, too.
 #[test]
 fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();

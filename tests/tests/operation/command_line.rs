@@ -29,7 +29,7 @@ fn refusal(endpoint: &str, arguments: &[&str]) -> String {
     stderr
 }
 
-/// Starts a varve, and pushes a sample of 90 minutes ago and a sample of now.
+/// Starts a varve, and pushes two samples: one from 90 minutes ago, and one from now.
 fn with_two_samples() -> Varve {
     let varve = Varve::up();
     let now = now_ns();

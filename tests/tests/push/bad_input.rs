@@ -1,5 +1,5 @@
-//! Invalid pushes over HTTP and gRPC. They are refused in whole or in part with a reason, valid parts are stored, and
-//! memory is bounded.
+//! Invalid pushes over HTTP and gRPC. Invalid parts are refused with a reason, valid parts are stored, and memory is
+//! bounded.
 
 use tests::damaged::{self, with_dictionary, with_sample};
 use tests::grpc::{Sending, export, rejected};
@@ -76,7 +76,7 @@ fn truncated_deep_stacks_keep_their_weight_below_a_marker_frame() {
     }
 }
 
-/// Returns one GiB of zeros, compressed with each supported compression.
+/// Returns 1 GiB of zeros for each supported compression, in compressed form.
 fn bombs() -> [(CompressionEncoding, &'static str, Vec<u8>); 2] {
     let zeros = || std::io::Read::take(std::io::repeat(0), 1 << 30);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -296,7 +296,8 @@ fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
     }
 }
 
-/// Sends only the head of a push, with this header line for the length of the body. Returns the response.
+/// Sends only the head of a push. `length` is the header line that announces the length of the body. Returns the
+/// response.
 fn announced(varve: &Varve, length: &str) -> (u16, String) {
     let head = format!(
         "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\n\

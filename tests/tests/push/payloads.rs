@@ -71,7 +71,7 @@ impl Push {
     }
 }
 
-/// Checks that each push is stored once although it is sent three times: twice in a row, and again after a restart.
+/// Sends each push three times: twice in a row, and again after a restart. Checks that it is stored once.
 fn counts_once(pushes: &[Push], key: impl Fn(&Push) -> Option<String>) {
     let mut varve = Varve::up();
     for push in pushes {

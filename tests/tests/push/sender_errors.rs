@@ -1,5 +1,5 @@
-//! Errors to OTLP senders. A sender drops a request after an error that is final, so the error for a fault of the
-//! server is never final.
+//! Errors that OTLP senders get. A sender drops a request after a final error, so faults of the server must never cause
+//! one.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,7 @@ fn push(service: &str) -> Vec<u8> {
     Push::new(service).seen(stack(&["f", "main"]), vec![now_ns()]).bytes()
 }
 
-/// Starts another router of a node. Returns the router's addresses for OTLP over gRPC and HTTP.
+/// Starts another router for a node. Returns the router's addresses for OTLP over gRPC and HTTP.
 fn start_router(folder: &Path, node: &str, token_file: Option<&Path>) -> (Running, [String; 2]) {
     let [http, grpc, otlp] = free_addresses();
     let mut command = Command::new(varve_binary());
@@ -84,7 +84,7 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     assert_eq!(reply.rpc_status().code, 16);
 }
 
-/// A node that forwards appends to a real node with another placement than the router sent.
+/// A node that replaces the placement of each append, and forwards the append to a real node.
 struct OtherPlacement(NodeClient<Channel>);
 
 #[tonic::async_trait]

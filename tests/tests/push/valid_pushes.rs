@@ -19,7 +19,7 @@ use tests::payload::{otlp_decoded, otlp_json, pprof};
 use tests::server::{Processes, Setup, Varve};
 use tests::stored;
 
-/// Default number of cases. Each case has two pushes, and the queries that check the stored samples.
+/// Default number of cases. Each case makes two pushes, and queries the stored samples.
 const CASES: u32 = 128;
 
 /// Factor by which `VARVE_SOAK=1` multiplies the number of cases.
@@ -49,11 +49,11 @@ const FORMATS: [Format; 8] = [
     Format::OtlpGrpc(Layout::Newest),
 ];
 
-/// One push. A pprof has only the first profile of the first resource.
+/// One push. If the format is pprof, only the first profile of the first resource is pushed.
 #[derive(Clone, Debug)]
 struct Case {
     format: Format,
-    /// True if the names of the push are unique, so that the store has none of its stacks.
+    /// True if the names of the push are unique. The store then has none of its stacks.
     is_new: bool,
     resources: Vec<Vec<Profile>>,
 }
@@ -76,7 +76,8 @@ enum Answer {
 }
 
 impl Case {
-    /// Pushes the case for two services that the store does not know, and checks the stored samples of both.
+    /// Pushes the case twice, each time for a service that the store does not know. Checks the stored samples of both
+    /// services.
     fn check(&self, varve: &Varve) {
         let serial = serial();
         let names = if self.is_new { format!("c{serial}_") } else { String::new() };
@@ -165,7 +166,7 @@ fn send_otlp_grpc(varve: &Varve, bytes: &[u8]) -> Answer {
     }
 }
 
-/// Returns the sums that are not zero, with the empty stack as in folded lines.
+/// Returns the sums that are not zero. The empty stack becomes the one that stands for it in folded lines.
 fn shown(folded: &Folded) -> Folded {
     let name = |stack: &Vec<String>| if stack.is_empty() { vec!["[no stack]".to_owned()] } else { stack.clone() };
     folded.iter().filter(|(_, sum)| **sum != 0).map(|(stack, sum)| (name(stack), *sum)).collect()
@@ -204,7 +205,7 @@ impl Pushed<'_> {
         self.stored(varve).assert_equals(&expected.samples, what);
     }
 
-    /// Returns the stored samples. If the push has no time, the times of the samples are replaced by `now_ns`.
+    /// Returns the stored samples. If the push has no time, `now_ns` replaces their times.
     fn stored(&self, varve: &Varve) -> Multiset {
         let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
         let mut stored = stored::samples(varve, ("service_name", self.service), window);
@@ -287,7 +288,7 @@ fn valid_pushes_are_stored_exactly_by_a_remote_node() {
     run(&Varve::start(Setup { processes: Processes::Three, ..Setup::default() }), CASES / 4);
 }
 
-/// Returns a sample with these values, whose stack is the frame with this number.
+/// Returns a sample with these values. Its stack is only the frame with this number.
 fn seen(number: u8, values: &[i64]) -> Seen {
     Seen { stack: vec![number], values: values.to_vec(), label: number % 3, seconds_before: vec![0] }
 }

@@ -1,4 +1,4 @@
-//! Frames of unnamed functions, and downloads as `go tool pprof` reads them.
+//! Frames of functions without names, and downloaded pprof files as `go tool pprof` reads them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tests::report::skipped;
 use tests::server::Varve;
 use tests::shared::{tool, varve_binary};
 
-/// Hand-written assembly with call frame information, as in cryptography libraries.
+/// Assembly code with call frame information, like the hand-written code in cryptography libraries.
 const ASSEMBLY: &str = r#"
 __asm__(".text\n.p2align 4\n.type block, @function\nblock:\n.cfi_startproc\n.rept 120\nnop\n.endr\nret\n.cfi_endproc\n"
         ".size block, .-block\n.p2align 4\n.type tail, @function\ntail:\n.cfi_startproc\n.rept 40\nnop\n.endr\nret\n"

@@ -1,4 +1,4 @@
-//! Faults that other profiling databases have. Each test shows that varve does not have one of these faults.
+//! Faults of other profiling databases. Each test shows that varve does not have one of them.
 
 use std::collections::BTreeMap;
 

@@ -12,8 +12,8 @@ use tests::shared::{payloads, varve_binary};
 const SECOND_NS: u64 = 1_000_000_000;
 const UNIT: f64 = 100.0 * PERIOD_NS as f64;
 
-/// Pushes samples of two services, with the functions `hot` and `cold` under `main`: 600 + 100 and 200 + 100 samples.
-/// Returns the times of all samples.
+/// Pushes samples of two services in which `main` calls `hot` and `cold`. One service has 600 samples in `hot` and 100
+/// in `cold`, the other 200 and 100. Returns the times of all samples.
 fn two_services(varve: &Varve, now: u64) -> Vec<u64> {
     let mut all = Vec::new();
     for (service, hot) in [("a", 6), ("b", 2)] {
@@ -103,7 +103,7 @@ fn rates_are_cores_and_functions_of_the_stacks_can_be_grouped_and_matched() {
     assert!(without.iter().all(|(labels, _)| labels.keys().eq(["service_name"])), "{without:?}");
 }
 
-/// Runs with one process, and with a separate node, to which queries and known locations are sent over the network.
+/// Runs with one process, and again with a separate node. Queries and known locations then go over the network.
 #[test]
 fn a_chart_by_function_equals_the_flame_graphs_of_its_steps() {
     for processes in [Processes::One, Processes::Three] {

@@ -27,13 +27,13 @@ __attribute__((noinline, noipa)) uint64_t outer_function(uint64_t x) {
 int main(void) { return (int)outer_function(1); }
 "#;
 
-/// Returns the source of a program with the structure of the tested program, but with other names. Its names must never
-/// appear.
+/// Returns the source of an impostor: it has the structure of the tested program, but other names. These names must
+/// never appear.
 fn impostor_source() -> String {
     SOURCE.replace("outer_function", "wrong_function").replace("inlined_leaf", "wrong_leaf")
 }
 
-/// Returns an ELF address in the code of an inlined function.
+/// Returns an ELF address in `outer`, in the code of a function that is inlined there.
 fn inlined_address(program: &Path, outer: &str) -> u64 {
     let (start, size) = Program::symbol(program, outer);
     let addresses: Vec<String> = (start..start + size).map(|address| format!("{address:x}")).collect();
@@ -52,7 +52,7 @@ fn inlined_address(program: &Path, outer: &str) -> u64 {
     panic!("{outer} has nothing inlined:\n{text}");
 }
 
-/// Pushes one sample at this address of the program, called from a frame with a name.
+/// Pushes one sample. Its leaf is this address of the program, and its caller is a frame with a name.
 fn push(varve: &Varve, service: &str, file: &str, build_id: &str, address: u64) {
     let leaf = Frame::Native { build_id: build_id.to_owned(), file: file.to_owned(), address };
     let request = Request::new(service).seen(vec![leaf, "caller".into()], vec![now_ns()]);
@@ -65,7 +65,7 @@ fn graph(varve: &Varve, service: &str) -> Value {
     varve.flamegraph(&selector, (now_s - 600.0, now_s + 10.0), "json", 1000).expect(200).json()
 }
 
-/// Returns the names of a flame graph of one stack, root first, and the description of the leaf's frame.
+/// Returns the names in a flame graph that has one stack, root first, and the description of the leaf's frame.
 fn names(graph: &Value) -> (Vec<String>, Value) {
     let name =
         |node: &Value| graph["names"][usize::try_from(node[1].as_u64().unwrap()).unwrap()].as_str().unwrap().to_owned();
@@ -84,7 +84,7 @@ fn upload(varve: &Varve, files: &[&Path]) -> (bool, String) {
     )
 }
 
-/// Checks that the frame is shown as `shown`, an address in a file, with one of these reasons, and keeps its value.
+/// Checks that the frame keeps its value, and is shown as `shown` (an address in a file) with one of these reasons.
 fn assert_unnamed(varve: &Varve, service: &str, shown: &str, reasons: &[&str]) {
     let graph = graph(varve, service);
     let (names, frame) = names(&graph);

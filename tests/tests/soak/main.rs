@@ -1,4 +1,4 @@
-//! One minute of load, or ten with `VARVE_SOAK=1`: the Raft log is the only write-ahead log, and is purged up to the
+//! One minute of load, or ten with `VARVE_SOAK=1`. The Raft log is the only write-ahead log, and it is purged up to the
 //! last flush.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -13,7 +13,7 @@ use tests::payload::otlp::{PERIOD_NS, now_ns};
 use tests::report::figure;
 use tests::server::Varve;
 
-/// Returns the bytes of a folder's files whose names end with `ending`.
+/// Returns the size of those files in a folder whose names end with `ending`, in bytes.
 fn bytes_of(folder: &Path, ending: &str) -> u64 {
     let entries = fs::read_dir(folder).unwrap().filter_map(Result::ok);
     let of_kind = entries.filter(|entry| entry.path().extension().is_some_and(|found| found == ending));

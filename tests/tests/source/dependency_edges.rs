@@ -1,4 +1,4 @@
-//! Dependencies between the crates of the workspace, from `cargo metadata`, compared with the allowed dependencies.
+//! The crates of the workspace depend on each other only as allowed. Their dependencies come from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Documents agree with the code: the versions, folders, tests and decisions that documents name exist.
+//! Documents agree with the code: they name only versions, folders, tests and decisions that exist.
 
 use std::fs;
 

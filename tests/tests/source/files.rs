@@ -75,7 +75,7 @@ pub(crate) fn below_workspace(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap().to_str().unwrap().to_owned()
 }
 
-/// Fails if there are violations of a rule. A violation is a path and the fault in that file or folder.
+/// Fails if a rule is violated. Each violation is a path, and the fault in that file or folder.
 pub(crate) fn check(rule: &str, violations: &[(String, String)]) {
     let found: Vec<String> = violations.iter().map(|(path, what)| format!("{path}: {what}")).collect();
     assert!(found.is_empty(), "{rule}; {} violations: {found:#?}", found.len());

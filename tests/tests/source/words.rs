@@ -105,7 +105,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Text of one paragraph, list item or line, without markup.
+/// Text of one paragraph, one list item or one line, without markup.
 #[derive(Debug)]
 struct Prose {
     /// Number of the text's first line in the file.
@@ -196,7 +196,8 @@ fn without_code(text: &str) -> String {
     pieces.map(|(i, piece)| if i % 2 == 0 { piece } else { "code" }).collect()
 }
 
-/// Returns the sentences of a text: a period, question or exclamation mark before a capital letter or code ends one.
+/// Returns the sentences of a text. A sentence ends at a period, question mark or exclamation mark that precedes a
+/// capital letter or code.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
