@@ -2,7 +2,7 @@
 //!
 //! The load runs alone, with the agent, and with the agent and `--off-cpu`, in turn. A machine that becomes slower or
 //! faster therefore affects all three measurements alike. The run time of a BPF program counts as CPU time of the
-//! interrupted program, and not of the agent. So it is measured separately ([`cost`]).
+//! program that it interrupts, and not of the agent. So it is measured separately ([`cost`]).
 
 mod cost;
 mod load;
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// Kind of a measurement: the processes that run together with the load.
+/// Kind of a measurement. It determines the processes that run together with the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Alone,
@@ -71,11 +71,11 @@ impl Kind {
     }
 }
 
-/// Figures of one measurement: the load runs for some seconds with processes of one [`Kind`].
+/// Figures of one measurement, in which the load runs for some seconds.
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
-    /// Iterations per second of each load program.
+    /// Iterations per second, for each load program.
     throughput: Vec<f64>,
     seconds: f64,
     agent: Option<Cost>,
@@ -211,8 +211,8 @@ impl RunningAgent {
     }
 }
 
-/// Combines the segments of one kind to figures. Values with one reading per segment, such as start-up time and peak
-/// memory, give their maximum. Values over time, such as CPU time, give their mean.
+/// Combines the segments of one kind to figures. Start-up time and peak memory, which are read once per segment, become
+/// their maximum. Values over time, such as CPU time, become their mean.
 fn figures(segments: &[&Segment]) -> Value {
     let kind = segments.first().map_or("", |segment| segment.kind.name());
     let mean = |load: usize| segments.iter().map(|of| of.throughput[load]).sum::<f64>() / segments.len() as f64;
@@ -250,8 +250,8 @@ fn figures(segments: &[&Segment]) -> Value {
     figures
 }
 
-/// Returns the iterations with the agent divided by the iterations without it, as a geometric mean. Only load programs
-/// that use all the CPU time they get are included.
+/// Returns the iterations with the agent divided by the iterations without it, as a geometric mean. Includes only load
+/// programs that use all the CPU time that they get.
 fn throughput_part(with: &[&Segment], without: &[&Segment]) -> f64 {
     const BUSY: usize = 2;
     let mean = |segments: &[&Segment], load: usize| {

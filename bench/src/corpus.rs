@@ -1,4 +1,4 @@
-//! Recordings of programs by varve's agent: content, file format, and recording.
+//! Recordings that varve's agent made of programs: their content, their file format, and how to make them.
 
 mod builder;
 mod file;

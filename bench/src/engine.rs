@@ -1,5 +1,5 @@
-//! Measurements within the process of the bench program: properties of a mix, the storage engine, a node with its log,
-//! and a router's flame graph.
+//! Measurements of parts of varve in this process: the storage engine, a node with its log, and a router's flame graph.
+//! Also the properties of a mix.
 
 pub(crate) mod flamegraph;
 pub(crate) mod node;

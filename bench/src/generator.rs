@@ -8,8 +8,8 @@
 //! position, and after the end of the recording continues at its start.
 //!
 //! A pod differs from the recording in three ways. Both CPUs are always busy, so gaps of the recording are skipped.
-//! Stacks that the agent could not unwind get callers ([`donor`]). New stacks appear at the recorded rate ([`growth`],
-//! [`tree`]).
+//! Stacks that the agent could not unwind are completed ([`donor`]). New stacks appear at the recorded rate
+//! ([`growth`], [`tree`]).
 //!
 //! # Modules, in the order of data
 //! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`]: one service. [`corpus`]: all

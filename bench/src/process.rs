@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// Ticks per second of the times in /proc: USER_HZ, which is equal on every Linux that varve runs on.
+/// Times in /proc are in ticks, with this many per second: USER_HZ, the same on every Linux on which varve runs.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Time for which this thread has run on a core. Unlike elapsed time, it does not depend on other load.
@@ -16,8 +16,8 @@ const TICKS_PER_S: f64 = 100.0;
 pub(crate) struct CoreTime(Duration);
 
 impl CoreTime {
-    /// Reads the core time so far. The kernel updates this time at ticks that are some milliseconds apart, so only sums
-    /// over many spans are exact.
+    /// Reads the core time so far. The kernel updates this time only every few milliseconds, so only sums over many
+    /// spans are exact.
     pub(crate) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;
@@ -86,7 +86,7 @@ impl Drop for Group {
     }
 }
 
-/// Returns the path that `--binary` names, or else the path of the varve beside this program.
+/// Returns the path given by `--binary`, or else the path of the varve beside this program.
 pub(crate) fn varve_binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),

@@ -19,8 +19,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Prints the line of the machine and the binary: `binary`, or else this program. `save` is the name of the file to
-    /// write.
+    /// Prints the line that describes the machine and the binary, which is `binary` or else this program. `save` is the
+    /// name of the file to write.
     pub(crate) fn start(binary: Option<&Path>, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
         let now = jiff::Timestamp::now();
         let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
@@ -70,7 +70,7 @@ pub(crate) fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Returns the q-quantile: the smallest value that at least a share q of the values does not exceed.
+/// Returns the q-quantile: the smallest value for which at least a share q of all values are not larger.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (sorted.len() as f64 * q).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().map_or(f64::NAN, rounded)

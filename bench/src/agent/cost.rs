@@ -1,5 +1,5 @@
-//! Cost of the agent: CPU time and memory of its process, from /proc, and of its BPF programs and maps, from the
-//! kernel.
+//! Cost of the agent. /proc has the CPU time and memory of its process, and the kernel reports those of its BPF
+//! programs and maps.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -17,7 +17,7 @@ use aya::sys::{Stats, enable_stats};
 pub(crate) struct Bpf {
     programs: HashSet<u32>,
     maps: HashSet<u32>,
-    /// File descriptor that makes the kernel measure run times of BPF programs while it is open.
+    /// While this file descriptor is open, the kernel measures the run times of BPF programs.
     _measuring: OwnedFd,
 }
 
@@ -47,8 +47,8 @@ impl Bpf {
     }
 }
 
-/// Returns the CPU time of a process so far, user and kernel, of running and ended threads. It includes the time of BPF
-/// programs that interrupted the process.
+/// Returns the CPU time of a process so far: user and kernel time of all its threads, also of ended ones. It includes
+/// the time of BPF programs that interrupted the process.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let mut clock = 0;

@@ -1,7 +1,7 @@
-//! Load programs on which the agent is measured. Each is a process of the bench program itself, in one [`Role`].
+//! Load programs that run while the agent is measured. Each is a process of the bench program itself, in one [`Role`].
 //!
-//! Each load program works until its stdin ends. It then prints its iterations per second since it received a line on
-//! stdin.
+//! Each load program works until its stdin ends. It then prints its iterations per second, counted from the moment at
+//! which it received a line on stdin.
 //!
 //! All iterations are the same work, so iterations per second are proportional to the CPU time that a program got.
 
@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 pub(crate) enum Role {
     /// One busy thread per CPU, with stacks of 300 calls.
     Deep,
-    /// One busy thread per CPU, on ever new paths through the same functions.
+    /// One busy thread per CPU. It takes ever new paths through the same functions.
     Wide,
     /// Pairs of threads that hand work to each other a thousand times a second.
     Waiting,
@@ -39,7 +39,7 @@ const WIDE_CALLS: u32 = 24;
 const PAIRS: usize = 2;
 const HAND_OVER: Duration = Duration::from_millis(1);
 const CHILDREN_EVERY: Duration = Duration::from_millis(1000 / 15);
-/// Number of iterations of a [`Role::Child`], which take 3 ms on a machine of 2026.
+/// Number of iterations of a [`Role::Child`]. They take 3 ms on a machine of 2026.
 const CHILD_CHUNKS: u64 = 30;
 
 /// Runs one of the load programs of `bench agent`.

@@ -16,13 +16,14 @@ pub(crate) struct Sink {
     pub(crate) endpoint: String,
 }
 
-/// Numbers of samples in a span of time.
+/// Numbers of samples of several kinds in a span of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// Number of samples of CPU time.
     pub(crate) samples: u64,
-    /// Number of samples of CPU time in a process. The next field is the number of these samples with complete stacks.
+    /// Number of samples of CPU time whose stacks have frames of a process.
     pub(crate) user: u64,
+    /// Number of those samples whose stacks are complete.
     pub(crate) whole: u64,
     pub(crate) waits: u64,
 }

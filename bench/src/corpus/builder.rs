@@ -1,4 +1,4 @@
-//! Conversion of export requests of the agent to a [`Recording`] of the processes of one service.
+//! Converts the agent's export requests to a [`Recording`] of one service's processes.
 
 use std::collections::HashMap;
 
@@ -112,8 +112,8 @@ mod tests {
         Some(AnyValue { value: Some(Value::IntValue(number)) })
     }
 
-    /// Returns a process of a service, with samples of one stack at these times. The stack has a kernel frame above an
-    /// address.
+    /// Returns a process of a service. It has one sample at each of these times, all with the same stack: a kernel
+    /// frame that is called from an address.
     fn resource(service: &str, times: &[u64]) -> ResourceProfiles {
         let label = |key: &str, value| KeyValue { key: key.to_owned(), value, key_strindex: 0 };
         let attributes = vec![label("service.name", text(service)), label("process.pid", number(7))];

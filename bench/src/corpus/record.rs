@@ -1,7 +1,7 @@
 //! Recording of a program: varve's agent samples this host, and a receiver in this process keeps the program's samples.
 //!
-//! The agent samples at ten times the fleet's 19 Hz. Every tenth tick of a CPU belongs to one phase. So one execution
-//! of a program gives ten phases, each like a recording at 19 Hz.
+//! The agent samples at ten times the fleet's 19 Hz. Ticks of a CPU that are ten apart belong to one phase. So one
+//! execution of a program gives ten phases, each like a recording at 19 Hz.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 /// Name of the marker frame at which the agent stopped unwinding. The callers of this frame are unknown.
 const UNWINDING_FAILED: &str = "[unwinding failed]";
-/// Largest number of frames of a truncated stack, including the marker. A stack with more frames counts as complete.
+/// A stack with the marker frame counts as truncated if it has at most this many frames, and as complete if it has
+/// more.
 const CUT_FRAMES_MAX: usize = 4;
-/// Number of phases of a recording. A recording is sampled at this multiple of the fleet's frequency.
+/// Number of phases of a recording. The sampling frequency of a recording is the fleet's frequency times this number.
 pub(crate) const PHASES: u64 = 10;
 
 /// A mapped file.
@@ -27,15 +28,15 @@ pub(crate) struct Function {
     pub(crate) start_line: i64,
 }
 
-/// A location of a stack: an address, or named lines, innermost first.
+/// A location in a stack: an address, or named lines with the innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Location {
     pub(crate) mapping: u32,
     pub(crate) address: u64,
     /// Value of the attribute `profile.frame.type`.
     pub(crate) frame_type: String,
-    /// Index of the function and line number of each call at the location, innermost first. Empty if the location is an
-    /// address.
+    /// For each call at the location, innermost first: the index of its function, and its line number. Empty if the
+    /// location is an address.
     pub(crate) lines: Vec<(u32, i64)>,
 }
 
@@ -54,8 +55,8 @@ pub(crate) struct Node {
     pub(crate) location: u32,
 }
 
-/// Tree of all stacks, with the outermost frames at its root, and the tables to which its nodes refer. A stack is
-/// represented by the index of its leaf's node.
+/// Tree of all stacks, and the tables to which its nodes refer. The outermost frames are at the root. The index of its
+/// leaf's node stands for a stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) mappings: Vec<Mapping>,
@@ -79,7 +80,7 @@ impl Frames {
     }
 
     /// Returns true if the agent stopped unwinding after a few frames of the program (see [`CUT_FRAMES_MAX`]). A stack
-    /// whose unwinding stops later, in the outermost frames of a runtime, counts as complete.
+    /// counts as complete if unwinding stopped later, in the outermost frames of a runtime.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         let locations = || self.leaf_first(stack).map(|location| &self.locations[location as usize]);
         let name = |&(function, _): &(u32, i64)| self.functions[function as usize].name.as_str();
@@ -120,7 +121,7 @@ pub(crate) struct Recording {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Describes the size of a recording, and the part of its samples with complete stacks.
+/// Describes the size of a recording, and the share of samples that have complete stacks.
 pub(crate) fn describe(recording: &Recording, file_bytes: u64) -> Value {
     let stacks: HashSet<u32> = recording.samples.iter().map(|sample| sample.stack).collect();
     let frames = &recording.frames;

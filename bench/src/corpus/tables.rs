@@ -1,4 +1,4 @@
-//! Tables of distinct frames, while a recording is built.
+//! Tables of distinct frames. They are used while a recording is built.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -81,7 +81,7 @@ impl FrameTables {
     }
 }
 
-/// The tables of an export request, and the results of earlier conversions of its stacks.
+/// The tables of an export request, and those of its stacks that are already converted.
 pub(crate) struct View<'a> {
     dictionary: &'a ProfilesDictionary,
     stacks: HashMap<i32, u32>,

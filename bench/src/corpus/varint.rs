@@ -1,8 +1,8 @@
-//! Unsigned LEB128 numbers, zigzag for signed ones, and texts preceded by their length.
+//! Numbers as LEB128 (signed numbers first become unsigned by zigzag), and texts after their length.
 
 use anyhow::{Context as _, bail};
 
-/// Appends encoded numbers and texts to bytes.
+/// Encodes numbers and texts, and appends them to bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 

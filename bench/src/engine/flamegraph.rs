@@ -1,4 +1,4 @@
-//! The router's part of a flame graph. A fake shard sends a prepared response, and the router names, merges, prunes
+//! The work of a router for a flame graph. A fake shard sends a prepared response, and the router names, merges, prunes
 //! and writes it.
 
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// Times of one flame graph: in total, and of each part.
+/// Time that one flame graph took: in total, and for each part.
 struct Took {
     milliseconds: f64,
     /// Milliseconds of each part, by the name of the part.
@@ -128,7 +128,7 @@ async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result
     fastest.context("--runs must be at least 1")
 }
 
-/// Returns the milliseconds of each part in a `Server-Timing` header: `name;dur=1.5, merge;dur=2.5`.
+/// Returns the milliseconds of each part, from a `Server-Timing` header such as `name;dur=1.5, merge;dur=2.5`.
 fn parts(timing: &str) -> Map<String, Value> {
     let part = |part: &str| {
         let (name, milliseconds) = part.trim().split_once(";dur=")?;

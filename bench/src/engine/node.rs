@@ -16,13 +16,13 @@ use testkit::batches::{batch, batch_of, long_name};
 
 use crate::report::{Report, quantile, rounded};
 
-/// Numbers of concurrent callers, each of which is measured.
+/// Numbers of concurrent callers. Appends are measured once with each number.
 const CALLERS: [i64; 3] = [1, 32, 256];
 /// Number of samples in one append, as in one series of an agent's push.
 const APPEND_SAMPLES: i64 = 100;
 /// Distance between the first serial numbers of two callers.
 const CALLER_SERIALS: i64 = 10_000_000;
-/// Interval at which figures are printed under lasting load.
+/// Interval at which figures are printed while disk use is measured.
 const DISK_REPORT: Duration = Duration::from_secs(30);
 
 /// Measures a node without a router: appends per second, restart after a crash, disk use under lasting load.
@@ -151,7 +151,7 @@ async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::
     Ok(latencies_ms)
 }
 
-/// Measures the slowest restart, which is after a kill with as many unflushed bytes as the configuration allows.
+/// Measures the slowest restart: the node is killed when it has as many unflushed bytes as the configuration allows.
 async fn restart(folder: &Path, report: &mut Report) -> anyhow::Result<()> {
     let mut config = config(&folder.join("data"));
     let flush_bytes = config.flush_bytes as f64;

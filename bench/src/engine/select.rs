@@ -19,10 +19,9 @@ use crate::report::{Report, quantile, rounded};
 /// Largest number of runs of each selection after the cold run. Slow selections have fewer runs.
 const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
-/// Time, in nanoseconds, by which each run's window is earlier than the previous run's window. So no result comes from
-/// a cache.
+/// Each run's window is this much earlier than the previous run's, in nanoseconds. So no result comes from a cache.
 const SHIFT_NS: i64 = 1_300_000_000;
-/// Time that one stored value of minutes covers, in nanoseconds.
+/// Time that one stored value in the tier of minutes covers, in nanoseconds.
 const VALUE_NS: i64 = 600 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
 const SPANS: [(&str, i64); 5] = [
@@ -32,7 +31,7 @@ const SPANS: [(&str, i64); 5] = [
     ("30 d", 30 * 86_400 * SECOND_NS),
     ("1 y", 365 * 86_400 * SECOND_NS),
 ];
-/// Number of points of a series, as in a graph. The product of this and the longest span fits in an i64.
+/// Number of points of a series, as many as a graph shows. This number times the longest span fits in an i64.
 const STEPS: i64 = 60;
 
 /// Measures selections of the storage engine.
@@ -52,7 +51,7 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Sums by leaf of all stacks. The window has whole stored values, so the merge of sums takes most of the time.
+    /// Sums of all stacks, by leaf. The window covers whole stored values, so merging sums takes most of the time.
     LeafSums,
 }
 
@@ -162,7 +161,7 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
     }
 }
 
-/// Checks the results of selections, because the time of a wrong result is no valid figure.
+/// Checks the results of selections: a time is only valid if the result is right.
 fn check_everything(store: &Store) -> anyhow::Result<()> {
     let answer = store.engine.select(&selection(store.start_ns, store.end_ns, None, Kind::SeriesByPod))?;
     let sum: i128 = answer.cells.iter().map(|cell| cell.sum).sum();

@@ -1,4 +1,4 @@
-//! Properties of a mix that determine its bytes on disk: counts, and entropies in bits per sample.
+//! Properties of a mix that determine the disk space of its samples: counts, and entropies in bits per sample.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -30,7 +30,7 @@ const TEN_MINUTES_NS: u64 = 600_000_000_000;
 const MINUTE_NS: u64 = 60_000_000_000;
 const TEN_SECONDS_NS: u64 = 10_000_000_000;
 
-/// One sample of the fleet. IDs of stacks mean the same stack in all pods.
+/// One sample of the fleet. The ID of a stack is the same in all pods.
 #[derive(Clone, Copy)]
 struct Seen {
     pod: u64,
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures the samples that one core generates per second.
+/// Measures the number of samples that one core generates per second.
 fn speed(corpus: &Corpus, seed: u64) -> anyhow::Result<Value> {
     let of = |build: &mut dyn FnMut(&HostSamples) -> Batch| {
         let began = CoreTime::now()?;
@@ -130,8 +130,8 @@ fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     (samples, figures)
 }
 
-/// Returns the numbers of distinct stacks, and of distinct pairs of stack and thread, per pod and span of time. Also
-/// returns the entropies of stacks and of pairs.
+/// Counts the distinct stacks, and the distinct pairs of stack and thread, for each pod and span of time. Returns these
+/// counts, and the entropies of stacks and pairs.
 fn rows(samples: &[Seen]) -> Value {
     let distinct = |span_ns: u64| {
         let mut stacks = Set::default();
@@ -164,7 +164,8 @@ fn rows(samples: &[Seen]) -> Value {
     })
 }
 
-/// Returns the mean bits per sample if each group has a separate code. The size of the codes is not included.
+/// Returns the mean number of bits per sample if each group has its own code. The size of the codes themselves is not
+/// included.
 fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, value: impl Fn(&Seen) -> u64) -> f64 {
     let (mut counts, mut sums): (Map<(K, u64), u64>, Map<K, u64>) = Default::default();
     for seen in samples {
@@ -189,8 +190,8 @@ fn jitter(corpus: &Corpus) -> Value {
     })
 }
 
-/// Returns the entropies of the differences of consecutive times of each group, and of the differences of these
-/// differences.
+/// For each group, takes the differences between consecutive times, and then the differences between these differences.
+/// Returns the entropies of both.
 fn times(samples: &[Seen], key: Key) -> Value {
     let mut last: Map<(u64, u32), (u64, Option<i64>)> = Map::default();
     let mut deltas = Vec::new();

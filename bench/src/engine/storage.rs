@@ -1,5 +1,5 @@
-//! Measurements of the storage engine. One thread of this process removes known definitions from the batches of some
-//! hours of a fleet, and applies the batches.
+//! Measurements of the storage engine. The batches come from some hours of a fleet. One thread removes known
+//! definitions from each batch, and applies the batch.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,7 +23,7 @@ const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const HOURS_MAX: u64 = 400 * 24;
 /// File beside a store that describes its content.
 const ABOUT: &str = "bench.json";
-/// Memory budget of the head in bytes, as in `varve up`.
+/// Memory budget of the engine's head (its unsealed samples) in bytes, as in `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 128 << 20;
 
@@ -82,7 +82,8 @@ pub(crate) struct Store {
     _temporary: Option<TempDir>,
 }
 
-/// Time of each step. It is the CPU time of this thread, but elapsed time for flushes, which use threads of RocksDB.
+/// Time that each step took: CPU time of this thread, but for flushes the elapsed time, because they use threads of
+/// RocksDB.
 #[derive(Debug, Default)]
 struct Costs {
     generate: Duration,
@@ -228,8 +229,8 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
 }
 
 /// Ingests the samples of a plan. Each batch has only the definitions that are new to its partition. If the engine
-/// reports missing definitions, the batch is applied again with all definitions, as a leader whose cache was wrong
-/// does.
+/// reports missing definitions, the batch is applied again with all definitions. A leader does the same when its cache
+/// was wrong.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
     let mut builder = BatchBuilder::new(corpus);
     let mut costs = Costs::default();
@@ -277,7 +278,8 @@ fn flush(engine: &Engine, costs: &mut Costs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the length of all files below a folder, like `du -sb`, but without the folders themselves.
+/// Returns the total size of all files below a folder, in bytes. Unlike in `du -sb`, the folders themselves do not
+/// count.
 fn directory_bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

@@ -20,7 +20,7 @@ use super::random::Random;
 /// Profile type of the samples of a `samples/count` push with a CPU period.
 pub(crate) const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
-/// Length of a partition of raw samples, which has its own dictionary.
+/// Length of a partition of raw samples, in nanoseconds. Each partition has its own dictionary.
 const PARTITION_NS: u64 = 6 * 3600 * 1_000_000_000;
 
 /// Builds batches over a corpus.
@@ -45,8 +45,8 @@ impl<'a> BatchBuilder<'a> {
         self.build_with(host, &mut Defined::default())
     }
 
-    /// Returns the batch of [`BatchBuilder::build`], but with only the hashes of stacks that this builder defined
-    /// before in the partition.
+    /// Returns a batch like [`BatchBuilder::build`], except that stacks which this builder has already defined in the
+    /// partition have only their hashes.
     pub(crate) fn build_new(&mut self, host: &HostSamples) -> Batch {
         let partition = host.start_ns / PARTITION_NS;
         if partition != self.partition {
@@ -174,8 +174,8 @@ impl<'a> Tables<'a> {
         StackPair { user: self.stack(kernel..depth, None, is_new), kernel: self.stack(0..kernel, new_leaf, is_new) }
     }
 
-    /// Defines a location that is `shift` bytes or lines after the leaf, and replaces the leaf's hash by the hash of
-    /// that location. `None` if `shift` is 0.
+    /// Defines a location that is `shift` bytes or lines after the leaf, and replaces the leaf's hash by the new
+    /// location's. Returns the location; `None` if `shift` is 0.
     fn new_leaf(&mut self, shift: u64) -> Option<u32> {
         let &leaf = self.locations.first().filter(|_| shift > 0)?;
         let leaf = self.importer.location(&mut self.to, leaf);
@@ -194,8 +194,8 @@ impl<'a> Tables<'a> {
         Some(id)
     }
 
-    /// Returns the stack of a part of the locations. `leaf`, if given, replaces the first location. If `is_new` is
-    /// false, only the stack's hash is defined.
+    /// Returns the stack that consists of a part of the locations. `leaf`, if given, replaces the first location. If
+    /// `is_new` is false, only the stack's hash is defined.
     fn stack(&mut self, part: std::ops::Range<usize>, leaf: Option<u32>, is_new: bool) -> u32 {
         let hash = stack_hash(&self.hashes[part.clone()]);
         if let Some(id) = self.to.stacks.find(&hash)

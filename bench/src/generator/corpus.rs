@@ -1,4 +1,4 @@
-//! All services of a mix, over one dictionary of locations.
+//! All services of a mix, and the dictionary of locations that they share.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(crate) struct Corpus {
 /// Source of complete stacks for a program whose stacks the agent could not unwind.
 struct Fill {
     program: &'static str,
-    /// Payload file in `shared/data`. For a file in OTLP, also the type of frames that a used stack must have.
+    /// Payload file in `shared/data`. For an OTLP file, also a frame type: only stacks with such a frame are used.
     payload: (&'static str, Option<&'static str>),
     /// Recording to use if the folder `shared/data` does not exist.
     recording: &'static str,
@@ -55,7 +55,7 @@ impl Corpus {
         Self::load_with(mix, payload::folder().as_deref())
     }
 
-    /// Loads a mix like [`Corpus::load`], with the payloads in this folder, if one is given.
+    /// Loads a mix like [`Corpus::load`], but with the payloads in this folder; with none if `payloads` is `None`.
     pub(crate) fn load_with(mix: Mix, payloads: Option<&Path>) -> anyhow::Result<Self> {
         let mut dictionary = Dictionary::default();
         let mut services = Vec::new();
@@ -78,7 +78,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Stops the growth of the number of stacks. From now on, only stacks of the first 15 minutes are drawn.
+    /// Stops the growth of the number of stacks. From now on, all samples have stacks from the first 15 minutes.
     pub(crate) fn stop_growth(&mut self) {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
     }
@@ -93,7 +93,7 @@ impl Corpus {
         (hash(&stack[kernel..]), hash(&stack[..kernel]))
     }
 
-    /// Returns the number of kernel locations at the leaf end of a stack.
+    /// Returns the number of kernel locations with which a stack begins, counted from its leaf.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }

@@ -1,4 +1,4 @@
-//! Conversion of the frames of a recording to definitions in a [`Dictionary`].
+//! Converts the frames of a recording to definitions in a [`Dictionary`].
 
 use proto::build_id::from_hex;
 use proto::{Address, BuildId, Dictionary, Function, Line, Location, Mapping};

@@ -1,4 +1,4 @@
-//! Complete stacks that replace stacks that the agent could not unwind.
+//! Complete stacks. They replace stacks that the agent could not unwind.
 //!
 //! The agent marks truncated stacks, so a recording without frame pointers has leaves, times and threads, but few
 //! callers. Each distinct truncated stack is replaced by a complete stack of a donor; both are taken in descending
@@ -39,8 +39,8 @@ impl Donor {
     }
 }
 
-/// Returns the distinct items, largest sum of values first. Items with equal sums stay in the order of their first
-/// occurrence.
+/// Adds up the values of equal items. Returns the distinct items, largest sum first. Items with equal sums stay in the
+/// order in which they first occurred.
 pub(crate) fn by_frequency(samples: impl Iterator<Item = (u32, i64)>) -> Vec<u32> {
     let mut sums: HashMap<u32, (i64, usize)> = HashMap::new();
     for (number, (stack, value)) in samples.enumerate() {

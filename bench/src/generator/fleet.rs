@@ -20,7 +20,7 @@ const LOAD_MIN: f64 = 0.4;
 /// Average life of a pod, as a number of intervals of 5 s: half a day.
 const LIFE_INTERVALS: usize = 8_640;
 
-/// Number that, plus the number of a CPU, names the random numbers for the jitter of the CPU.
+/// This number plus a CPU's number names the sequence of random numbers for that CPU's jitter.
 const JITTER: usize = POD_CPUS;
 
 /// Load over a day.
@@ -43,8 +43,8 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// One interval out of this many is played, so that fewer samples cover a longer time. Skipped intervals do not add
-    /// to the growth of the number of stacks.
+    /// Only one interval out of this many is played. Fewer samples then cover a longer time. Skipped intervals do not
+    /// add to the growth of the number of stacks.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Fleet<'a> {
     pods: Vec<Pod>,
     /// Index of the next played interval.
     interval: u64,
-    /// Index, in the plan, of the next host.
+    /// Index of the next host in the plan.
     host: usize,
 }
 
@@ -156,7 +156,7 @@ impl Iterator for Fleet<'_> {
     }
 }
 
-/// Returns the part of a CPU that is busy at this time of the day.
+/// Returns the share of time that a CPU is busy at this time of the day.
 fn load(time_ns: u64) -> f64 {
     let of_day = (time_ns + DAY_NS - PEAK_NS) % DAY_NS;
     let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;

@@ -3,7 +3,8 @@
 //! A service has two kinds of stacks. *Common* stacks, the most frequent of the recording, never change. All other
 //! samples have stacks of a *pool* that grows by Heaps' law: pool(t) = pool_15m x (t / 15 min)^b, with t since the
 //! start of the fleet. The exponent b comes from the recording: over its second half, the number of distinct stacks
-//! grew by 2^b. The size at 15 minutes gives the mix its number of distinct stacks, and is found by playing 15 minutes.
+//! grew by the factor 2^b. The size at 15 minutes gives the mix its number of distinct stacks, and is found by playing
+//! 15 minutes.
 //!
 //! Growth is extrapolated under three assumptions. The exponent b holds beyond the recorded minutes. The number of a
 //! service's stacks grows with time as the number of one program's stacks grows with samples. There is no deployment.
@@ -17,8 +18,8 @@
 /// Time to which [`Growth::pool_15m`] refers, in nanoseconds.
 pub(crate) const REFERENCE_NS: f64 = 900e9;
 
-/// Identity of a stack of a service: its rank and the number of its variant. Variant 0 is the recorded stack. Ranks
-/// begin with the common stacks by frequency, and continue with the rare stacks by appearance.
+/// Identity of a stack of a service: its rank and the number of its variant. Variant 0 is the recorded stack. The
+/// common stacks have the first ranks, in the order of frequency. The rare stacks follow, in the order of appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackKey {
     pub(crate) rank: u32,

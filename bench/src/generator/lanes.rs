@@ -13,11 +13,12 @@ use crate::corpus::{PHASES, Recording};
 /// One sample of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Jitter: difference between the sample's delay after the timer's tick and the usual delay, in nanoseconds.
+    /// Jitter, in nanoseconds: the sample's delay after the timer's tick, minus the usual delay.
     pub(crate) jitter_ns: i32,
     /// Index into [`Lanes::threads`].
     pub(crate) thread: u32,
-    /// Stack of the sample: first its node in the recording, which [`super::service`] replaces by the stack's rank.
+    /// Stack of the sample. At first it is a node in the recording; [`super::service`] replaces the node by the stack's
+    /// rank.
     pub(crate) stack: u32,
 }
 
@@ -72,7 +73,7 @@ impl Lanes {
     /// Returns the row at a tick of a pod's CPU, and the number of phases played before.
     ///
     /// `start` is the position of tick 0. Its integer part is the phase, and its fractional part is the position in the
-    /// phase. So both CPUs begin at one moment of the recording.
+    /// phase. Both CPUs thus begin at the same moment of the recording.
     pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
         let lane = &self.cpus[cpu];
         let at = lane.place(start) as u64 + tick;
@@ -85,7 +86,7 @@ impl Lanes {
     /// Returns the jitter at a tick. The jitter follows the recorded sequence from a random position, forwards or
     /// backwards.
     ///
-    /// A pod that plays the recording again therefore has other times.
+    /// If a pod plays the recording again, its times are therefore different.
     pub(crate) fn jitter_ns(&self, mut random: Random, cpu: usize, tick: u64) -> i32 {
         let rows = &self.cpus[cpu].rows;
         let at = (random.below(rows.len()) + (tick % rows.len() as u64) as usize) % rows.len();

@@ -14,7 +14,7 @@ pub(crate) const POD_SAMPLES: usize = INTERVAL_TICKS as usize * POD_CPUS;
 pub(crate) const REQUEST_SAMPLES: usize = HOST_PODS * POD_SAMPLES;
 /// Period of the timer, which is also the value of a sample, in nanoseconds: 1 / 19 Hz.
 pub(crate) const PERIOD_NS: u64 = 1_000_000_000 / 19;
-/// Time at both ends of a period in which no tick lies, in nanoseconds. It leaves room for the jitter, so that few
+/// No tick lies within this time of either end of a period, in nanoseconds. The room is for the jitter, so that few
 /// samples lie outside their interval.
 pub(crate) const TIMER_SLACK_NS: u64 = 1_000_000;
 /// Length of the interval of one request, in nanoseconds.
@@ -48,7 +48,7 @@ impl Mix {
         (self.pods() / HOST_PODS * HOST_REQUESTS * REQUEST_SAMPLES) as u64
     }
 
-    /// Returns the number of unique stacks of each service in 15 minutes.
+    /// Returns the number of unique stacks that each service has in 15 minutes.
     pub(crate) fn service_stacks(self) -> usize {
         match self {
             Self::H => 8_400,

@@ -130,7 +130,7 @@ pub(crate) fn pprof(path: &Path) -> anyhow::Result<Donor> {
     donor(path, tables, samples)
 }
 
-/// Reads the stacks of an OTLP request of the current layout that have a frame of this type.
+/// Reads an OTLP request of the current layout. Returns the stacks that have a frame of this type.
 pub(crate) fn otlp(path: &Path, frame_type: &str) -> anyhow::Result<Donor> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;

@@ -4,7 +4,7 @@ use super::mix::{PERIOD_NS, POD_CPUS, SERVICES, TIMER_SLACK_NS};
 use super::random::Random;
 use crate::corpus::PHASES;
 
-/// Limit of thread IDs in Linux.
+/// Thread IDs in Linux are below this number.
 const TIDS: usize = 4 << 20;
 
 /// One life of a pod.
@@ -33,7 +33,8 @@ impl Pod {
         Self { place, life, seed, start: phase as f64 + random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
     }
 
-    /// Returns random numbers for one sample. Other uses take two numbers of their own instead of a tick and a CPU.
+    /// Returns random numbers for the sample at a tick of a CPU. Other uses pass two numbers of their own instead of
+    /// `tick` and `cpu`.
     pub(crate) fn random(&self, tick: u64, cpu: usize) -> Random {
         Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 2 | cpu as u64])
     }

@@ -1,4 +1,4 @@
-//! Conversion of a batch to an OTLP 1.11 export request, whose dictionary has only the entries that its samples use.
+//! Converts a batch to an OTLP 1.11 export request. The request's dictionary has only the entries that its samples use.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,14 +24,15 @@ pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceReques
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The request's dictionary. Entry 0 of each table is the empty entry. Strings and stacks have their IDs of the batch,
-/// in which entry 0 is empty, too. The IDs of functions, mappings and locations are larger by one than in the batch.
+/// The request's dictionary. Entry 0 of each table is the empty entry. Strings and stacks have the same IDs as in the
+/// batch, because its entry 0 is empty, too. The IDs of functions, mappings and locations are larger by one than in the
+/// batch.
 struct Tables<'a> {
     from: &'a Dictionary,
     dictionary: ProfilesDictionary,
     strings: HashMap<String, i32>,
     attributes: HashMap<(i32, Text), i32>,
-    /// Mappings for locations with lines. Such a mapping has only a file name.
+    /// Mappings of locations that have lines. Such a mapping has only a file name.
     mappings_of_files: HashMap<u32, i32>,
 }
 
@@ -148,8 +149,8 @@ impl<'a> Tables<'a> {
         ResourceProfiles { resource, scope_profiles, ..ResourceProfiles::default() }
     }
 
-    /// Converts samples to messages. Samples of one stack and thread are one message with several times, as in requests
-    /// of agents.
+    /// Converts samples to messages. All samples of one stack and thread become one message with several times, as in
+    /// requests of agents.
     fn samples(&mut self, series: &SeriesSamples) -> Vec<Sample> {
         let mut times: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
         let samples = &series.samples;

@@ -16,9 +16,9 @@ use super::random::Random;
 use super::tree::Tree;
 use crate::corpus::{Frames, Node, Recording};
 
-/// Largest part of common stacks among a mix's unique stacks. The other stacks are rare.
+/// Largest share of common stacks among a mix's unique stacks. The other stacks are rare.
 const COMMON_PART: f64 = 0.6;
-/// Number of steps of the bisection in a calibration. They determine the size of the pool to a thousandth.
+/// Number of bisection steps with which a calibration finds the size of the pool, to a thousandth.
 const HALVINGS: usize = 16;
 
 /// One service of a fleet.
@@ -32,13 +32,13 @@ pub(crate) struct Service {
     /// Hashes of the user part and the kernel part of each stack, by rank.
     hashes: Vec<(StackHash, StackHash)>,
     pub(crate) growth: Growth,
-    /// Share of new stacks whose leaf is new, too.
+    /// Of all new stacks, the share whose leaf is new, too.
     new_leaf: f64,
     filled_from: Option<String>,
     filled_part: f64,
 }
 
-/// Tree that is being built from a recording and a donor, which have separate tables.
+/// Tree that is being built from a recording and a donor. The two have separate tables.
 struct TreeBuilder {
     nodes: Vec<Node>,
     ids: HashMap<Node, u32>,
@@ -61,8 +61,8 @@ impl TreeBuilder {
 }
 
 impl Service {
-    /// Builds a service. Truncated stacks are completed by stacks of `donor`: the stack at an offset, and then every
-    /// `step`-th stack. `target` is the number of unique stacks that `pods` pods have in 15 minutes.
+    /// Builds a service. Stacks of `donor` replace truncated stacks: first the stack at an offset, and then every
+    /// `step`-th stack after it. `target` is the number of unique stacks that `pods` pods have in 15 minutes.
     pub(crate) fn new(
         recording: &Recording,
         donor: Option<(&Donor, usize, usize)>,
@@ -202,8 +202,8 @@ fn fill(
     Ok((builder.nodes, stacks))
 }
 
-/// Returns the stacks by rank, and the number of common stacks, at most `common_max`. Common stacks occur more than
-/// once.
+/// Returns the stacks in the order of their ranks, and the number of common stacks, which is at most `common_max`.
+/// Common stacks occur more than once.
 fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     sequence.iter().for_each(|&stack| *counts.entry(stack).or_default() += 1);
@@ -216,7 +216,7 @@ fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     (ranked, often as u32)
 }
 
-/// Returns, of the stacks that are new in the second half of a recording, the share whose leaf is new, too.
+/// Considers the stacks that are new in the second half of a recording. Returns the share whose leaf is new, too.
 fn new_leaf_part(recording: &Recording) -> f64 {
     let leaf = |frames: &Frames, stack: u32| frames.nodes[stack as usize].location;
     let mut stacks = HashSet::new();

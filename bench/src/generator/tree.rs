@@ -1,4 +1,4 @@
-//! The tree of a service's stacks, and new stacks that its calls allow.
+//! The tree of a service's stacks. New stacks are made by combining its calls.
 //!
 //! A new stack follows a recorded stack from the leaf up to some frame. From that frame on, the new stack continues as
 //! another recorded stack that has the frame's location. Each call of the new stack was recorded; only the combination
@@ -10,7 +10,7 @@ use crate::corpus::Node;
 
 /// Number of attempts to find a combination that differs from the recorded stack.
 const TRIES: usize = 8;
-/// Limit of the depth of new stacks, because combined recursion could continue for ever.
+/// Limit of the depth of new stacks. Without it, combined recursions could continue for ever.
 const DEPTH_MAX: usize = 200;
 
 /// The tree. Locations of nodes are IDs in the corpus's dictionary.
@@ -23,7 +23,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Returns a tree of these nodes. `locations` is the number of locations in the corpus.
+    /// Builds a tree from these nodes. `locations` is the number of locations in the corpus.
     pub(crate) fn new(nodes: Vec<Node>, locations: usize) -> Self {
         let mut location_starts = vec![0_u32; locations + 1];
         nodes[1..].iter().for_each(|node| location_starts[node.location as usize + 1] += 1);

@@ -37,7 +37,8 @@ pub(crate) struct Workload {
 impl Workload {
     /// Builds requests with at least `samples` samples, over the 15 minutes before `end_ns`.
     ///
-    /// If `samples` is less than 15 minutes of the mix have, the time is shorter. If it is more, there are more hosts.
+    /// If 15 minutes of the mix have more samples than that, the time is shorter. If they have fewer, there are more
+    /// hosts.
     ///
     /// # Errors
     /// The corpora cannot be read.
@@ -87,8 +88,8 @@ impl Workload {
     }
 }
 
-/// Returns the samples of each host and interval. The hosts of the mix come first, ordered by time, and then further
-/// hosts.
+/// Returns the samples of each host and interval. First come all intervals of the mix's hosts, ordered by time, and
+/// then those of further hosts.
 fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = HostSamples> {
     let pods = corpus.mix.pods();
     (0..).flat_map(move |round| {
@@ -100,7 +101,7 @@ fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = 
     })
 }
 
-/// Returns the end of the last full hour in UTC. The 15 minutes before it are in one partition, whenever a run starts.
+/// Returns the end of the last full hour in UTC. The 15 minutes before that are always in one partition.
 pub(crate) fn last_full_hour_ns() -> u64 {
     let now_ns = jiff::Timestamp::now().as_nanosecond().max(0) as u64;
     now_ns - now_ns % HOUR_NS

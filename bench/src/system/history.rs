@@ -1,4 +1,4 @@
-//! A month of history in a running varve: an hour of the mix, after 30 days with 5 s of every hour.
+//! A month of history in a running varve: 30 days with 5 s of every hour, and then an hour of the whole mix.
 //!
 //! The edges of the queried windows are not on whole minutes, so that each tier is read. The queries are of the kinds
 //! in `query`.
@@ -16,9 +16,9 @@ use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, PERI
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const DAY_NS: u64 = 24 * HOUR_NS;
-/// Length of the history. Its oldest samples are within varve's default retention until the end of the measurement.
+/// Length of the history. It is short enough that varve's default retention drops no samples during the measurement.
 const HISTORY_NS: u64 = 30 * DAY_NS - 2 * HOUR_NS;
-/// One interval of 5 s out of this many is played: one in each hour.
+/// One interval of 5 s out of this many is played, which is one in each hour.
 const EVERY: u64 = HOUR_NS / INTERVAL_NS;
 /// Number of requests that are encoded before they are sent.
 const REQUESTS_AT_ONCE: usize = 500;
@@ -30,7 +30,7 @@ const SPANS: [(&str, u64); 4] =
 /// Sends the history to a new server, compacts, and queries it.
 ///
 /// # Errors
-/// The errors of `ingest`, or the sum of the stored values differs from the sum of the sent values.
+/// The errors of `ingest`. Also if the sum of the stored values differs from the sum of the sent values.
 pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
     let mut server = Server::prepare(binary, data_dir)?;
     server.launch()?;

@@ -16,7 +16,7 @@ use crate::report::{quantile, rounded};
 pub(crate) struct Ingested {
     pub(crate) figures: Value,
     pub(crate) server: Server,
-    /// CPU time that the server used before the ingest, in seconds.
+    /// CPU time that the server had used before the ingest began, in seconds.
     idle_cpu_s: f64,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn ingest(
 }
 
 impl Ingested {
-    /// Checks the stored samples, and stops the server, which then seals everything. Returns the figures, including
-    /// those of the stop, and the server.
+    /// Checks the stored samples, and stops the server, which seals everything before it ends. Returns the server, and
+    /// the figures of the ingest and the stop.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
         check_total(&self.server, workload)?;

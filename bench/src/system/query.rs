@@ -1,5 +1,5 @@
-//! Queries over the 15 minutes of a workload, in the order in which a user makes them. Each query runs once cold, and
-//! then 20 times.
+//! Queries over the 15 minutes of a workload, in the order in which a user makes them. Each query runs once with cold
+//! caches, and then 20 times more.
 
 use std::time::Instant;
 
@@ -14,8 +14,7 @@ use crate::report::{quantile, rounded};
 
 /// Number of runs of each query after the cold run.
 const RUNS: u64 = 20;
-/// Time, in nanoseconds, by which each run's window is earlier than the previous run's window. So no result comes from
-/// a cache.
+/// Each run's window is this much earlier than the previous run's, in nanoseconds. So no result comes from a cache.
 const SHIFT_NS: u64 = 1_300_000_000;
 const FLAMEGRAPH_NODES: &str = "8192";
 const LABEL: &str = "k8s_pod_name";

@@ -1,5 +1,5 @@
-//! Restart after a kill that follows the last acknowledgement. The restarted server applies all unflushed entries of
-//! the log again.
+//! Restart after a kill. The server is killed right after the last acknowledgement, and then applies all unflushed log
+//! entries again.
 
 use std::time::Instant;
 

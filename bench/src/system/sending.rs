@@ -1,12 +1,13 @@
-//! Sending a workload: by clients that wait for each acknowledgement, or at times that do not depend on the server.
+//! Two ways to send a workload: by clients that wait for each acknowledgement, or at times that do not depend on the
+//! server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::client::{Client, Pushed};
 
-/// Largest number of requests of an open loop in flight at one time. Further requests are sent late, and the delay
-/// counts as latency.
+/// Largest number of requests that an open loop has in flight at one time. Further requests are sent late, and the
+/// delay counts as latency.
 const OPEN_CLIENTS: usize = 128;
 /// Pause before a refused request is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -23,8 +24,8 @@ pub(crate) enum Sending {
 /// Outcomes of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Latencies in milliseconds, ascending. They are measured from the first attempt or, in an open loop, from the due
-    /// time.
+    /// Latencies in milliseconds, ascending. They are measured from the first attempt; in an open loop, from the time
+    /// at which the request was due.
     pub(crate) latencies_ms: Vec<f64>,
     /// Number of responses that demanded a retry.
     pub(crate) refused: usize,
@@ -35,7 +36,7 @@ impl Sending {
     /// Sends all requests.
     ///
     /// # Errors
-    /// A request is not acknowledged and must not be sent again.
+    /// A request failed, and the server did not demand a retry.
     pub(crate) fn send(self, address: &str, requests: &[Vec<u8>]) -> anyhow::Result<Sent> {
         let clients = match self {
             Self::Closed { clients } => clients,

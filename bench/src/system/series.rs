@@ -18,9 +18,9 @@ use super::totals::seconds;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{Report, quantile, rounded};
 
-/// Kinds of step edges, and the time in nanoseconds by which each run's window is earlier than the previous run's
-/// window. The shift keeps results out of caches. Edges are on whole seconds, as in queries of the web UI and Grafana,
-/// on tenths of a second, or anywhere.
+/// Kinds of step edges: on whole seconds, as in queries of the web UI and Grafana, on tenths of a second, or anywhere.
+/// With each kind: the nanoseconds by which each run's window is earlier than the previous run's, so that no result
+/// comes from a cache.
 const EDGES: [(&str, u64); 3] =
     [("whole seconds", 1_000_000_000), ("tenths of a second", 1_300_000_000), ("anywhere", 1_300_000_007)];
 
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// A server under measurement, with a client for it.
+/// A server that is measured, and a client for it.
 struct Asked {
     binary: PathBuf,
     state: &'static str,

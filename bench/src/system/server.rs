@@ -92,7 +92,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the server. Returns the time until its end, and its CPU time from start to end, both in seconds.
+    /// Stops the server. Returns the time until it ended, and the CPU time that it used in its life, both in seconds.
     pub(crate) fn stop(&mut self) -> anyhow::Result<(f64, f64)> {
         let pid = self.pid()?;
         let began = Instant::now();
@@ -138,7 +138,8 @@ impl Server {
         peak_rss_bytes(&self.pid()?.to_string())
     }
 
-    /// Returns the disk space of the data directory, as `du` counts it: in total, and of each entry directly below it.
+    /// Returns the disk space of the data directory, as `du` counts it: the total, and that of each entry directly
+    /// below it.
     pub(crate) fn disk_bytes(&self) -> anyhow::Result<(u64, Vec<(String, u64)>)> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.data_dir)? {
