@@ -10,12 +10,12 @@ use proto::{Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Locat
 
 const MAIN: u128 = 0x1c22_923f_e034_1e93_9a56_2179_3c93_1f61;
 const NAMELESS_FILE: u128 = 0x347e_b47e_e845_6c42_6ae9_b52b_3be0_c984;
-const ADDRESS: u128 = 0x4559_b4e1_52b0_c911_a800_2c9a_f9a3_1cdf;
-const FILE_OFFSET: u128 = 0xf15a_fc3d_ff5f_dd73_6ad6_704d_f8ca_1d6d;
-const WITHOUT_BUILD_ID: u128 = 0x3f03_10fd_59fe_710c_16aa_96c1_7ac8_dd05;
+const ADDRESS: u128 = 0xd808_3e64_c7b2_0b08_9be1_0566_0c17_2248;
+const FILE_OFFSET: u128 = 0x143d_78e2_7a7c_05e6_f10b_fa88_e1d5_40dc;
+const WITHOUT_BUILD_ID: u128 = 0x3da6_4c6a_7f58_f11b_307c_d293_80ef_801b;
 const LINES: u128 = 0xbcfa_4363_c12d_b4ce_db23_1ae6_fa09_8d2e;
 const NO_LINES: u128 = 0x48de_43a9_4a84_59e6_b0a4_254e_a7fb_48a4;
-const STACK: u128 = 0xd319_4b05_0f38_25f6_4810_05c1_e041_df24;
+const STACK: u128 = 0x2660_8a3c_d2ab_25a1_2c20_7fee_6e27_64ae;
 const SERIES: u128 = 0xaf63_ccfd_eb34_ab46_0195_9804_11c1_fb24;
 
 fn function(to: &mut Dictionary, [name, system_name, file]: [&str; 3], start_line: i64) -> u32 {
