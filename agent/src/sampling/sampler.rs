@@ -265,7 +265,7 @@ fn unread((path, source): (&str, io::Error)) -> SamplerError {
 }
 
 /// Returns the size of the ring buffer, in bytes. It holds the deepest stacks of all CPUs for one second, although it
-/// is read four times a second. It also holds shallow stacks of twice as many waits as may begin in that second.
+/// is read four times a second. It also has room for two shallow stacks for each wait that may begin in that second.
 fn ring_bytes(cpus: u64, sampling: Sampling) -> u32 {
     let record_bytes = size_of::<SampleHeader>() + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * size_of::<u64>();
     let waits_bytes = if sampling.off_cpu { 2 * WAITS_PER_SECOND * 512 } else { 0 };

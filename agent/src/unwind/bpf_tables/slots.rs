@@ -116,8 +116,8 @@ impl Slots {
         self.maps.epoch.set(0, self.epoch, 0)
     }
 
-    /// Evicts tables until there is room for most new tables. Returns zero then, or else the time to wait before the
-    /// next call.
+    /// Evicts tables until a new table of usual size fits. Returns zero if it fits, and otherwise the time to wait
+    /// before the next call.
     pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
         let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;
         let count_max = TABLES_MAX as usize - TABLES_MAX as usize / EVICTED_PART;
