@@ -32,7 +32,8 @@ impl Failure {
         self.get().unwrap_or(error)
     }
 
-    /// Reports an error like [`Failure::report`], and returns the kept error in the error type of openraft's traits.
+    /// Reports `error` as [`Failure::report`] does. Returns the kept error as the error type that openraft's traits
+    /// require.
     pub(crate) fn io_error(&self, error: impl Into<ReplicaError>) -> std::io::Error {
         std::io::Error::other(self.report(error.into()))
     }

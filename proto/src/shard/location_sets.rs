@@ -19,7 +19,7 @@ pub const STACK_FILTERS_MAX: usize = 31;
 pub struct KnownLocations {
     /// Generation of the numbers. The router knows no locations of other generations.
     pub generation: u64,
-    /// Number of known locations, which is also the lowest unknown number.
+    /// Count of known locations. They are numbered from 0, so the next new location has this number.
     pub count: u32,
 }
 

@@ -49,9 +49,9 @@ pub(super) struct Frame {
 enum Kept {
     /// The register still holds the caller's value.
     InPlace,
-    /// The register still holds the caller's value, and so does memory at this distance.
+    /// The register still holds the caller's value, and so does the stack slot at this offset.
     Saved(i32),
-    /// Only memory at this distance holds the caller's value.
+    /// The register no longer holds the caller's value. The stack slot at this offset does.
     OnlySaved(i32),
     /// The caller's value is at no known location.
     Lost,

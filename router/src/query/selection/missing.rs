@@ -8,7 +8,8 @@ use proto::{Answer, Tier};
 use crate::api::time::rfc_3339;
 use crate::query::naming::frame::MissingNames;
 
-/// Maximum number of missing times that warnings list, and also of files without names. Further ones are only counted.
+/// Maximum number of missing times in the warnings, and maximum number of files without names. Further ones are only
+/// counted.
 const LISTED_MAX: usize = 10;
 
 /// Data that a response is missing.
