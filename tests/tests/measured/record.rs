@@ -275,10 +275,10 @@ fn a_recording_that_cannot_be_written_is_refused_at_once() {
     std::os::unix::fs::symlink(elsewhere.path(), folders.path("link.otlp")).unwrap();
     let refusals = [
         ("missing/a.otlp", &[][..], "a.otlp cannot be written"),
-        ("folder.otlp", &[][..], "is no file"),
-        ("link.otlp", &[][..], "is no file"),
+        ("folder.otlp", &[][..], "is not a file"),
+        ("link.otlp", &[][..], "is not a file"),
         ("a.bin", &[][..], "--format"),
-        ("a.otlp", &["--duration", "0s"][..], "no time"),
+        ("a.otlp", &["--duration", "0s"][..], "must be longer than 0"),
         ("a.otlp", &["--frequency-hz", "0"][..], "from 1 to 1000"),
     ];
     for (name, arguments, reason) in refusals {
@@ -291,7 +291,7 @@ fn a_recording_that_cannot_be_written_is_refused_at_once() {
         assert!(started.elapsed() < PATIENCE);
     }
     let output = folders.command(Path::new("/dev/null"), &["--format", "otlp"]).output().unwrap();
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("is no file"));
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("is not a file"));
     std::fs::remove_file(folders.path("link.otlp")).unwrap();
     folders.assert_nothing_else(&["folder.otlp"]);
 }
