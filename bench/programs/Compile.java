@@ -8,7 +8,7 @@ import javax.tools.JavaFileObject;
 import javax.tools.SimpleJavaFileObject;
 import javax.tools.ToolProvider;
 
-/** A compiler: javac over the sources beside it and what is made of them, by two workers, over and over. */
+/** A compiler: two workers run javac on the sources in this folder and on generated sources, over and over. */
 final class Compile implements Runnable {
     private final Path folder;
     private final Path out;
@@ -27,7 +27,7 @@ final class Compile implements Runnable {
         };
     }
 
-    /** A class of its own for each number: generics, lambdas, switches, inner classes and loops in other proportions. */
+    /** Returns a class, different for each number: generics, lambdas, switches and loops in other proportions. */
     private static String generated(String name, int number) {
         StringBuilder body = new StringBuilder("import java.util.*; import java.util.function.*; class " + name + " {\n");
         for (int i = 0; i < 20 + number % 30; i++) {

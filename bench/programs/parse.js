@@ -39,7 +39,7 @@ for (;;) {
       const text = read(name);
       createHash('sha1').update(zlib.brotliCompressSync(text, { params: { [zlib.constants.BROTLI_PARAM_QUALITY]: 5 } }));
     } catch (error) {
-      // A module in another dialect.
+      // Skips a script in a dialect that the parser does not know.
       if (!(error instanceof SyntaxError)) throw error;
     }
   }

@@ -2,7 +2,7 @@
 //!
 //! The load runs alone, with the agent, and with the agent and `--off-cpu`, in turn. A machine that becomes slower or
 //! faster therefore affects all three measurements alike. The run time of a BPF program counts as CPU time of the
-//! program that it interrupts, and not of the agent. So it is measured separately ([`cost`]).
+//! interrupted program, and not of the agent. The BPF run time is therefore measured separately ([`cost`]).
 
 mod cost;
 mod load;
@@ -26,10 +26,11 @@ pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};
 use sink::{Counts, Sink};
 
-/// Longest time until the first export of an agent on an idle machine. An agent exports every five seconds.
+/// Longest time that an agent may take from its start to its first export. An agent exports every five seconds.
 const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
 /// Time for which the load runs before the measurement, so that the agent has built the unwind tables of all programs.
 const WARM_UP: Duration = Duration::from_secs(4);
+/// Longest time that the agent may take to exit after SIGTERM. Then it is killed.
 const END_MAX: Duration = Duration::from_secs(20);
 const MB: f64 = 1e6;
 
@@ -39,16 +40,16 @@ pub(crate) struct Arguments {
     /// varve binary whose agent is measured [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Rounds of: load alone, with the agent, with the agent and --off-cpu
+    /// Number of rounds. A round measures the load alone, with the agent, and with the agent and --off-cpu
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Seconds of load in each measurement
+    /// Length of each measurement, in seconds
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Samples per second and CPU
+    /// Sampling frequency of the agent: samples per second on each CPU
     #[arg(long, default_value_t = 20)]
     frequency_hz: u32,
-    /// Also writes bench/results/DATE-NAME.json
+    /// Also writes the figures to bench/results/DATE-NAME.json
     #[arg(long, value_name = "NAME")]
     save: Option<String>,
 }
@@ -75,7 +76,7 @@ impl Kind {
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
-    /// Iterations per second, for each load program.
+    /// Iterations per second of each load program, in the order of [`LOADS`].
     throughput: Vec<f64>,
     seconds: f64,
     agent: Option<Cost>,
@@ -96,7 +97,7 @@ struct Cost {
     counts: Counts,
 }
 
-/// Runs all measurements, and prints each segment as it ends.
+/// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     ensure!(0 < arguments.rounds && 0 < arguments.seconds, "there is nothing to measure");
@@ -160,7 +161,7 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     Ok(Segment { kind, throughput, seconds, agent: Some(cost) })
 }
 
-/// An agent that has exported samples, started on an idle machine.
+/// A running agent that has sent its first export. It is started before the load, while the machine is idle.
 struct RunningAgent {
     process: Group,
     sink: Sink,
@@ -177,7 +178,7 @@ impl RunningAgent {
         command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", &http, "--spool-bytes-max", "0"]);
         command.args(["--frequency-hz", &arguments.frequency_hz.to_string()]);
         command.args((kind == Kind::OffCpu).then_some("--off-cpu"));
-        // Nothing of this shell may configure it.
+        // The environment of this shell must not configure the agent.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VARVE_")) {
             command.env_remove(name);
         }
@@ -204,15 +205,17 @@ impl RunningAgent {
         Client::new().metric(&self.http, name_end)
     }
 
-    /// Stops the agent, which then sends all its samples. Returns the received requests.
+    /// Stops the agent, which sends its remaining samples before it exits. Returns the sink, which has all requests of
+    /// the agent.
     fn end(mut self) -> anyhow::Result<Sink> {
         self.process.end(END_MAX)?;
         Ok(self.sink)
     }
 }
 
-/// Combines the segments of one kind to figures. Start-up time and peak memory, which are read once per segment, become
-/// their maximum. Values over time, such as CPU time, become their mean.
+/// Combines the segments of one kind into one set of figures. Of values that are read once per segment, such as
+/// start-up time and peak memory, it has the maximum. Of values over time, such as CPU time, it has the mean. Samples
+/// and waits are added up.
 fn figures(segments: &[&Segment]) -> Value {
     let kind = segments.first().map_or("", |segment| segment.kind.name());
     let mean = |load: usize| segments.iter().map(|of| of.throughput[load]).sum::<f64>() / segments.len() as f64;
@@ -250,8 +253,8 @@ fn figures(segments: &[&Segment]) -> Value {
     figures
 }
 
-/// Returns the iterations with the agent divided by the iterations without it, as a geometric mean. Includes only load
-/// programs that use all the CPU time that they get.
+/// Returns the throughput of the load with the agent, divided by its throughput without the agent. This is the
+/// geometric mean over the two load programs that use all the CPU time that they get.
 fn throughput_part(with: &[&Segment], without: &[&Segment]) -> f64 {
     const BUSY: usize = 2;
     let mean = |segments: &[&Segment], load: usize| {

@@ -1,4 +1,5 @@
-//! Recordings that varve's agent made of programs: their content, their file format, and how to make them.
+//! Recordings of programs, made by varve's agent. The modules hold the content of a recording, its file format, and the
+//! code that makes it.
 
 mod builder;
 mod file;

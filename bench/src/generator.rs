@@ -2,21 +2,21 @@
 //!
 //! Equal seeds give equal fleets.
 //!
-//! A host has 8 pods of 2 CPUs, sampled at 19 Hz. Every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
-//! nanoseconds and its thread. A pod belongs to a service, and a service is a recorded program. A pod plays the
-//! recording of its service sample by sample, with the recorded threads, stacks and jitter. Each pod begins at another
-//! position, and after the end of the recording continues at its start.
+//! A host has 8 pods of 2 CPUs, sampled at 19 Hz. Every 5 s, a host sends 8 x 190 = 1,520 samples. Each sample has its
+//! own time in nanoseconds, and a thread. A pod belongs to a service, and a service is a recorded program. A pod plays
+//! the recording of its service sample by sample, with the recorded threads, stacks and jitter. Each pod begins at a
+//! different position of the recording. At the end of the recording, the pod continues at its start.
 //!
-//! A pod differs from the recording in three ways. Both CPUs are always busy, so gaps of the recording are skipped.
-//! Stacks that the agent could not unwind are completed ([`donor`]). New stacks appear at the recorded rate
-//! ([`growth`], [`tree`]).
+//! A pod differs from the recording in three ways. Gaps of the recording, in which a CPU was idle, are skipped. Stacks
+//! that the agent could not unwind are completed ([`donor`]). New stacks appear at the recorded rate ([`growth`],
+//! [`tree`]).
 //!
-//! # Modules, in the order of data
-//! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`]: one service. [`corpus`]: all
-//!   services.
-//! - [`pod`] and [`fleet`]: an iterator over samples. [`batch`] and [`request`]: the samples for a shard and for a
-//!   push.
-//! - [`workload`]: 15 minutes of requests.
+//! # Modules, in the order in which data passes through them
+//! - [`Mix`]: numbers of pods, samples and stacks. [`lanes`]: a recording, ready to be played. [`service`]: one
+//!   service. [`corpus`]: all services.
+//! - [`pod`] and [`fleet`]: an iterator over samples. [`batch`]: the samples as a batch for a shard. [`request`]: the
+//!   samples as a push.
+//! - [`workload`]: the pushes of 15 minutes.
 
 mod batch;
 mod corpus;

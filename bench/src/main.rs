@@ -1,7 +1,9 @@
 //! Benchmarks of a running varve, of its parts, and of the agent.
 //!
-//! - [`corpus`]: stacks, times and threads that varve's agent recorded. [`generator`]: a fleet that plays them.
-//! - [`system`]: a running varve. [`engine`]: parts of varve in this process. [`agent`]: the cost of sampling.
+//! - [`corpus`]: stacks, times and threads that varve's agent recorded. [`generator`]: a synthetic fleet that plays
+//!   these recordings.
+//! - [`system`]: measurements of a running varve. [`engine`]: measurements of parts of varve, in this process.
+//!   [`agent`]: measurements of the cost of sampling.
 //! - [`report`]: figures as JSON lines.
 
 mod agent;
@@ -23,24 +25,24 @@ use crate::system::{series, up};
 /// Benchmarks of varve; prints figures as JSON lines.
 #[derive(Debug, Parser)]
 enum Command {
-    /// Measures a running varve: ingest with 1 client, in an open loop, and with 32 clients; restart; queries
+    /// Measures a running varve: ingest (1 client, open loop, 32 clients), restart, queries
     Up(up::Arguments),
-    /// Measures the storage engine: bytes, apply, flush
+    /// Measures the storage engine: bytes per sample, CPU time to apply batches, time of flushes
     Storage(storage::Arguments),
-    /// Measures series by pod in 15 s steps, from memory and once sealed
+    /// Measures a chart (series by pod in 15 s steps), of samples in memory and of sealed samples
     Series(series::Arguments),
     /// Measures a node without a router: appends per second, restart, disk use under lasting load
     Node(node::Arguments),
-    /// Measures selections of the storage engine
+    /// Measures selections, which are queries to the storage engine: flame graphs and series
     Select(select::Arguments),
-    /// Measures the router's part of a flame graph
+    /// Measures the work of a router for a flame graph: naming, merging, pruning, writing
     Flamegraph(flamegraph::Arguments),
     /// Measures the cost of the agent: CPU, BPF, memory, start-up, and the slowdown of a load
     Agent(agent::Arguments),
     /// Runs one of the load programs of `bench agent`; not for direct use
     #[command(hide = true)]
     AgentLoad(agent::LoadArguments),
-    /// Prints statistics of a mix: stacks, threads, times, entropies
+    /// Prints statistics of a mix of recorded programs: stacks, threads, times, entropies
     Statistics(statistics::Arguments),
     /// Records a program with varve's agent into a corpus file (see bench/record-corpora)
     Record(record::Arguments),

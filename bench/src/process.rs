@@ -1,4 +1,4 @@
-//! Processes that are measured: their CPU time and memory, and their end.
+//! Reads the CPU time and memory of measured processes, and ends processes.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// Times in /proc are in ticks, with this many per second: USER_HZ, the same on every Linux on which varve runs.
+/// Number of ticks per second. Times in /proc are numbers of ticks. This is USER_HZ, the same on every Linux on which
+/// varve runs.
 const TICKS_PER_S: f64 = 100.0;
 
 /// Time for which this thread has run on a core. Unlike elapsed time, it does not depend on other load.
@@ -16,8 +17,8 @@ const TICKS_PER_S: f64 = 100.0;
 pub(crate) struct CoreTime(Duration);
 
 impl CoreTime {
-    /// Reads the core time so far. The kernel updates this time only every few milliseconds, so only sums over many
-    /// spans are exact.
+    /// Reads the core time since this thread started. The kernel updates this time only every few milliseconds. One
+    /// short span is therefore inexact, and only the sum of many spans is exact.
     pub(crate) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;
@@ -30,24 +31,24 @@ impl CoreTime {
     }
 }
 
-/// Reads the fields of /proc/PID/stat that follow the name, beginning with the state.
+/// Reads the fields of /proc/PID/stat that follow the name of the process. The first of these fields is the state.
 pub(crate) fn stat(pid: &str) -> anyhow::Result<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;
     Ok(behind_name.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns the CPU time of a process so far, in seconds, to 10 ms: user and kernel, including children. `pid` may be
-/// `self`.
+/// Returns the CPU time that a process has used since its start, in seconds, with a resolution of 10 ms. This is user
+/// and kernel time, including that of children that ended. `pid` may be `self`.
 pub(crate) fn cpu_s(pid: &str) -> anyhow::Result<f64> {
     let stat = stat(pid)?;
-    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), and the state is field 3.
+    // Fields 14 to 17 of proc(5): utime, stime, cutime, cstime. The first element of `stat`, the state, is field 3.
     let ticks = stat.get(11..15).context("/proc/PID/stat is short")?;
     let ticks: Vec<u64> = ticks.iter().map(|ticks| ticks.parse()).collect::<Result<_, _>>()?;
     Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_S)
 }
 
-/// Returns the peak resident memory of a process so far, in bytes. `pid` may be `self`.
+/// Returns the largest resident memory that a process has had since its start, in bytes. `pid` may be `self`.
 pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -55,7 +56,7 @@ pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
     Ok(kib << 10)
 }
 
-/// A process and all its descendants. These processes are ended when this value is dropped.
+/// A process and its descendants, which are one process group. They are killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Group(pub(crate) Child);
 
@@ -81,7 +82,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It may have ended already: there is nothing to be done about an error.
+        // An error is ignored: the process may have ended already.
         drop(self.end(Duration::ZERO));
     }
 }

@@ -1,7 +1,7 @@
 //! Figures as JSON lines on standard output.
 //!
-//! The first line describes the machine and the binary. Each further line has the figures of one measure. `--save NAME`
-//! also writes all lines to one file in `bench/results/`.
+//! The first line describes the machine and the binary. Each further line has the figures of one measurement. `--save
+//! NAME` also writes all lines to one file in `bench/results/`.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// Figures so far, and the name of the file to write.
+/// Lines that were printed so far, and the path of the result file, if one was requested.
 #[derive(Debug)]
 pub(crate) struct Report {
     lines: Vec<Value>,
@@ -19,8 +19,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Prints the line that describes the machine and the binary, which is `binary` or else this program. `save` is the
-    /// name of the file to write.
+    /// Prints the first line, which describes the machine and the measured binary. `binary` is `None` if this program
+    /// itself is measured. `folder` is a folder on the measured disk. `save` is the NAME in the path of the result
+    /// file.
     pub(crate) fn start(binary: Option<&Path>, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
         let now = jiff::Timestamp::now();
         let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
@@ -30,7 +31,8 @@ impl Report {
             "time": now.to_string(),
             "commit": commit(),
             "binary": measured,
-            // The commit is the checkout's; a binary that is older than it is of another one.
+            // `commit` is the commit of the checkout. A binary that is older than this commit was built from another
+            // one.
             "binary_modified": jiff::Timestamp::try_from(fs::metadata(&measured)?.modified()?)?.to_string(),
             "version": binary.map(|binary| said(Command::new(binary).arg("--version"))),
             "arguments": std::env::args().skip(1).collect::<Vec<_>>(),
@@ -40,7 +42,7 @@ impl Report {
         Ok(report)
     }
 
-    /// Prints the figures of one measure as a line, and keeps them for the file.
+    /// Prints the figures of one measurement as a line, and keeps them in memory for the result file.
     pub(crate) fn add(&mut self, measure: &str, mut figures: Value) -> anyhow::Result<()> {
         figures["measure"] = json!(measure);
         print(&figures)?;
@@ -48,7 +50,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the file, if one was requested.
+    /// Writes all printed lines to the result file, if one was requested.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Some(path) = self.save_to else { return Ok(()) };
         let text = serde_json::to_string_pretty(&self.lines)?;
@@ -59,18 +61,20 @@ impl Report {
 
 /// Prints figures as one line.
 pub(crate) fn print(figures: &Value) -> anyhow::Result<()> {
-    // Not println!: if the reader of the output has ended, this is an error instead of a panic.
+    // If the reader of the output has ended, `writeln!` returns an error; `println!` would panic.
     writeln!(std::io::stdout(), "{figures}").context("standard output")
 }
 
-/// Rounds to three significant digits, or to a whole number if that has more digits. Further digits are noise.
+/// Rounds to three significant digits, because further digits are noise. Numbers from 1,000 on are rounded to a whole
+/// number, and numbers below 1 to three decimals.
 pub(crate) fn rounded(value: f64) -> f64 {
     let digits = if value.abs() < 1.0 { 3 } else { (2 - value.abs().log10().floor() as i32).max(0) };
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
 }
 
-/// Returns the q-quantile: the smallest value for which at least a share q of all values are not larger.
+/// Returns the q-quantile of sorted values: the smallest value such that at least a share q of all values are not
+/// larger than it. Returns NaN if there are no values.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (sorted.len() as f64 * q).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().map_or(f64::NAN, rounded)
@@ -84,7 +88,8 @@ fn result_path(date: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{name}.json")))
 }
 
-/// Returns the commit of this program's sources, with "+changes" if the sources differ from the commit.
+/// Returns the hash of the commit of this program's sources. If the sources differ from that commit, "+changes" is
+/// appended.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| said(Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments));
     let commit = git(&["rev-parse", "HEAD"])?;
@@ -92,7 +97,7 @@ fn commit() -> Option<String> {
     Some(if changed { commit + "+changes" } else { commit })
 }
 
-/// Returns the standard output of a command; `None` if it failed.
+/// Returns the standard output of a command; `None` if the command failed.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,5 +1,4 @@
-//! Cost of the agent. /proc has the CPU time and memory of its process, and the kernel reports those of its BPF
-//! programs and maps.
+//! Cost of the agent: CPU time and memory of its process, run time of its BPF programs, and memory of its BPF maps.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -11,11 +10,13 @@ use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-/// BPF programs and maps that were loaded after this value was created. Programs of other processes are included, so no
-/// other process may load BPF programs at that time.
+/// Measurement of the BPF programs and maps that are loaded after this value is created. Those of other processes are
+/// included, so no other process may load BPF programs during the measurement.
 #[derive(Debug)]
 pub(crate) struct Bpf {
+    /// IDs of the programs that were loaded before this value was created. They are not measured.
     programs: HashSet<u32>,
+    /// IDs of the maps that existed before this value was created. They are not measured.
     maps: HashSet<u32>,
     /// While this file descriptor is open, the kernel measures the run times of BPF programs.
     _measuring: OwnedFd,
@@ -28,16 +29,16 @@ impl Bpf {
         Ok(Self { programs, maps: loaded_maps().flatten().map(|map| map.id()).collect(), _measuring })
     }
 
-    /// Returns the run time of all programs so far.
+    /// Returns the run time of all measured programs since they were loaded.
     pub(crate) fn run_time(&self) -> Duration {
         let new = loaded_programs().flatten().filter(|program| !self.programs.contains(&program.id()));
         new.map(|program| program.run_time()).sum()
     }
 
-    /// Returns the memory of all maps, in bytes.
+    /// Returns the memory of all measured maps, in bytes.
     pub(crate) fn map_bytes(&self) -> u64 {
         let new = loaded_maps().flatten().filter(|map| !self.maps.contains(&map.id()));
-        // One that was given back meanwhile has none.
+        // A map that was removed in the meantime cannot be opened, and counts as 0.
         new.filter_map(|map| {
             let map = map.fd().ok()?;
             let said = fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd())).ok()?;
@@ -47,8 +48,8 @@ impl Bpf {
     }
 }
 
-/// Returns the CPU time of a process so far: user and kernel time of all its threads, also of ended ones. It includes
-/// the time of BPF programs that interrupted the process.
+/// Returns the CPU time that a process has used since its start: user and kernel time of all its threads, including
+/// ended threads. It includes the time of BPF programs that interrupted the process.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let mut clock = 0;

@@ -1,9 +1,11 @@
-//! Load programs that run while the agent is measured. Each is a process of the bench program itself, in one [`Role`].
+//! Load programs that run while the agent is measured. Each load program is a process of the bench program itself, in
+//! one [`Role`].
 //!
 //! Each load program works until its stdin ends. It then prints its iterations per second, counted from the moment at
 //! which it received a line on stdin.
 //!
-//! All iterations are the same work, so iterations per second are proportional to the CPU time that a program got.
+//! All iterations of a role do the same work, so the iterations per second are proportional to the CPU time that the
+//! program got.
 
 use std::hint::black_box;
 use std::io::{Read as _, Write as _};
@@ -21,9 +23,9 @@ use clap::{Args, ValueEnum};
 pub(crate) enum Role {
     /// One busy thread per CPU, with stacks of 300 calls.
     Deep,
-    /// One busy thread per CPU. It takes ever new paths through the same functions.
+    /// One busy thread per CPU. Each of its stacks is a new path through the same functions.
     Wide,
-    /// Pairs of threads that hand work to each other a thousand times a second.
+    /// Pairs of threads. In each pair, one thread hands work to the other, up to a thousand times a second.
     Waiting,
     /// Starts 15 processes a second.
     Churn,
@@ -39,7 +41,7 @@ const WIDE_CALLS: u32 = 24;
 const PAIRS: usize = 2;
 const HAND_OVER: Duration = Duration::from_millis(1);
 const CHILDREN_EVERY: Duration = Duration::from_millis(1000 / 15);
-/// Number of iterations of a [`Role::Child`]. They take 3 ms on a machine of 2026.
+/// Number of iterations of a [`Role::Child`]. Together they take 3 ms on a machine of 2026.
 const CHILD_CHUNKS: u64 = 30;
 
 /// Runs one of the load programs of `bench agent`.
@@ -48,7 +50,7 @@ pub(crate) struct Arguments {
     role: Role,
 }
 
-/// Number of iterations of all threads so far.
+/// Number of iterations that all threads of this process have done since its start.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
 /// Does one iteration: about 0.1 ms of work that the compiler cannot remove.
@@ -73,8 +75,8 @@ fn descend(depth: u32) -> u64 {
     }
 }
 
-/// Calls one of four functions, which two bits of `path` select. That function calls `branch` with the next bits, until
-/// `depth` is 0.
+/// Calls one of four functions, which the lowest two bits of `path` select. The called function calls `branch` again,
+/// with the other bits. At depth 0, one iteration of work is done instead.
 #[inline(never)]
 fn branch(path: u64, depth: u32) -> u64 {
     const BRANCHES: [fn(u64, u32) -> u64; 4] = [north, east, south, west];
@@ -132,7 +134,8 @@ fn churn() -> anyhow::Result<()> {
     }
 }
 
-/// Works until stdin ends.
+/// Runs a load program until stdin ends, and prints its iterations per second. A [`Role::Child`] ends by itself, and
+/// prints nothing.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cpus = thread::available_parallelism()?.get();
     match arguments.role {
@@ -176,7 +179,7 @@ impl Loads {
         LOADS.into_iter().map(one).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Makes the processes count iterations from now on.
+    /// Makes each process count its iterations from now on.
     pub(crate) fn count(&mut self) -> anyhow::Result<()> {
         self.0.iter_mut().try_for_each(|(_, input)| input.write_all(b"\n"))?;
         Ok(())

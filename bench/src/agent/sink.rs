@@ -1,5 +1,5 @@
-//! Requests of the agent, kept as they arrive. Their samples are counted after the measurement, so that counting does
-//! not disturb it.
+//! Receives the requests of the agent, and keeps them in memory. The samples are counted only after the measurement, so
+//! that counting does not disturb it.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use proto::otlp::profiles::v1development::{ProfilesDictionary, Sample};
 use testkit::sink::ANY_PORT;
 use tokio::runtime::Runtime;
 
-/// A server that keeps all requests.
+/// An OTLP server that keeps all received requests in memory.
 pub(crate) struct Sink {
     runtime: Runtime,
     requests: testkit::sink::Sink,
@@ -23,8 +23,9 @@ pub(crate) struct Counts {
     pub(crate) samples: u64,
     /// Number of samples of CPU time whose stacks have frames of a process.
     pub(crate) user: u64,
-    /// Number of those samples whose stacks are complete.
+    /// Number of those `user` samples whose stacks are complete.
     pub(crate) whole: u64,
+    /// Number of samples of waiting time.
     pub(crate) waits: u64,
 }
 
@@ -36,12 +37,12 @@ impl Sink {
         Ok(Self { runtime, requests, endpoint })
     }
 
-    /// Returns the time of the first request; `None` if there was none.
+    /// Returns the time at which the first request arrived; `None` if no request has arrived.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.requests.first_arrival()
     }
 
-    /// Counts the samples in a span of time, in nanoseconds since 1970.
+    /// Counts the samples whose times are in `span`, which is in nanoseconds since 1970.
     pub(crate) fn count(self, span: &Range<u64>) -> anyhow::Result<Counts> {
         self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
         let mut counts = Counts::default();

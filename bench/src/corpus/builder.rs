@@ -9,7 +9,7 @@ use proto::otlp::profiles::v1development::Sample as OtlpSample;
 use super::recording::{Recording, Sample, Thread};
 use super::tables::{FrameTables, Table, View, text};
 
-/// Collects the samples of one program.
+/// Collects the samples of one program from export requests.
 #[derive(Debug)]
 pub(crate) struct Builder {
     program: String,
@@ -31,10 +31,10 @@ impl Builder {
         }
     }
 
-    /// Adds the samples of the program in a request.
+    /// Adds those samples of a request that belong to the program.
     ///
     /// # Errors
-    /// An index of the request is invalid, or an attribute of the agent is missing.
+    /// An index in the request is invalid, or an attribute that the agent always sends is missing.
     pub(crate) fn add(&mut self, request: &ExportProfilesServiceRequest) -> anyhow::Result<()> {
         let dictionary = request.dictionary.as_ref().context("no dictionary")?;
         let mut view = View::new(dictionary);

@@ -1,6 +1,7 @@
 //! A recording as a file: `bench/corpora/PROGRAM.zst`.
 //!
-//! The file is one zstd frame. In it, numbers are LEB128 (zigzag where signed), and each table follows its length:
+//! The file is one zstd frame. Numbers are LEB128, and signed numbers are zigzag-encoded first. Before each table
+//! stands its number of entries:
 //!
 //! ```text
 //! | "varve corpus 1\n" | program: text | period_ns | strings: text … |
@@ -9,11 +10,12 @@
 //! | locations: frame type, mapping, address - previous address (signed), number of lines, (function, line) … |
 //! | nodes without the root: node - parent, location … |
 //! | threads:   pid, tid, name, executable … |
-//! | samples:   cpu …, time …, jitter …, thread …, node …            columns of the same length, by time
+//! | samples:   cpu …, periods …, jitter …, thread …, node …         five columns of equal length, ordered by time
 //! ```
 //!
-//! A sample's time is that of the previous sample on the same CPU + time x period_ns + jitter (signed). `jitter` is the
-//! lateness of the timer. The time of the first sample of a CPU is relative to the start of the recording.
+//! The time of a sample is the time of the previous sample on the same CPU, plus `periods` x `period_ns`, plus
+//! `jitter`. `jitter` is signed, in nanoseconds; it comes from the lateness of the timer. For the first sample of a
+//! CPU, the start of the recording stands for the previous sample.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +27,7 @@ use super::varint::{Reader, Writer};
 
 const MAGIC: &[u8] = b"varve corpus 1\n";
 const ZSTD_LEVEL: i32 = 19;
-/// Limit of the size of a decompressed file. A recording of some minutes has a few MB.
+/// Largest size of a decompressed file, in bytes. A recording of some minutes has a few MB.
 const BYTES_MAX: usize = 256 << 20;
 const CPUS_MAX: usize = 1024;
 

@@ -1,7 +1,7 @@
 //! Recording of a program: varve's agent samples this host, and a receiver in this process keeps the program's samples.
 //!
-//! The agent samples at ten times the fleet's 19 Hz. Ticks of a CPU that are ten apart belong to one phase. So one
-//! execution of a program gives ten phases, each like a recording at 19 Hz.
+//! The agent samples at ten times the fleet's 19 Hz. Every tenth tick of a CPU belongs to the same phase. One execution
+//! of a program therefore gives ten phases, each like a recording at 19 Hz.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,18 +20,19 @@ use crate::process::Group;
 
 /// Sampling frequency of the agent: [`crate::corpus::PHASES`] times the fleet's 19 Hz.
 const FREQUENCY_HZ: &str = "190";
-/// Time to wait until the agent has attached and has seen all running processes.
+/// Time by which a recording lasts longer than requested. In it, the agent attaches and looks at all running processes.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Records a program into a corpus file.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Name of the program, and of its service
+    /// Name of the recorded program, and of its service
     #[arg(long)]
     program: String,
+    /// Length of the recording, in seconds
     #[arg(long)]
     seconds: u64,
-    /// File to write
+    /// Path of the corpus file to write
     #[arg(long)]
     out: PathBuf,
     /// varve binary whose agent records [default: the one beside this program]
@@ -42,6 +43,7 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
+/// OTLP receiver: the builder of the recording, and the first error in a received request.
 #[derive(Clone)]
 struct Receiver(Arc<Mutex<(Builder, Option<anyhow::Error>)>>);
 
@@ -59,7 +61,7 @@ impl ProfilesService for Receiver {
     }
 }
 
-/// Makes the recording, and prints its size.
+/// Makes the recording, writes it to the file, and prints a description of it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));
@@ -99,7 +101,7 @@ fn sample(binary: &Path, endpoint: &str, arguments: &Arguments) -> anyhow::Resul
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // It sends what it has before it ends.
+    // The agent sends its remaining samples before it exits.
     agent.end(Duration::from_secs(20))?;
     program.end(Duration::from_secs(2))
 }

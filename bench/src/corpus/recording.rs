@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 /// Name of the marker frame at which the agent stopped unwinding. The callers of this frame are unknown.
 const UNWINDING_FAILED: &str = "[unwinding failed]";
-/// A stack with the marker frame counts as truncated if it has at most this many frames, and as complete if it has
-/// more.
+/// Largest number of frames outside of the kernel in a truncated stack. A stack with the marker frame and more frames
+/// counts as complete.
 const CUT_FRAMES_MAX: usize = 4;
-/// Number of phases of a recording. The sampling frequency of a recording is the fleet's frequency times this number.
+/// Number of phases of a recording. A phase consists of every tenth tick of a CPU. The sampling frequency of a
+/// recording is the fleet's frequency times this number.
 pub(crate) const PHASES: u64 = 10;
 
 /// A mapped file.
@@ -55,8 +56,8 @@ pub(crate) struct Node {
     pub(crate) location: u32,
 }
 
-/// Tree of all stacks, and the tables to which its nodes refer. The outermost frames are at the root. The index of its
-/// leaf's node stands for a stack.
+/// Tree of all stacks, and the tables to which its nodes refer. The outermost frames are at the root. A stack is
+/// identified by the index of the node of its leaf.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) mappings: Vec<Mapping>,
@@ -102,7 +103,7 @@ pub(crate) struct Thread {
 /// One sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Time since the first sample of the recording.
+    /// Time since the first sample of the recording, in nanoseconds.
     pub(crate) time_ns: u64,
     pub(crate) cpu: u32,
     pub(crate) thread: u32,
@@ -113,7 +114,7 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) program: String,
-    /// Sampling period of the agent on each CPU.
+    /// Sampling period of the agent on each CPU, in nanoseconds.
     pub(crate) period_ns: u64,
     pub(crate) frames: Frames,
     pub(crate) threads: Vec<Thread>,

@@ -1,4 +1,4 @@
-//! Tables of distinct frames. They are used while a recording is built.
+//! Tables of distinct frames, from which a recording is built.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use super::recording::{Frames, Function, Location, Mapping, Node};
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 const HTL_HASH: &str = "process.executable.build_id.htlhash";
 
-/// Table of distinct entries.
+/// Table of distinct entries. The ID of an entry is its index.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     pub(super) entries: Vec<T>,
@@ -35,7 +35,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// Tables that become [`Frames`].
+/// Tables of a recording that is being built. `finish` converts them to [`Frames`].
 #[derive(Debug)]
 pub(crate) struct FrameTables {
     mappings: Table<Mapping>,
@@ -47,7 +47,7 @@ pub(crate) struct FrameTables {
 impl FrameTables {
     pub(crate) fn new() -> Self {
         let mut nodes = Table::new();
-        // The root is no place that a lookup finds.
+        // The root has no entry in `ids`, so no lookup finds it.
         nodes.entries.push(Node { parent: 0, location: 0 });
         Self { mappings: Table::new(), functions: Table::new(), locations: Table::new(), nodes }
     }
@@ -64,7 +64,7 @@ impl FrameTables {
         self.locations.id(location)
     }
 
-    /// Adds the stack of these locations, if it is new, and returns the stack.
+    /// Adds the stack of these locations, if it is new. Returns the stack, which is the ID of the node of its leaf.
     pub(crate) fn stack(&mut self, root_first: impl Iterator<Item = u32>) -> anyhow::Result<u32> {
         let mut at = 0;
         for location in root_first {
@@ -81,7 +81,7 @@ impl FrameTables {
     }
 }
 
-/// The tables of an export request, and those of its stacks that are already converted.
+/// The dictionary of an export request, and its stacks that were already converted.
 pub(crate) struct View<'a> {
     dictionary: &'a ProfilesDictionary,
     stacks: HashMap<i32, u32>,
@@ -122,7 +122,8 @@ impl<'a> View<'a> {
         }
         let mut attributes = self.attributes(&from.attribute_indices)?;
         let frame_type = attributes.remove("profile.frame.type").unwrap_or_default();
-        // The address of a location with lines is that in one process: it is not part of the location's identity.
+        // If a location has lines, its address is an address in one process, and is not part of the location's
+        // identity.
         let address = if lines.is_empty() { from.address } else { 0 };
         tables.location(Location { mapping, address, frame_type, lines })
     }

@@ -1,8 +1,9 @@
-//! Numbers as LEB128 (signed numbers first become unsigned by zigzag), and texts after their length.
+//! Encoding of numbers and texts. Numbers are LEB128, and signed numbers are zigzag-encoded first. A text follows its
+//! length in bytes.
 
 use anyhow::{Context as _, bail};
 
-/// Encodes numbers and texts, and appends them to bytes.
+/// Appends encoded numbers and texts to a vector of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 

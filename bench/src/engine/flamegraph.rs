@@ -1,5 +1,5 @@
-//! The work of a router for a flame graph. A fake shard sends a prepared response, and the router names, merges, prunes
-//! and writes it.
+//! The work of a router for a flame graph. A fake shard sends a prepared response. The router names its frames, merges
+//! and prunes its stacks, and writes the flame graph.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,22 +35,23 @@ const SERVICE_FUNCTIONS: u64 = 600;
 const CALLS: u64 = 5;
 const SERVICE_STACKS: u64 = 8_400;
 
-/// The full id of a profile type, so that the fake shard need not list its series.
+/// Full ID of the queried profile type. With a short name, the router would request the series, which the fake shard
+/// does not have.
 const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
-/// Measures the router's part of a flame graph.
+/// Measures the work of a router for a flame graph: naming, merging, pruning, writing.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Services whose stacks are in the flame graph, 8,400 each
+    /// Number of services in a flame graph, each with 8,400 stacks. Several numbers give several flame graphs
     #[arg(long, default_values_t = [1, 5])]
     services: Vec<u64>,
-    /// Nodes of the flame graph
+    /// Largest number of nodes of the flame graph
     #[arg(long, default_value_t = 8192)]
     nodes: usize,
-    /// Flame graphs after the first two; the fastest one is reported
+    /// Number of requests for each flame graph, not counting two warm-up requests; the fastest is reported
     #[arg(long, default_value_t = 15)]
     runs: usize,
-    /// Saves the figures in bench/results under this name
+    /// Also writes the figures to bench/results/DATE-SAVE.json
     #[arg(long)]
     save: Option<String>,
 }
@@ -81,14 +82,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// Time that one flame graph took: in total, and for each part.
+/// Times that one flame graph took: the total, and the time of each step.
 struct Took {
     milliseconds: f64,
-    /// Milliseconds of each part, by the name of the part.
+    /// Milliseconds of each step, by the name of the step in the header `Server-Timing`.
     parts: Map<String, Value>,
 }
 
-/// Returns the HTTP API over these nodes.
+/// Returns the HTTP API of a router that queries these nodes.
 fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
     let registry = &mut Registry::default();
     let status = || AgentStatus {
@@ -109,8 +110,8 @@ fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
     })
 }
 
-/// Requests the flame graph repeatedly, and returns the shortest times. The first two requests are excluded, because
-/// the router knows all locations only after them.
+/// Requests the flame graph repeatedly, and returns the times of the fastest request. The first two requests are
+/// excluded, because the router knows all locations only after these requests.
 async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result<Took> {
     let path = format!("/api/v1/flamegraph?query={PROFILE_TYPE}&start=0&end=1&max_nodes={}", arguments.nodes);
     let mut fastest: Option<Took> = None;
@@ -128,7 +129,7 @@ async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result
     fastest.context("--runs must be at least 1")
 }
 
-/// Returns the milliseconds of each part, from a `Server-Timing` header such as `name;dur=1.5, merge;dur=2.5`.
+/// Returns the milliseconds of each step, from a `Server-Timing` header such as `name;dur=1.5, merge;dur=2.5`.
 fn parts(timing: &str) -> Map<String, Value> {
     let part = |part: &str| {
         let (name, milliseconds) = part.trim().split_once(";dur=")?;
@@ -196,7 +197,7 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     let locations = (0..SERVICE_FUNCTIONS * CALLS).map(|number| {
         let function = number / CALLS;
         let call = number % CALLS;
-        // Every fifth service has no names.
+        // The locations of every fifth service have addresses and no names.
         if service % 5 == 3 {
             let address = Address::Virtual(0x40_1000 + function * 1024 + call * 97);
             return to.intern_location(Location::Address { mapping, address, frame_type: kind });

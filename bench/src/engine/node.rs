@@ -20,7 +20,8 @@ use crate::report::{Report, quantile, rounded};
 const CALLERS: [i64; 3] = [1, 32, 256];
 /// Number of samples in one append, as in one series of an agent's push.
 const APPEND_SAMPLES: i64 = 100;
-/// Distance between the first serial numbers of two callers.
+/// Distance between the first serial numbers of two callers. It is so large that no two callers use the same serial
+/// number.
 const CALLER_SERIALS: i64 = 10_000_000;
 /// Interval at which figures are printed while disk use is measured.
 const DISK_REPORT: Duration = Duration::from_secs(30);
@@ -28,21 +29,21 @@ const DISK_REPORT: Duration = Duration::from_secs(30);
 /// Measures a node without a router: appends per second, restart after a crash, disk use under lasting load.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Seconds of appends, for each number of callers
+    /// Duration of the appends with each number of callers, in seconds
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Seconds of lasting load; 0 skips the measurement of disk use
+    /// Duration of the lasting load, in seconds; 0 skips the measurement of disk use
     #[arg(long, default_value_t = 0)]
     disk_seconds: u64,
-    /// Folder for the data directories, on the disk to measure; they are removed at the end
+    /// Folder on the measured disk in which the data directories are made; they are removed at the end
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
-    /// Also writes bench/results/DATE-NAME.json
+    /// Also writes the figures to bench/results/DATE-NAME.json
     #[arg(long, value_name = "NAME")]
     save: Option<String>,
 }
 
-/// Runs all measurements, and prints each figure when it is known.
+/// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new()
         .prefix("varve-bench-")
@@ -85,7 +86,7 @@ impl Opened {
     }
 }
 
-/// Returns a configuration that keeps the samples of [`testkit::batches`].
+/// Returns a configuration with a retention of 100 years, so that the samples of [`testkit::batches`] do not expire.
 fn config(data_dir: &Path) -> Config {
     let century = Duration::from_secs(100 * 365 * 86_400);
     let retention = Retention { raw: century, minutes: century, hours: century, days: century };
@@ -136,7 +137,8 @@ async fn appends(data_dir: &Path, duration: Duration, report: &mut Report) -> an
     Ok(())
 }
 
-/// Appends one batch after another for `duration`. Returns the latencies, in milliseconds.
+/// Appends one batch after another for `duration`. The first sample has the serial number `first`. Returns the
+/// latencies of the appends, in milliseconds.
 async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::Result<Vec<f64>> {
     let start = Instant::now();
     let mut latencies_ms = Vec::new();
@@ -151,7 +153,8 @@ async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::
     Ok(latencies_ms)
 }
 
-/// Measures the slowest restart: the node is killed when it has as many unflushed bytes as the configuration allows.
+/// Measures the slowest restart after a crash, with as many unflushed bytes in the log as the configuration allows.
+/// Instead of a crash, the data directory is copied while the node runs, and the copy is opened.
 async fn restart(folder: &Path, report: &mut Report) -> anyhow::Result<()> {
     let mut config = config(&folder.join("data"));
     let flush_bytes = config.flush_bytes as f64;
@@ -194,7 +197,7 @@ async fn disk_use(data_dir: &Path, duration: Duration, report: &mut Report) -> a
     let mut next_report = DISK_REPORT;
     let mut serial = 0;
     while start.elapsed() < duration {
-        // About 0.5 MB, half of it new definitions.
+        // The two batches have about 0.5 MB, half of it new definitions.
         append(&opened.node, batch_of(None, serial..serial + 5, long_name)).await?;
         append(&opened.node, batch(None, serial + 5..serial + 35_000)).await?;
         serial += 35_000;

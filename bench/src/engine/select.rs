@@ -1,4 +1,5 @@
-//! Selections of the storage engine: flame graphs and series over several spans of time.
+//! Measurement of selections, which are queries to the storage engine: flame graphs and series over several spans of
+//! time.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -18,12 +19,15 @@ use crate::report::{Report, quantile, rounded};
 
 /// Largest number of runs of each selection after the cold run. Slow selections have fewer runs.
 const RUNS: i64 = 20;
+/// Time in milliseconds: when the runs of a selection have taken longer in total, no further run starts.
 const RUNS_MS_MAX: f64 = 60e3;
-/// Each run's window is this much earlier than the previous run's, in nanoseconds. So no result comes from a cache.
+/// Time by which the window of a run is earlier than the window of the run before, in nanoseconds. Windows differ so
+/// that no result comes from a cache.
 const SHIFT_NS: i64 = 1_300_000_000;
 /// Time that one stored value in the tier of minutes covers, in nanoseconds.
 const VALUE_NS: i64 = 600 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
+/// Names and lengths of the selected windows; lengths are in nanoseconds.
 const SPANS: [(&str, i64); 5] = [
     ("5 m", 300 * SECOND_NS),
     ("1 h", 3_600 * SECOND_NS),
@@ -31,15 +35,16 @@ const SPANS: [(&str, i64); 5] = [
     ("30 d", 30 * 86_400 * SECOND_NS),
     ("1 y", 365 * 86_400 * SECOND_NS),
 ];
-/// Number of points of a series, as many as a graph shows. This number times the longest span fits in an i64.
+/// Number of points of a series, as many as a chart shows. The product of this number and the longest span fits in an
+/// i64.
 const STEPS: i64 = 60;
 
-/// Measures selections of the storage engine.
+/// Measures selections, which are queries to the storage engine: flame graphs and series.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     own: StoreArguments,
-    /// Hours of the fleet to store; selections cover up to this time
+    /// Number of hours of samples to store. Longer spans of time are not measured
     #[arg(long, default_value_t = 2)]
     hours: u64,
     /// Uses the store that bench storage --keep left in this folder, instead of a new one
@@ -51,7 +56,8 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Sums of all stacks, by leaf. The window covers whole stored values, so merging sums takes most of the time.
+    /// Sums over all stacks, grouped by leaf. The window ends at the edge of a stored value, so most of the time is
+    /// spent on merging stored sums.
     LeafSums,
 }
 
@@ -64,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     report.add("storage", store.figures.clone())?;
     for (name, span_ns) in SPANS {
-        // Room for the shifts at the other end.
+        // A span is skipped if the store has no samples for its earliest window.
         if span_ns + RUNS * SHIFT_NS > store.end_ns - store.start_ns + SECOND_NS * 60 {
             continue;
         }
@@ -161,7 +167,7 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
     }
 }
 
-/// Checks the results of selections: a time is only valid if the result is right.
+/// Checks the sum of all stored samples. If it is wrong, the measured times mean nothing.
 fn check_everything(store: &Store) -> anyhow::Result<()> {
     let answer = store.engine.select(&selection(store.start_ns, store.end_ns, None, Kind::SeriesByPod))?;
     let sum: i128 = answer.cells.iter().map(|cell| cell.sum).sum();

@@ -12,7 +12,7 @@ use crate::generator::{BatchBuilder, Corpus, Days, Drawn, Fleet, HOST_REQUESTS, 
 use crate::process::CoreTime;
 use crate::report::{print, rounded};
 
-/// Prints statistics of a mix: stacks, threads, times, entropies.
+/// Prints statistics of a mix of recorded programs: stacks, threads, times, entropies.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = Mix::H)]
@@ -35,7 +35,7 @@ const TEN_SECONDS_NS: u64 = 10_000_000_000;
 struct Seen {
     pod: u64,
     stack: u32,
-    /// Number of the thread within its pod.
+    /// ID of the thread, which is unique within the pod.
     thread: u32,
     cpu: u32,
     time_ns: u64,
@@ -131,7 +131,7 @@ fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
 }
 
 /// Counts the distinct stacks, and the distinct pairs of stack and thread, for each pod and span of time. Returns these
-/// counts, and the entropies of stacks and pairs.
+/// counts, and the entropies of stacks and threads.
 fn rows(samples: &[Seen]) -> Value {
     let distinct = |span_ns: u64| {
         let mut stacks = Set::default();
@@ -164,15 +164,17 @@ fn rows(samples: &[Seen]) -> Value {
     })
 }
 
-/// Returns the mean number of bits per sample if each group has its own code. The size of the codes themselves is not
-/// included.
+/// Returns the entropy of a value within groups of samples, in bits per sample. This is the mean size of an encoded
+/// value if each group has an optimal code of its own. The size of the codes is not included.
 fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, value: impl Fn(&Seen) -> u64) -> f64 {
     let (mut counts, mut sums): (Map<(K, u64), u64>, Map<K, u64>) = Default::default();
     for seen in samples {
         *counts.entry((group(seen), value(seen))).or_default() += 1;
         *sums.entry(group(seen)).or_default() += 1;
     }
-    // The sum over groups of n log n - sum of c log c.
+    // The entropy is the sum of n log n over all groups, minus the sum of c log c over all values of all groups. Here n
+    // counts the samples of a group, and c those with one value. Dividing by the number of samples gives bits per
+    // sample.
     let log = |count: &u64| *count as f64 * (*count as f64).log2();
     rounded((sums.values().map(log).sum::<f64>() - counts.values().map(log).sum::<f64>()) / samples.len() as f64)
 }
@@ -214,8 +216,9 @@ fn times(samples: &[Seen], key: Key) -> Value {
     })
 }
 
-/// Returns the entropy, in bits, of the values in nanoseconds, microseconds and milliseconds. A million values show at
-/// most 20 bits. If the entropy in nanoseconds is near 20 bits, the true entropy is the entropy in microseconds + 10.
+/// Returns the entropy, in bits, of the values in nanoseconds, microseconds and milliseconds. A million values can show
+/// at most 20 bits. If the entropy in nanoseconds is near 20 bits, a better estimate is the entropy in microseconds
+/// plus 10 bits.
 fn at_resolutions(values: &[i64]) -> Value {
     let entropy = |unit: i64| {
         let mut counts: Map<i64, u64> = Map::default();

@@ -21,7 +21,7 @@ use crate::report::{Report, rounded};
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const HOURS_MAX: u64 = 400 * 24;
-/// File beside a store that describes its content.
+/// Name of the file in the folder of a store that describes the content of the store.
 const ABOUT: &str = "bench.json";
 /// Memory budget of the engine's head (its unsealed samples) in bytes, as in `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
@@ -30,38 +30,38 @@ const CACHE_BYTES: usize = 128 << 20;
 /// Options that determine the content of a store.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArguments {
-    /// H: 40 pods of builds and compilers. L: 24 pods of small services
+    /// Mix of recorded programs. H has 40 pods of builds and compilers, L has 24 pods of small services
     #[arg(long, value_enum, default_value_t = Mix::H)]
     pub(crate) mix: Mix,
     /// Number of hosts, each with 8 pods [default: the hosts of the mix]
     #[arg(long)]
     pub(crate) hosts: Option<usize>,
-    /// Plays one interval of 5 s out of this many, so that months have the samples of a day
+    /// Plays only one of every N intervals of 5 s, so that months have as many samples as a day
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) every: u64,
-    /// No stack is new after the first 15 minutes of the fleet
+    /// Adds no new stacks after the first 15 minutes of the fleet
     #[arg(long)]
     pub(crate) recurring: bool,
-    /// The same seed makes the same samples
+    /// Seed of the random numbers. The same seed makes the same samples
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Folder for the store, on the disk to measure; it is removed at the end
+    /// Folder on the measured disk in which a temporary store is made
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     pub(crate) folder: PathBuf,
-    /// Also writes bench/results/DATE-NAME.json
+    /// Also writes the figures to bench/results/DATE-NAME.json
     #[arg(long, value_name = "NAME")]
     pub(crate) save: Option<String>,
 }
 
-/// Measures the storage engine: bytes, apply, flush.
+/// Measures the storage engine: bytes per sample, CPU time to apply batches, time of flushes.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     store: StoreArguments,
-    /// Hours of the fleet, ending with the last full hour
+    /// Number of hours of samples; the last full hour is the newest
     #[arg(long, default_value_t = 24)]
     hours: u64,
-    /// Keeps the store in this new folder, for bench select --store
+    /// Makes the store in this new folder and keeps it, for bench select --store
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
 }
@@ -82,8 +82,8 @@ pub(crate) struct Store {
     _temporary: Option<TempDir>,
 }
 
-/// Time that each step took: CPU time of this thread, but for flushes the elapsed time, because they use threads of
-/// RocksDB.
+/// Time that each step took. This is CPU time of this thread. For flushes it is elapsed time, because RocksDB flushes
+/// in its own threads.
 #[derive(Debug, Default)]
 struct Costs {
     generate: Duration,
@@ -102,7 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Store {
-    /// Stores this many hours of the fleet, in the folder `keep` if given. The folder must not exist yet.
+    /// Stores this many hours of the fleet: in the folder `keep`, which must not exist yet, or else in a temporary
+    /// folder.
     ///
     /// # Errors
     /// The corpora cannot be read, or the engine refuses a batch or fails.
@@ -177,7 +178,7 @@ impl Store {
     /// Opens a store that `bench storage --keep` wrote.
     ///
     /// # Errors
-    /// There is no such store.
+    /// The folder has no such store, or the engine cannot open it.
     pub(crate) fn open(folder: &Path) -> anyhow::Result<Self> {
         let about = fs::read(folder.join(ABOUT)).with_context(|| format!("--store {}", folder.display()))?;
         let figures: Value = serde_json::from_slice(&about)?;
@@ -197,7 +198,7 @@ impl Store {
     /// Closes the store and opens it again, so that the engine has none of the data in memory.
     pub(crate) fn reopen(self) -> anyhow::Result<Self> {
         let Self { engine, folder, .. } = self;
-        // Two engines cannot have one directory.
+        // A directory can be open in only one engine at a time.
         drop(engine);
         Ok(Self { engine: open(&folder)?, folder, ..self })
     }

@@ -17,22 +17,24 @@ use super::growth::StackKey;
 use super::mix::PERIOD_NS;
 use super::random::Random;
 
-/// Profile type of the samples of a `samples/count` push with a CPU period.
+/// Profile type of a push whose sample type is `samples/count` and whose period type is CPU time.
 pub(crate) const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
 /// Length of a partition of raw samples, in nanoseconds. Each partition has its own dictionary.
 const PARTITION_NS: u64 = 6 * 3600 * 1_000_000_000;
 
-/// Builds batches over a corpus.
+/// Builds batches from the samples of a fleet, with the definitions of a corpus.
 #[derive(Debug)]
 pub(crate) struct BatchBuilder<'a> {
     corpus: &'a Corpus,
     tenant: TenantId,
     /// Number of the partition in which this builder last defined stacks.
     partition: u64,
+    /// Stacks that this builder has already defined in that partition.
     defined: Defined,
 }
 
+/// Stacks: the index of the service, and the key of the stack in it.
 type Defined = HashSet<(usize, StackKey), FixedState>;
 
 impl<'a> BatchBuilder<'a> {
@@ -174,8 +176,8 @@ impl<'a> Tables<'a> {
         StackPair { user: self.stack(kernel..depth, None, is_new), kernel: self.stack(0..kernel, new_leaf, is_new) }
     }
 
-    /// Defines a location that is `shift` bytes or lines after the leaf, and replaces the leaf's hash by the new
-    /// location's. Returns the location; `None` if `shift` is 0.
+    /// Defines a location that is `shift` bytes or lines after the leaf, and replaces the leaf's hash by the hash of
+    /// that location. Returns the ID of the location; `None` if `shift` is 0.
     fn new_leaf(&mut self, shift: u64) -> Option<u32> {
         let &leaf = self.locations.first().filter(|_| shift > 0)?;
         let leaf = self.importer.location(&mut self.to, leaf);

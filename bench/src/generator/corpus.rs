@@ -19,7 +19,7 @@ pub(crate) struct Corpus {
     pub(crate) mix: Mix,
     /// Strings, functions, mappings and locations of all recordings and donors.
     pub(crate) dictionary: Dictionary,
-    /// Hashes of the locations, by ID.
+    /// Hashes of the locations. The index of a hash is the location's ID in the dictionary.
     pub(crate) hashes: Vec<u128>,
     is_kernel: Vec<bool>,
     pub(crate) services: Vec<Service>,
@@ -28,12 +28,14 @@ pub(crate) struct Corpus {
 /// Source of complete stacks for a program whose stacks the agent could not unwind.
 struct Fill {
     program: &'static str,
-    /// Payload file in `shared/data`. For an OTLP file, also a frame type: only stacks with such a frame are used.
+    /// Payload file in `shared/data`, and a frame type if it is an OTLP file. Only stacks with a frame of this type are
+    /// used.
     payload: (&'static str, Option<&'static str>),
     /// Recording to use if the folder `shared/data` does not exist.
     recording: &'static str,
-    /// Offset of the first stack to take from the donor. Two programs that share a donor take alternate stacks.
+    /// Index of the first stack that is taken from the donor. Two programs that share a donor take alternate stacks.
     offset: usize,
+    /// Distance to the index of the next stack that is taken.
     step: usize,
 }
 
@@ -47,7 +49,7 @@ const FILLS: [Fill; 4] = [
 ];
 
 impl Corpus {
-    /// Reads the recordings of a mix, and the payloads if they exist.
+    /// Reads the recordings of a mix, and the payloads in `shared/data` if that folder exists.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -55,7 +57,8 @@ impl Corpus {
         Self::load_with(mix, payload::folder().as_deref())
     }
 
-    /// Loads a mix like [`Corpus::load`], but with the payloads in this folder; with none if `payloads` is `None`.
+    /// Loads a mix like [`Corpus::load`], but with the payloads in the folder `payloads`. With `None`, no payload is
+    /// used.
     pub(crate) fn load_with(mix: Mix, payloads: Option<&Path>) -> anyhow::Result<Self> {
         let mut dictionary = Dictionary::default();
         let mut services = Vec::new();
@@ -93,7 +96,7 @@ impl Corpus {
         (hash(&stack[kernel..]), hash(&stack[..kernel]))
     }
 
-    /// Returns the number of kernel locations with which a stack begins, counted from its leaf.
+    /// Returns the number of kernel locations at the leaf end of a stack.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }

@@ -1,8 +1,8 @@
-//! Complete stacks. They replace stacks that the agent could not unwind.
+//! Complete stacks, which replace stacks that the agent could not unwind.
 //!
-//! The agent marks truncated stacks, so a recording without frame pointers has leaves, times and threads, but few
-//! callers. Each distinct truncated stack is replaced by a complete stack of a donor; both are taken in descending
-//! order of frequency. Times, frequencies and the number of distinct stacks stay as recorded.
+//! If a program has no frame pointers, its recording has leaves, times and threads, but few callers. A donor is another
+//! source of stacks. The n-th most frequent truncated stack is replaced by the n-th most frequent complete stack of the
+//! donor. Times, frequencies and the number of distinct stacks stay as recorded.
 //!
 //! Donors are the payloads in `shared/data`, which may exist beside a checkout and are never committed. Otherwise the
 //! donor is another committed recording with complete stacks, whose files and build IDs are renamed.
@@ -39,8 +39,8 @@ impl Donor {
     }
 }
 
-/// Adds up the values of equal items. Returns the distinct items, largest sum first. Items with equal sums stay in the
-/// order in which they first occurred.
+/// Adds up the values of equal stacks. Returns the distinct stacks, the largest sum first. Stacks with equal sums stay
+/// in the order in which they first occurred.
 pub(crate) fn by_frequency(samples: impl Iterator<Item = (u32, i64)>) -> Vec<u32> {
     let mut sums: HashMap<u32, (i64, usize)> = HashMap::new();
     for (number, (stack, value)) in samples.enumerate() {

@@ -1,7 +1,7 @@
 //! The fleet: an iterator over the samples of each host, in the order of time.
 //!
-//! The fleet keeps only the present life of each pod, so a year takes no more memory than a minute. Pod p is on host p
-//! / 8 and belongs to service p % 5.
+//! A life of a pod lasts from its start to its restart. The fleet has only the present life of each pod in memory, so a
+//! year takes no more memory than a minute. Pod p is on host p / 8 and belongs to service p % 5.
 //!
 //! With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC to 40 % at 2:00. A CPU is idle, and
 //! not sampled, at random ticks. Pods end twice a day on average and restart at once, with another name and other
@@ -17,13 +17,13 @@ use super::random::Random;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 const PEAK_NS: u64 = 14 * 3600 * 1_000_000_000;
 const LOAD_MIN: f64 = 0.4;
-/// Average life of a pod, as a number of intervals of 5 s: half a day.
+/// Mean length of a pod's life, as a number of intervals of 5 s: half a day.
 const LIFE_INTERVALS: usize = 8_640;
 
 /// This number plus a CPU's number names the sequence of random numbers for that CPU's jitter.
 const JITTER: usize = POD_CPUS;
 
-/// Load over a day.
+/// Course of the load over a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Days {
     /// The load is always full, and no pod ends.
@@ -36,15 +36,15 @@ pub(crate) enum Days {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// Index of the first pod to play: a multiple of the pods of a host.
+    /// Index of the first pod to play: a multiple of the number of pods of a host.
     pub(crate) first_pod: usize,
-    /// Number of pods to play: a multiple of the pods of a host.
+    /// Number of pods to play: a multiple of the number of pods of a host.
     pub(crate) pods: usize,
     pub(crate) start_ns: u64,
     /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// Only one interval out of this many is played. Fewer samples then cover a longer time. Skipped intervals do not
-    /// add to the growth of the number of stacks.
+    /// Number of intervals of which only one is played. With a larger number, the same number of samples covers a
+    /// longer time. Skipped intervals do not add to the growth of the number of stacks.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }
@@ -69,7 +69,7 @@ pub(crate) struct PodSamples {
     pub(crate) samples: Vec<Drawn>,
 }
 
-/// Samples that one host sends at once.
+/// Samples that one host sends in one request.
 #[derive(Debug)]
 pub(crate) struct HostSamples {
     pub(crate) host: usize,
@@ -123,7 +123,7 @@ impl<'a> Fleet<'a> {
                 let round = if lanes.threads[row.thread as usize].is_passing { round + 1 } else { 0 };
                 let time_ns = (tick_ns + pod.ticks_at_ns[cpu]).saturating_add_signed(jitter_ns.into());
                 samples.push(Drawn {
-                    // Windows leave their start out.
+                    // A window excludes its start, so no sample may have that time.
                     time_ns: time_ns.clamp(start_ns + 1, end_ns - 1),
                     stack: self.corpus.services[service].growth.draw(row.stack, variants, unit),
                     thread: row.thread,
@@ -156,7 +156,7 @@ impl Iterator for Fleet<'_> {
     }
 }
 
-/// Returns the share of time that a CPU is busy at this time of the day.
+/// Returns the share of ticks at which a CPU is busy, for the hour of this time.
 fn load(time_ns: u64) -> f64 {
     let of_day = (time_ns + DAY_NS - PEAK_NS) % DAY_NS;
     let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;
@@ -187,7 +187,7 @@ mod tests {
         let full = 720 * 8 * POD_SAMPLES;
         let part = |hour: usize| by_hour[hour] as f64 / full as f64;
         assert!((0.98..=1.0).contains(&part(14)) && (0.39..0.43).contains(&part(2)), "{} {}", part(14), part(2));
-        // 8 pods, and about 2 more of each in a day.
+        // 8 pods, each with about 2 restarts in a day.
         assert!((14..40).contains(&pods.len()), "{}", pods.len());
     }
 

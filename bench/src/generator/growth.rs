@@ -9,8 +9,8 @@
 //! Growth is extrapolated under three assumptions. The exponent b holds beyond the recorded minutes. The number of a
 //! service's stacks grows with time as the number of one program's stacks grows with samples. There is no deployment.
 //!
-//! The mixes have as many distinct stacks as the measurements of other databases. Five recordings have more, as
-//! [`super::service::Service::describe`] shows, so only a part of their rare stacks is used.
+//! The mixes have as many distinct stacks as the workloads with which other databases were measured. Five recordings
+//! have more, as [`super::service::Service::describe`] shows, so only a part of their rare stacks is used.
 //!
 //! While the pool is smaller than the set of rare recorded stacks, rare stacks that are neighbours in order of
 //! appearance share one stack. Later each rare stack has several variants, which [`super::tree`] makes.
@@ -29,15 +29,19 @@ pub(crate) struct StackKey {
 /// Growth of the number of distinct stacks of a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
+    /// Number of common stacks.
     pub(crate) common: u32,
+    /// Number of rare stacks in the recording.
     pub(crate) rare: u32,
     /// Size of the pool after 15 minutes.
     pub(crate) pool_15m: f64,
+    /// Exponent b of Heaps' law.
     pub(crate) exponent: f64,
 }
 
 impl Growth {
-    /// Returns the size of the pool at a time after the fleet's start, divided by the number of rare recorded stacks.
+    /// Returns the mean number of variants of a rare recorded stack at a time after the fleet's start: the size of the
+    /// pool, divided by the number of rare recorded stacks.
     pub(crate) fn variants(&self, since_start_ns: u64) -> f64 {
         let pool = self.pool_15m * (since_start_ns as f64 / REFERENCE_NS).powf(self.exponent);
         (pool / f64::from(self.rare.max(1))).max(1.0 / f64::from(self.rare.max(1)))
@@ -54,7 +58,7 @@ impl Growth {
             let rare = (f64::from(rare) * variants) as u32;
             return StackKey { rank: self.common + rare, variant: 0 };
         }
-        // Some have one more than others, so that the pool grows one by one.
+        // Some stacks have one variant more than others, so that the pool grows one stack at a time.
         let has_more = f64::from(rare.wrapping_mul(0x9E37_79B9)) < variants.fract() * f64::from(u32::MAX);
         let count = variants.trunc() + f64::from(u8::from(has_more));
         StackKey { rank, variant: (unit * count) as u32 }

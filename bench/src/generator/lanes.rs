@@ -53,8 +53,8 @@ impl Lanes {
         for (number, cpu) in cpus(recording).into_iter().enumerate() {
             let samples = || recording.samples.iter().filter(|sample| sample.cpu == cpu);
             let Some(first) = samples().next() else { continue };
-            // The timer ticks at anchor + n x period for as long as the recording lasts: most samples are within
-            // microseconds of that, and the few that came much later do not move a median.
+            // The timer ticks at anchor + n x period for as long as the recording lasts. Most samples are within
+            // microseconds of a tick. The few samples that came much later do not move the median.
             let since_first = |time_ns: u64| (time_ns - first.time_ns).cast_signed();
             let mut offsets: Vec<i64> = samples().map(|sample| centred(since_first(sample.time_ns), period)).collect();
             offsets.sort_unstable();
@@ -70,7 +70,8 @@ impl Lanes {
         Self { threads: threads(recording), cpus: phases.map(Lane::new) }
     }
 
-    /// Returns the row at a tick of a pod's CPU, and the number of phases played before.
+    /// Returns the row at a tick of a pod's CPU, and the number of phases that end before this tick, counted from the
+    /// start of the recording.
     ///
     /// `start` is the position of tick 0. Its integer part is the phase, and its fractional part is the position in the
     /// phase. Both CPUs thus begin at the same moment of the recording.
@@ -141,7 +142,7 @@ fn threads(recording: &Recording) -> Vec<ThreadKind> {
         span.1 = sample.time_ns;
     }
     let end = recording.samples.last().map_or(0, |sample| sample.time_ns);
-    // Seen neither in the first nor in the last tenth.
+    // A passing thread has samples neither in the first nor in the last tenth of the recording.
     let margin = end / 10;
     let is_passing =
         |thread: u32| spans.get(&thread).is_some_and(|&(first, last)| first > margin && last < end - margin);
@@ -161,7 +162,8 @@ mod tests {
     fn jitter_is_the_distance_from_ticks_which_alternate_between_lanes() {
         let sample = |time_ns, cpu| Sample { time_ns, cpu, thread: 0, stack: 0 };
         let mut samples = vec![sample(0, 7), sample(900, 8)];
-        // On time but for the one at tick 5, which is 400 ns late, and the first one on CPU 7, 3 ns early.
+        // All samples are on time, except two on CPU 7: the sample at tick 5 is 400 ns late, and the first sample is 3
+        // ns early.
         samples.extend((1..40).map(|tick| sample(tick * 1000 + 3 + if tick == 5 { 400 } else { 0 }, 7)));
         let frames = Frames { mappings: vec![], functions: vec![], locations: vec![], nodes: vec![] };
         let thread = Thread { pid: 1, tid: 1, name: "t".to_owned(), executable: "e".to_owned() };
@@ -169,10 +171,10 @@ mod tests {
         let lanes = Lanes::new(&recording);
         let jitters = |phase: f64| (0..4).map(|tick| lanes.row(phase, 0, tick).0.jitter_ns).collect::<Vec<_>>();
         assert_eq!((jitters(0.0), jitters(5.0), jitters(9.0)), (vec![-3, 0, 0, 0], vec![400, 0, 0, 0], vec![0; 4]));
-        // The next phase follows, and the first one the last.
+        // After a phase the next phase follows, and after the last phase the first.
         assert_eq!((jitters(4.5), lanes.row(4.5, 0, 1).1, lanes.row(4.5, 0, 2).1), (vec![0, 0, 400, 0], 4, 5));
         assert_eq!(lanes.row(9.5, 0, 2).1, 10);
-        // The other CPU has one sample, again and again.
+        // The other CPU has only one sample, which is played again and again.
         assert!(lanes.is_complete());
         assert_eq!((lanes.row(0.0, 1, 0).0.jitter_ns, lanes.row(0.0, 1, 7).1), (0, 70));
     }

@@ -2,7 +2,7 @@
 
 /// Number of CPUs of a pod.
 pub(crate) const POD_CPUS: usize = 2;
-/// Number of services of a mix; a pod belongs to one.
+/// Number of services of a mix. Each pod belongs to one service.
 pub(crate) const SERVICES: usize = 5;
 /// Number of pods of one host, and so of one request.
 pub(crate) const HOST_PODS: usize = 8;
@@ -14,12 +14,13 @@ pub(crate) const POD_SAMPLES: usize = INTERVAL_TICKS as usize * POD_CPUS;
 pub(crate) const REQUEST_SAMPLES: usize = HOST_PODS * POD_SAMPLES;
 /// Period of the timer, which is also the value of a sample, in nanoseconds: 1 / 19 Hz.
 pub(crate) const PERIOD_NS: u64 = 1_000_000_000 / 19;
-/// No tick lies within this time of either end of a period, in nanoseconds. The room is for the jitter, so that few
-/// samples lie outside their interval.
+/// Shortest time between a timer tick and either end of its period, in nanoseconds. It leaves room for the jitter, so
+/// that few samples lie outside of their interval.
 pub(crate) const TIMER_SLACK_NS: u64 = 1_000_000;
 /// Length of the interval of one request, in nanoseconds.
 pub(crate) const INTERVAL_NS: u64 = 5_000_000_000;
-/// Length of a mix, in nanoseconds. A workload with more samples has more hosts, and not a longer time.
+/// Time that a mix covers, in nanoseconds. A workload with more samples has more hosts, and does not cover a longer
+/// time.
 pub(crate) const WORKLOAD_NS: u64 = 900 * 1_000_000_000;
 /// Number of requests of one host in a mix.
 pub(crate) const HOST_REQUESTS: usize = (WORKLOAD_NS / INTERVAL_NS) as usize;
@@ -35,7 +36,7 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// Returns the number of pods in 15 minutes.
+    /// Returns the number of pods.
     pub(crate) fn pods(self) -> usize {
         match self {
             Self::H => 40,

@@ -1,4 +1,4 @@
-//! Stacks of the pprof and OTLP payloads in `shared/data`, which may exist beside a checkout.
+//! Reads stacks from pprof and OTLP payloads in the folder `shared/data`, which may exist beside a checkout.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use proto::otlp::collector::profiles::v1development::ExportProfilesServiceReques
 use super::donor::{Donor, by_frequency};
 use crate::corpus::{FrameTables, Function, Location, Mapping, View};
 
-/// Limit of the size of a decompressed payload. The file `large_cpp.cpu` has 2.5 MB.
+/// Largest size of a decompressed payload, in bytes. The file `large_cpp.cpu` has 2.5 MB.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Returns the folder of payloads; `None` if it does not exist.

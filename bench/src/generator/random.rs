@@ -1,4 +1,4 @@
-//! Random numbers that depend only on the name of their sequence: SplitMix64.
+//! Sequences of random numbers from SplitMix64. A sequence depends only on its name, which is a list of numbers.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
@@ -23,7 +23,7 @@ impl Random {
 
     /// Returns a number below `end`. `end` must be above 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        // The high half of the product: its bias does not matter for the sizes here.
+        // The result is the high half of a product. Its bias is negligible, because `end` is far below 2^64.
         ((u128::from(self.next_u64()) * end as u128) >> 64) as usize
     }
 

@@ -24,15 +24,15 @@ pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceReques
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The request's dictionary. Entry 0 of each table is the empty entry. Strings and stacks have the same IDs as in the
-/// batch, because its entry 0 is empty, too. The IDs of functions, mappings and locations are larger by one than in the
-/// batch.
+/// The request's dictionary. Entry 0 of each table is the empty entry. A stack of the request is a pair of user and
+/// kernel stack in the batch. Strings and stacks have the IDs that strings and pairs have in the batch, because entry 0
+/// is empty there, too. IDs of functions, mappings and locations are larger by one than in the batch.
 struct Tables<'a> {
     from: &'a Dictionary,
     dictionary: ProfilesDictionary,
     strings: HashMap<String, i32>,
     attributes: HashMap<(i32, Text), i32>,
-    /// Mappings of locations that have lines. Such a mapping has only a file name.
+    /// Mappings of locations that have lines, by the string ID of the file name. Such a mapping has no build ID.
     mappings_of_files: HashMap<u32, i32>,
 }
 

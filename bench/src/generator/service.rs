@@ -18,7 +18,7 @@ use crate::corpus::{Frames, Node, Recording};
 
 /// Largest share of common stacks among a mix's unique stacks. The other stacks are rare.
 const COMMON_PART: f64 = 0.6;
-/// Number of bisection steps with which a calibration finds the size of the pool, to a thousandth.
+/// Number of bisection steps with which a calibration finds the size of the pool. Its error is then below a thousandth.
 const HALVINGS: usize = 16;
 
 /// One service of a fleet.
@@ -34,7 +34,9 @@ pub(crate) struct Service {
     pub(crate) growth: Growth,
     /// Of all new stacks, the share whose leaf is new, too.
     new_leaf: f64,
+    /// Name of the donor; `None` if no stack was replaced.
     filled_from: Option<String>,
+    /// Share of the recorded samples that have truncated stacks.
     filled_part: f64,
 }
 
@@ -61,8 +63,8 @@ impl TreeBuilder {
 }
 
 impl Service {
-    /// Builds a service. Stacks of `donor` replace truncated stacks: first the stack at an offset, and then every
-    /// `step`-th stack after it. `target` is the number of unique stacks that `pods` pods have in 15 minutes.
+    /// Builds a service. `donor` has the donor of complete stacks, the index of the first stack that is taken from it,
+    /// and the distance to the next. `target` is the number of unique stacks that `pods` pods have in 15 minutes.
     pub(crate) fn new(
         recording: &Recording,
         donor: Option<(&Donor, usize, usize)>,
@@ -216,7 +218,8 @@ fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     (ranked, often as u32)
 }
 
-/// Considers the stacks that are new in the second half of a recording. Returns the share whose leaf is new, too.
+/// Returns the share of new stacks whose leaf is new, too. New stacks are those that first occur in the second half of
+/// the recording.
 fn new_leaf_part(recording: &Recording) -> f64 {
     let leaf = |frames: &Frames, stack: u32| frames.nodes[stack as usize].location;
     let mut stacks = HashSet::new();

@@ -1,4 +1,4 @@
-//! The tree of a service's stacks. New stacks are made by combining its calls.
+//! The tree of a service's stacks. New stacks are made by combining recorded calls.
 //!
 //! A new stack follows a recorded stack from the leaf up to some frame. From that frame on, the new stack continues as
 //! another recorded stack that has the frame's location. Each call of the new stack was recorded; only the combination
@@ -8,9 +8,9 @@
 use super::random::Random;
 use crate::corpus::Node;
 
-/// Number of attempts to find a combination that differs from the recorded stack.
+/// Largest number of attempts to find a combination that differs from the recorded stack.
 const TRIES: usize = 8;
-/// Limit of the depth of new stacks. Without it, combined recursions could continue for ever.
+/// Largest depth of a new stack. Without a limit, combined recursions could become ever deeper.
 const DEPTH_MAX: usize = 200;
 
 /// The tree. Locations of nodes are IDs in the corpus's dictionary.
@@ -56,7 +56,7 @@ impl Tree {
         self.push_locations(stack, out);
         for _ in 0..TRIES {
             let depth = out.len();
-            // The frame at which it goes another way; the leaf stays.
+            // Index of the frame from which on the new stack has other callers.
             let cut = random.below(depth.max(1));
             let Some(&location) = out.get(cut) else { return };
             let places =
@@ -109,9 +109,9 @@ mod tests {
             recorded += u32::from(stack == [3, 2, 1, 0]);
             made.insert(stack);
         }
-        // leaf 3 below c below a or b, a below main or b.
+        // Two stacks that were not recorded: main -> b -> c -> leaf(3), and main -> b -> a -> c -> leaf(3).
         assert!(made.contains(&vec![3, 2, 4, 0]) && made.contains(&vec![3, 2, 1, 4, 0]), "{made:?}");
-        // Half of its frames can go no other way.
+        // Only two of the four frames have other callers, so all attempts may fail, but rarely do.
         assert!(recorded < 20, "{recorded} of 100 are the recorded one");
     }
 }

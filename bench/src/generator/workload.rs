@@ -37,8 +37,8 @@ pub(crate) struct Workload {
 impl Workload {
     /// Builds requests with at least `samples` samples, over the 15 minutes before `end_ns`.
     ///
-    /// If 15 minutes of the mix have more samples than that, the time is shorter. If they have fewer, there are more
-    /// hosts.
+    /// If 15 minutes of the mix have more samples, the requests cover a shorter time. If they have fewer, there are
+    /// more hosts.
     ///
     /// # Errors
     /// The corpora cannot be read.
@@ -174,7 +174,7 @@ mod tests {
             for ((&time, &pair), &set) in samples.times_ns.iter().zip(&samples.pairs).zip(&samples.attribute_sets) {
                 let pair = dictionary.pairs[pair as usize];
                 let frames = dictionary.stack(pair.kernel).iter().chain(dictionary.stack(pair.user)).map(frame);
-                // The keys' order is that of the text: id before name.
+                // Attributes are ordered by key: `thread.id` comes before `thread.name`.
                 let mut thread: Vec<String> =
                     dictionary.attribute_sets.get(set).map(|it| it.value.render(&dictionary.strings)).collect();
                 assert_eq!(thread.len(), 2, "thread name and id");
@@ -223,7 +223,7 @@ mod tests {
         for mix in [Mix::H, Mix::L] {
             let corpus = Corpus::load(mix).unwrap();
             let builder = BatchBuilder::new(&corpus);
-            // Late enough for stacks that were not recorded.
+            // The fleet plays for so long that some stacks were not recorded.
             let plan = Plan {
                 seed: 1,
                 first_pod: 0,
@@ -249,7 +249,7 @@ mod tests {
         let first = requests(1, 15_200);
         assert_eq!(first, requests(1, 15_200));
         assert_ne!(first, requests(2, 15_200));
-        // A longer run starts as a shorter one does.
+        // A longer workload begins with the requests of a shorter one.
         assert_eq!(first, requests(1, 30_400)[..10]);
     }
 

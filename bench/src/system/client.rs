@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ureq::http::StatusCode;
 
-/// Time limit of a response.
+/// Longest time that a request may take, up to the end of its response.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Limit of a response in bytes, larger than any response here.
+/// Largest size of a response in bytes. No response to the requests of this program is as large.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// An HTTP client. Each thread uses its own client.
@@ -26,7 +26,7 @@ impl Client {
     pub(crate) fn new() -> Self {
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).proxy(None).timeout_global(Some(TIMEOUT));
-        // Uncompressed responses: compression is not measured.
+        // Responses are requested uncompressed, because compression is not measured.
         Self(config.accept_encoding("identity").build().new_agent())
     }
 

@@ -1,7 +1,8 @@
-//! A month of history in a running varve: 30 days with 5 s of every hour, and then an hour of the whole mix.
+//! Measurement of a running varve with a month of history: 30 days with samples in 5 s of every hour, and then one full
+//! hour.
 //!
-//! The edges of the queried windows are not on whole minutes, so that each tier is read. The queries are of the kinds
-//! in `query`.
+//! Each query runs several times. In all runs but the first, the edges of its window are not on whole minutes, so that
+//! it reads every tier.
 
 use std::path::Path;
 
@@ -18,19 +19,20 @@ const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const DAY_NS: u64 = 24 * HOUR_NS;
 /// Length of the history. It is short enough that varve's default retention drops no samples during the measurement.
 const HISTORY_NS: u64 = 30 * DAY_NS - 2 * HOUR_NS;
-/// One interval of 5 s out of this many is played, which is one in each hour.
+/// Number of intervals of 5 s in an hour. Only one of these intervals is played.
 const EVERY: u64 = HOUR_NS / INTERVAL_NS;
-/// Number of requests that are encoded before they are sent.
+/// Number of requests that are encoded in memory and then sent, before the next requests are encoded.
 const REQUESTS_AT_ONCE: usize = 500;
 const SENDING: Sending = Sending::Closed { clients: 8 };
-/// Names and lengths of the queried windows.
+/// Names and lengths of the queried windows; lengths are in nanoseconds.
 const SPANS: [(&str, u64); 4] =
     [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
 
-/// Sends the history to a new server, compacts, and queries it.
+/// Sends the history to a new server, compacts it, and queries it. Returns the figures of the history and of each
+/// query.
 ///
 /// # Errors
-/// The errors of `ingest`. Also if the sum of the stored values differs from the sum of the sent values.
+/// The server does not start, a request fails, or the sum of the stored values differs from the sum of the sent values.
 pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
     let mut server = Server::prepare(binary, data_dir)?;
     server.launch()?;

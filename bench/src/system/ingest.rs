@@ -1,4 +1,4 @@
-//! Ingest into an empty data directory.
+//! Measurement of ingest into an empty data directory.
 
 use std::path::Path;
 
@@ -58,8 +58,8 @@ pub(crate) fn ingest(
 }
 
 impl Ingested {
-    /// Checks the stored samples, and stops the server, which seals everything before it ends. Returns the server, and
-    /// the figures of the ingest and the stop.
+    /// Checks the stored samples, and stops the server, which flushes all samples before it exits. Returns the figures
+    /// of the ingest and of the stop, and the stopped server.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
         check_total(&self.server, workload)?;

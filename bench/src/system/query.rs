@@ -1,5 +1,5 @@
 //! Queries over the 15 minutes of a workload, in the order in which a user makes them. Each query runs once with cold
-//! caches, and then 20 times more.
+//! caches, and then 20 more times with earlier windows.
 
 use std::time::Instant;
 
@@ -14,12 +14,13 @@ use crate::report::{quantile, rounded};
 
 /// Number of runs of each query after the cold run.
 const RUNS: u64 = 20;
-/// Each run's window is this much earlier than the previous run's, in nanoseconds. So no result comes from a cache.
+/// Time by which the window of a run is earlier than the window of the run before, in nanoseconds. Windows differ so
+/// that no result comes from a cache.
 const SHIFT_NS: u64 = 1_300_000_000;
 const FLAMEGRAPH_NODES: &str = "8192";
 const LABEL: &str = "k8s_pod_name";
 
-/// A kind of query; `measure` sets its window.
+/// A query without its window. `measure` runs it with several windows.
 pub(crate) struct Query {
     name: String,
     path: &'static str,
@@ -73,7 +74,7 @@ impl Query {
     /// first response.
     ///
     /// # Errors
-    /// There was no response.
+    /// A request failed, or the first response is not JSON.
     pub(crate) fn measure(&self, server: &Server, start_ns: u64, end_ns: u64) -> anyhow::Result<(Value, Value)> {
         let client = Client::new();
         let ask = |shift_ns: u64| -> anyhow::Result<(f64, Vec<u8>)> {

@@ -1,5 +1,5 @@
-//! Restart after a kill. The server is killed right after the last acknowledgement, and then applies all unflushed log
-//! entries again.
+//! Measurement of a restart after SIGKILL. The server is killed right after the last acknowledgement. When it starts
+//! again, it applies all log entries that were not flushed.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::totals::check_total;
 use crate::generator::Workload;
 use crate::report::rounded;
 
-/// Kills the server, starts it, and checks that it has all samples.
+/// Kills the server, starts it again, and checks that it has all samples. Returns the figures of the restart.
 pub(crate) fn restart_after_kill(mut server: Server, workload: &Workload) -> anyhow::Result<Value> {
     server.kill()?;
     let ready_s = server.launch()?.as_secs_f64();

@@ -12,23 +12,25 @@ const OPEN_CLIENTS: usize = 128;
 /// Pause before a refused request is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
+/// Way to send a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sending {
     /// Each client sends its next request after the acknowledgement of its previous request.
     Closed { clients: usize },
-    /// Requests are sent at fixed times. Latencies are measured from the fixed times, so that stalls of the server are
-    /// visible.
+    /// Requests are due at fixed times, and are sent at these times. Latencies are measured from the fixed times, so
+    /// that stalls of the server are visible.
     Open { requests_per_s: u32 },
 }
 
-/// Outcomes of all requests.
+/// Latencies and refusals of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Latencies in milliseconds, ascending. They are measured from the first attempt; in an open loop, from the time
-    /// at which the request was due.
+    /// Latency of each request up to its acknowledgement, in milliseconds, ascending. It is measured from the first
+    /// attempt; in an open loop, from the time at which the request was due.
     pub(crate) latencies_ms: Vec<f64>,
     /// Number of responses that demanded a retry.
     pub(crate) refused: usize,
+    /// Time from the start of the first request to the last acknowledgement, in seconds.
     pub(crate) took_s: f64,
 }
 

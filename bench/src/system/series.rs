@@ -1,8 +1,8 @@
-//! The chart that the web UI shows first: series by pod in 15 s steps, read from memory, and read from disk after
-//! sealing.
+//! Measurement of the chart that the web UI shows first: series by pod in 15 s steps. The samples are read from memory
+//! by one server, and from disk, where they are sealed, by another.
 //!
-//! Two servers get one workload of 15 minutes, and one of them compacts it. Both then get equal queries in turn, so
-//! that other load on the machine slows both alike. All responses must be equal.
+//! Both servers get the same workload of 15 minutes. They are queried in turn with equal queries, so that other load on
+//! the machine slows both alike. All responses must be equal.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,31 +18,31 @@ use super::totals::seconds;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{Report, quantile, rounded};
 
-/// Kinds of step edges: on whole seconds, as in queries of the web UI and Grafana, on tenths of a second, or anywhere.
-/// With each kind: the nanoseconds by which each run's window is earlier than the previous run's, so that no result
-/// comes from a cache.
+/// Kinds of queries, by the position of their step edges: on whole seconds, as in queries of the web UI and Grafana, on
+/// tenths of a second, or anywhere. The number of each kind is the time, in nanoseconds, by which the window of a run
+/// is earlier than the window of the run before. Windows differ so that no result comes from a cache.
 const EDGES: [(&str, u64); 3] =
     [("whole seconds", 1_000_000_000), ("tenths of a second", 1_300_000_000), ("anywhere", 1_300_000_007)];
 
-/// Measures series by pod in 15 s steps, from memory and once sealed.
+/// Measures a chart (series by pod in 15 s steps), of samples in memory and of sealed samples.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// varve binary to measure; several are queried in turn [default: the one beside this program]
+    /// varve binary to measure. If several are given, they are queried in turn [default: the one beside this program]
     #[arg(long)]
     binary: Vec<PathBuf>,
-    /// H: 40 pods, 42,000 stacks. L: 24 pods, 1,150 stacks
+    /// Mix of recorded programs. H has 40 pods and 42,000 distinct stacks, L has 24 pods and 1,150 distinct stacks
     #[arg(long, value_enum, default_value_t = Mix::H)]
     mix: Mix,
-    /// Queries of each kind to each server, after a first one
+    /// Number of queries of each kind to each server, not counting one warm-up query
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
-    /// The same seed makes the same samples
+    /// Seed of the random numbers. The same seed makes the same samples
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Folder for the data directories; they are removed at the end
+    /// Folder in which the data directories are made; they are removed at the end
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
-    /// Also writes bench/results/DATE-NAME.json
+    /// Also writes the figures to bench/results/DATE-NAME.json
     #[arg(long, value_name = "NAME")]
     save: Option<String>,
 }
@@ -50,12 +50,13 @@ pub(crate) struct Arguments {
 /// A server that is measured, and a client for it.
 struct Asked {
     binary: PathBuf,
+    /// State of the server's samples: `memory` or `sealed`.
     state: &'static str,
     server: Server,
     client: Client,
 }
 
-/// Runs all measurements, and prints each figure as it is known.
+/// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let named: Vec<Option<&Path>> = match arguments.binary.as_slice() {
         [] => vec![None],
@@ -90,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// Measures queries of one kind. Returns the figures of each server.
+/// Measures queries of one kind, which is an entry of [`EDGES`]. Returns the figures of each server.
 fn measure(
     asked: &[Asked],
     workload: &Workload,
@@ -100,12 +101,12 @@ fn measure(
     let mut took_ms = vec![Vec::new(); asked.len()];
     let mut cpu_s = asked.iter().map(|asked| Ok(-asked.server.cpu_s()?)).collect::<anyhow::Result<Vec<f64>>>()?;
     for run in 0..=runs {
-        // At least 10 of the 15 minutes are in every window.
+        // The largest shift is 259 s. Every window therefore has at least 10 of the 15 minutes with samples.
         let shift_ns = run % 200 * shift_ns;
         let mut first: Option<Vec<u8>> = None;
         for (asked, took_ms) in asked.iter().zip(&mut took_ms) {
             let (ms, answer) = ask(asked, workload, shift_ns)?;
-            // The first one warms the caches.
+            // The first query warms the caches, and its time is not counted.
             took_ms.extend((run > 0).then_some(ms));
             let data = serde_json::from_slice::<Value>(&answer)?["data"]["result"].to_string().into_bytes();
             let known = first.get_or_insert_with(|| data.clone());
@@ -120,7 +121,7 @@ fn measure(
             "binary": asked.binary,
             "state": asked.state,
             "edges": edges,
-            // On a busy machine, the least time is closest to that on a quiet one.
+            // The shortest time on a busy machine is closest to the times on a quiet machine.
             "min_ms": quantile(took_ms, 0.0),
             "p10_ms": quantile(took_ms, 0.1),
             "p50_ms": quantile(took_ms, 0.5),

@@ -12,7 +12,7 @@ use testkit::ports::free_addresses;
 use crate::process::{cpu_s, peak_rss_bytes, stat};
 use crate::system::client::Client;
 
-/// Longest time until a started server is ready, or a stopped server has ended.
+/// Longest time that a server may take to become ready after its start, or to exit after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A process `varve up --no-agent`. It is killed when this value is dropped.
@@ -24,6 +24,7 @@ pub(crate) struct Server {
     pub(crate) http: String,
     /// Address, `127.0.0.1:PORT`, of the OTLP/HTTP receiver.
     pub(crate) otlp: String,
+    /// Addresses of the OTLP/gRPC receiver and of the node.
     other_ports: [String; 2],
     child: Option<Child>,
 }
@@ -46,7 +47,7 @@ impl Server {
         command.args(["up", "--no-agent", "--data-dir"]).arg(&self.data_dir);
         command.args(["--http-listen", &self.http, "--otlp-http-listen", &self.otlp]);
         command.args(["--otlp-grpc-listen", grpc, "--node-listen", node]);
-        // Nothing of this shell may configure the varve that is measured.
+        // The environment of this shell must not configure the measured varve.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VARVE_")) {
             command.env_remove(name);
         }
@@ -70,7 +71,7 @@ impl Server {
         self.data_dir.with_extension("log")
     }
 
-    /// Returns the last part of the server's output.
+    /// Returns the end of the server's output, at most 4,000 bytes.
     pub(crate) fn said(&self) -> String {
         let text = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()
@@ -84,7 +85,7 @@ impl Server {
         Ok(self.child.as_ref().context("varve does not run")?.id())
     }
 
-    /// Kills the server.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.child()?.kill()?;
         self.child()?.wait()?;
@@ -92,12 +93,13 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the server. Returns the time until it ended, and the CPU time that it used in its life, both in seconds.
+    /// Stops the server with SIGTERM. Returns the time that it took to exit, and the CPU time that it used from its
+    /// start to its exit, both in seconds.
     pub(crate) fn stop(&mut self) -> anyhow::Result<(f64, f64)> {
         let pid = self.pid()?;
         let began = Instant::now();
         Command::new("kill").args(["-TERM", &pid.to_string()]).status().context("kill")?;
-        // A process that nobody waited for yet still has its times.
+        // An ended process is in state Z until its parent waits for it. Until then, /proc still has its CPU time.
         while self.state()? != "Z" {
             if began.elapsed() > PATIENCE {
                 bail!("varve does not end; it said:\n{}", self.said());
@@ -128,18 +130,19 @@ impl Server {
         stat(&self.pid()?.to_string())?.into_iter().next().context("/proc/PID/stat has no state")
     }
 
-    /// Returns the server's CPU time so far, in seconds, to 10 ms: user and kernel, including children.
+    /// Returns the CPU time that the server has used since its start, in seconds, with a resolution of 10 ms. This is
+    /// user and kernel time, including that of children that ended.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
         cpu_s(&self.pid()?.to_string())
     }
 
-    /// Returns the server's peak resident memory so far, in bytes.
+    /// Returns the largest resident memory that the server has had since its start, in bytes.
     pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
         peak_rss_bytes(&self.pid()?.to_string())
     }
 
-    /// Returns the disk space of the data directory, as `du` counts it: the total, and that of each entry directly
-    /// below it.
+    /// Returns the disk space of the data directory in bytes, as `du` counts it: the total, and the space of each entry
+    /// directly in the directory.
     pub(crate) fn disk_bytes(&self) -> anyhow::Result<(u64, Vec<(String, u64)>)> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.data_dir)? {
@@ -154,7 +157,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended already: there is nothing to be done about an error.
+            // An error is ignored: the process may have ended already.
             drop(child.kill());
             drop(child.wait());
         }
@@ -162,7 +165,7 @@ impl Drop for Server {
 }
 
 fn allocated_bytes(path: &Path) -> anyhow::Result<u64> {
-    // Files come and go while a varve runs.
+    // A file may be removed by the running varve before it is read here. It counts as 0 bytes.
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(0) };
     let mut bytes = metadata.blocks() * 512;
     if metadata.is_dir() {

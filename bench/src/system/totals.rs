@@ -16,7 +16,7 @@ pub(super) fn check_total(server: &Server, workload: &Workload) -> anyhow::Resul
     let parameters = [("query", "sum(sum_over_time(process_cpu[15m]))"), ("time", time.as_str())];
     let answer: Value = serde_json::from_slice(&Client::new().get(&server.http, "/api/v1/query", &parameters)?)?;
     let total = answer["data"]["result"][0]["value"][1].as_str().context("the total has no value")?;
-    // Exact: below 2^53.
+    // The number is below 2^53, so the conversion is exact.
     let want = (workload.samples * PERIOD_NS) as f64;
     if total.parse::<f64>()? != want {
         bail!("the server has {total} ns of CPU, it was sent {want}");

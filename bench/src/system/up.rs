@@ -1,5 +1,5 @@
 //! Measurements of a running varve over the network: ingest with 1 client, in an open loop, and with 32 clients;
-//! restart after kill -9; queries.
+//! restart after SIGKILL and after SIGTERM; queries.
 
 use std::path::PathBuf;
 
@@ -15,37 +15,37 @@ use super::sending::Sending;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{self, Report};
 
-/// Limit of the samples of an ingest. All requests are in memory before the first is sent, and 10 million samples take
-/// 1.4 GB.
+/// Largest number of samples of an ingest. All requests are in memory before the first is sent, and 10 million samples
+/// take 1.4 GB.
 const SAMPLES_MAX: u64 = 10_000_000;
 
-/// Measures a varve: ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries.
+/// Measures a running varve: ingest (1 client, open loop, 32 clients), restart, queries.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// varve binary to measure [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// H: 40 pods, 42,000 stacks. L: 24 pods, 1,150 stacks
+    /// Mix of recorded programs. H has 40 pods and 42,000 distinct stacks, L has 24 pods and 1,150 distinct stacks
     #[arg(long, value_enum, default_value_t = Mix::H)]
     mix: Mix,
-    /// Samples of each ingest, rounded up to whole requests of 1,520 [default: 15 minutes of the mix]
+    /// Number of samples of each ingest, rounded up to whole requests of 1,520 [default: 15 minutes of the mix]
     #[arg(long)]
     samples: Option<u64>,
-    /// The same seed makes the same stacks, samples and order
+    /// Seed of the random numbers. The same seed makes the same stacks, samples and order
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also measure a month of history, queried by 1 h, 24 h and 29 d; takes 4 to 8 minutes more
+    /// Also measures flame graphs of a month of history, over 1 h, 24 h and 29 d; takes 4 to 8 minutes more
     #[arg(long)]
     history: bool,
-    /// Folder for the data directories, on the disk to measure; they are removed at the end
+    /// Folder on the measured disk in which the data directories are made; they are removed at the end
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
-    /// Also writes bench/results/DATE-NAME.json
+    /// Also writes the figures to bench/results/DATE-NAME.json
     #[arg(long, value_name = "NAME")]
     save: Option<String>,
 }
 
-/// Runs all measurements, and prints each figure as it is known.
+/// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());
