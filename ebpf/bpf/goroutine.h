@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The goroutine that a thread of a Go program runs: its labels (as pprof.Do sets them), and its position when its stack
- * had to grow.
+ * Reads two things of the goroutine that a thread of a Go program runs: its labels (as pprof.Do sets them), and the
+ * position at which its stack had to grow.
  *
- * The goroutine is found as Go's own code finds it: by a pointer in the thread's local storage. While the thread is on
- * a stack of the runtime, that pointer leads to the runtime's goroutine. The thread of the runtime's goroutine points
- * to the current goroutine.
+ * Go keeps a pointer to a goroutine in the thread's local storage. It points to the goroutine that runs, or, while the
+ * thread is on a stack of Go's runtime, to a goroutine of the runtime. Each of them points to Go's description of the
+ * thread, and this description points to the goroutine that runs.
  *
  * The offsets depend on the program's version of Go, and come from user space with the file
- * (agent/src/names/go/labels.rs). The program may change all of these structures while they are read. So they are
- * copied, and user space checks that labels are text.
+ * (agent/src/names/go/labels.rs). The program may change all of these structures while BPF reads them. User space
+ * therefore checks that labels are text.
  */
 #pragma once
 
@@ -25,13 +25,13 @@ struct go_position {
 
 #ifdef TARGET_X86_64
 
-/* Distance of the goroutine's pointer below the base of the thread's local storage. */
+/* Number of bytes by which the pointer to the goroutine lies below the base of the thread's local storage. */
 #define GO_GOROUTINE_BELOW 8
 #define GO_THREAD 48 /* offset in a goroutine: its thread */
 #define GO_SAVED 56  /* offset in a goroutine: struct go_position */
 
-/* Description of a Go program, which user space packs into a word: offsets in bytes, and the kind of labels. 0 if the
- * program is not a Go program. */
+/* Fields of a Go program's description, which user space packs into one u32: two offsets in bytes, and the form of the
+ * labels. The u32 is 0 if the program is not a Go program. */
 #define GO_CURRENT(go) ((go) & 0xfff)      /* offset in a thread: the goroutine that it runs */
 #define GO_LABELS(go) ((go) >> 12 & 0xfff) /* offset in a goroutine: its labels */
 #define GO_LABELS_ARE_MAP(go) ((go) >> 31) /* 1: a map, 0: a list */
@@ -64,7 +64,7 @@ struct go_map {
 #define GO_BUCKET_NAMES 8
 #define GO_BUCKET_VALUES (GO_BUCKET_NAMES + GO_BUCKET_ENTRIES * sizeof(struct go_string))
 #define GO_BUCKET_BYTES (GO_BUCKET_VALUES + GO_BUCKET_ENTRIES * sizeof(struct go_string) + 8)
-#define GO_ENTRY_USED 5 /* states below this mean an empty entry */
+#define GO_ENTRY_USED 5 /* smallest state of an entry that is in use */
 
 /* Appends a label after the frames. A value that is too long is truncated. A name that is too long is skipped, because
  * it could become equal to another. */
@@ -132,9 +132,9 @@ __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels
 }
 
 /*
- * Returns the goroutine that a thread runs; 0 if there is none. `base` is the base of the thread's local storage, and
- * `go` describes the program. Sets `on` to the goroutine whose stack the thread is on: the returned goroutine or the
- * runtime's.
+ * Returns the address of the goroutine that a thread runs; 0 if there is none. `base` is the base of the thread's local
+ * storage, and `go` describes the program. Sets `on` to the address of the goroutine on whose stack the thread is: the
+ * returned goroutine, or one of the runtime.
  */
 INLINE u64 find_goroutine(u64 base, u32 go, u64 *on)
 {
@@ -157,8 +157,8 @@ __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, 
 }
 
 /*
- * Finds the saved position of a goroutine while the runtime, on its own stack, makes the goroutine's stack larger.
- * Returns 0 if there is no such goroutine.
+ * Reads the position that the runtime saved for a goroutine before it went to its own stack, to make the goroutine's
+ * stack larger. Returns 0 if the thread runs no goroutine, or is on the goroutine's stack.
  */
 __attribute__((noinline)) int find_growing(struct go_position *position, u64 base, u32 go)
 {
@@ -181,7 +181,7 @@ INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u3
 }
 
 #else
-/* Returns 0: on other machines than x86-64, the layout of goroutines is not known. */
+/* Returns 0: on machines other than x86-64, the layout of goroutines is not known. */
 INLINE int read_growing(struct go_position *position, struct task_struct *task, u32 go) { return 0; }
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go) {}
 #endif

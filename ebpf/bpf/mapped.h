@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The mapping of an address of the running task: the file's number and its unwind table.
+ * Finds the mapping that holds an address of the running task: the number of the mapped file, and the file's unwind
+ * table.
  *
- * A lookup from scratch reads about twenty cache lines that are in no cache. So each CPU caches the last mappings of
- * the last programs.
+ * A lookup in the kernel's tree reads about twenty cache lines that are in none of the CPU's caches. So BPF caches, for
+ * each CPU, the last mappings that were found in each of the last programs.
  *
- * A cached mapping is valid if the kernel counts the changes of a program's mappings (Linux 6.4, x86) and there were no
- * changes. If the kernel does not count them, the mapping is valid if the program's tree still has it, of the same
- * file. Memory that the kernel freed may keep its content for a while or hold something else, so cached addresses are
- * always checked again.
+ * Linux 6.4 and later, on x86, count the changes of a program's mappings. A cached mapping is valid as long as that
+ * count is unchanged. Otherwise, it is valid if the program's tree still has the same mapping of the same file. An
+ * equal address is no proof of that: the kernel may have freed the struct there, and something else may lie there now.
  */
 #pragma once
 
@@ -53,7 +53,8 @@ struct known_program {
     struct known_mapping mappings[KNOWN_MAPPINGS];
 };
 
-/* KNOWN_PROGRAMS_PER_CPU entries for each CPU; user space sets the size. */
+/* Cache of mappings: KNOWN_PROGRAMS_PER_CPU entries for each CPU. User space sets max_entries, because it knows the
+ * number of CPUs. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, KNOWN_PROGRAMS_PER_CPU);
@@ -73,7 +74,8 @@ INLINE struct known_program *known_program_at(u64 mm)
     return bpf_map_lookup_elem(&known_programs, &at);
 }
 
-/* Looks an address up in the cache. Returns 0 if no valid mapping of it is cached. Not inlined, for the verifier. */
+/* Looks an address up in the cache. Returns 0 if no valid mapping of it is cached. Not inlined, so that the verifier
+ * checks the function once. */
 __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
@@ -102,7 +104,7 @@ __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 add
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
         return 0;
-    /* A library that replaces another often gets the same kernel memory, too. */
+    /* The structs of a library that replaces another often lie at the addresses of the replaced library's structs. */
     if (!read_key(mm, &mapping, &key) != !known->mapped.number || !is_same_file(&key, &known->key))
         return 0;
     if (has_state)
@@ -153,7 +155,8 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         file->used = used;
     for (int i = 0; i < FILE_PARTS; i++) {
         struct file_part *part = &file->parts[i];
-        /* The part with code is first, because one page of it may also belong to the part before it in the file. */
+        /* The array begins with the part that has the code. One page of that part may also belong to the part before it
+         * in the file, and then the first match counts. */
         if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
             mapped->table = file->table;
             mapped->layout = file->layout;
@@ -163,7 +166,8 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
     }
 }
 
-/* Looks an address up from scratch. Returns 0 if no executable mapping holds it. Not inlined, for the verifier. */
+/* Looks an address up in the kernel's tree, and caches the result. Returns 0 if no executable mapping holds it. Not
+ * inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     struct mapping mapping;
@@ -188,7 +192,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     if (has_file)
         map_file(mapped, &mapping, &key, pid, tree);
     struct known_program *program = known_program_at(mm);
-    /* A file without a table is not cached, because it may get one. */
+    /* A mapping of a file without a table is not cached, because the file may get a table. */
     if (!program || (has_file && mapped->table == NO_TABLE))
         return 1;
     struct known_mapping *known = entry_for(program, mm, mapped);
@@ -200,7 +204,8 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     return 1;
 }
 
-/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the last result. */
+/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the result of the last
+ * call, which often fits again. */
 INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     if (mapped->start <= address && address < mapped->end)

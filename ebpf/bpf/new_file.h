@@ -4,9 +4,9 @@
  * has everything that is known from the kernel and from the memory of the process. User space opens the file if it can.
  * If the process has ended by then, user space knows only the report.
  *
- * Headers in the memory of the process are copied, and never followed beyond their mapping. They are omitted if a page
- * of that mapping was ever written, because the process may have chosen its content. User space uses them only for a
- * file that it cannot open.
+ * The ELF headers are read from the memory of the process, and never beyond the mapping in which they lie. They are
+ * left out of the report if a page of that mapping was ever written, because the process may have chosen its content.
+ * User space uses them only for a file that it cannot open.
  */
 #pragma once
 
@@ -15,17 +15,18 @@
 #include "types.h"
 #include "vma.h"
 
-/* Maximum number of bytes of one name in a path, and of a whole path, each name with its terminating zero. */
+/* Largest number of bytes of one name in a path, and of a whole path. Both count the zero that ends each name. */
 #define NAME_BYTES_MAX 256
 #define PATH_BYTES_MAX 1024
-/* Maximum number of names and mounts between a file and the root. */
+/* Largest number of names and mount points on the way from a file to the root. */
 #define PATH_STEPS_MAX 48
 #define BUILD_ID_BYTES_MAX 32
 #define PROGRAM_HEADERS_MAX 24
 #define NOTES_MAX 4
-/* Maximum number of attempts to read headers that are not in memory. */
+/* Number of further attempts to read the ELF headers of a file, if they were not in memory at first. */
 #define UNREAD_TRIES 8
-/* Maximum number of mappings that are searched for the headers of a file. They lie before the mapping of its code. */
+/* Largest number of mappings that are searched for the headers of a file. All of them lie before the mapping of its
+ * code. */
 #define MAPPINGS_BEFORE_MAX 3
 
 struct vfsmount {
@@ -52,17 +53,19 @@ struct new_file {
     struct file_key key;
     u32 number;
     u32 pid;
-    u64 start; /* mapping of the file in process `pid`: [start, end) from `offset` on */
+    u64 start; /* addresses [start, end) of process `pid` hold the file from `offset` on */
     u64 end;
     u64 offset;
-    /* The mapped segment, by the program headers; segment_bytes is 0 if the segment is not known. */
+    /* The segment that is mapped, as its program header describes it: its offset in the file, its ELF virtual address,
+     * and its length. The length is 0 if the segment is not known. */
     u64 segment_offset;
     u64 segment_address;
     u64 segment_bytes;
     u32 build_id_bytes; /* length of the GNU build ID; 0: not known */
     u32 path_bytes;
     u8 build_id[BUILD_ID_BYTES_MAX];
-    /* Names from the file's own up to the root, each with a terminating zero. Only path_bytes are sent. */
+    /* Names on the path: the file's own, that of its folder, and so on up to the root, each with a terminating zero.
+     * Only the first path_bytes bytes are sent. */
     char path[PATH_BYTES_MAX];
 };
 
@@ -82,7 +85,7 @@ struct {
     MAP_TYPE(value, struct new_file);
 } new_file_scratches SEC(".maps");
 
-/* Number of files seen so far. */
+/* Number of files that got a number since the programs were loaded. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -132,7 +135,7 @@ struct note_header {
     u32 name; /* the first four bytes; the name "GNU" has no more */
 };
 
-/* Finds the GNU build ID among the notes in [at, end). Returns 0 if there is none. */
+/* Finds the GNU build ID among the ELF notes in [at, end), and copies it to `file`. Returns 0 if there is none. */
 __attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 end)
 {
     struct note_header note;
@@ -155,7 +158,8 @@ __attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 e
     return 0;
 }
 
-/* Reads the ELF headers, which the process has mapped in [start, end). Returns 0 if they are not in memory. */
+/* Reads build ID and segment from the ELF headers, which the process has mapped in [start, end). Returns 0 if the
+ * headers are not in memory. */
 __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end)
 {
     struct elf_header header;
@@ -207,7 +211,7 @@ INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
     if (offset || !vma)
         return 1;
     int is_read = read_elf(file, start, end);
-    /* Checked after the read, because the mapping could be written before it. */
+    /* The check follows the read, because the process could write the mapping between a check and a later read. */
     if (is_written(vma)) {
         file->segment_bytes = 0;
         file->build_id_bytes = 0;
@@ -221,7 +225,8 @@ struct climb {
     struct vfsmount *mounted;
 };
 
-/* Appends one name of a path, or steps over a mount point. Returns 1 at the root. */
+/* Appends one name of a path, or steps over a mount point. Returns 1 to end the loop: at the root, if the path is too
+ * long, or if a read fails. */
 static long climb_step(u32 index, struct climb *climb)
 {
     struct dentry *parent, *root;
@@ -286,7 +291,8 @@ INLINE int send_report(struct new_file *report)
     return !bpf_ringbuf_output(&new_files, report, NEW_FILE_HEAD_BYTES + path_bytes, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Numbers and reports a file that is seen for the first time. Returns 0 if `files` is full. */
+/* Gives a number to a file that is seen for the first time, and reports it. Returns the number; 0 if `files` is
+ * full. */
 INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
@@ -294,7 +300,8 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
     struct new_file *report = bpf_map_lookup_elem(&new_file_scratches, &zero);
     if (!met || !report)
         return 0;
-    /* Numbers wrap around, but user space forgets all of them long before (FILES_MAX in process/file/table.rs). */
+    /* After FILE_NUMBERS files, numbers begin again. User space forgets all files long before that (FILES_MAX in
+     * process/file/table.rs). */
     struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBERS + 1 };
     entry.unread = describe_file(report, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
     report->number = entry.number;
@@ -308,7 +315,8 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
     return entry.number;
 }
 
-/* Reports a file again whose headers could not be read before: inside execve, a program is not in memory yet. */
+/* Reports a file again if its headers could not be read before. For example, a program is not in memory yet inside
+ * execve. */
 INLINE void report_unread(struct file_entry *file, u32 tries, u32 number, const struct file_key *key,
                           const struct mapping *mapping, u32 pid, u64 tree)
 {

@@ -1,34 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Waiting threads: the choice of the waits to record, and their ends.
+ * Chooses the waits of threads that are recorded, and finds the ends of these waits.
  *
  * The duration of a wait is not known when it begins, and its stack can be walked only then. So the programs keep, for
- * each site where threads wait, the expected duration of a wait. A site is a thread with its stack and instruction
- * pointers.
+ * each site where threads wait, the expected duration of a wait. A site is a thread together with its stack pointer and
+ * its instruction pointer.
  *
- * Consecutive waits at one site form a stratum, expected to total `unit_us`. One wait of a stratum is chosen in advance
- * and recorded, together with its inclusion probability. Weighting by the inverse gives an unbiased total, however
- * wrong the expected duration was (Horvitz and Thompson, 1952). Its variance is much lower than that of independent
- * draws. A stratum may end early, but only for reasons that are independent of whether its wait was recorded already.
- * The unit starts at 1 ms and doubles while more stacks are walked than the time budget of a CPU allows.
+ * Consecutive waits at one site form a stratum: as many waits as are expected to last one unit (`unit_us`) in total.
+ * One wait of each stratum is chosen in advance, at random, and recorded together with the probability of that choice.
+ * A recorded duration divided by its probability gives an unbiased total, however wrong the expected duration was
+ * (Horvitz and Thompson, 1952). The variance of this total is much lower than if each wait were chosen independently. A
+ * stratum may end early, but only for reasons that are independent of whether its chosen wait was recorded already. The
+ * unit starts at 1 ms and doubles while more stacks are walked than the time budget of a CPU allows.
  *
- * A wait ends when the thread may run again, not when it runs: the time between is the scheduler's.
+ * A wait ends when the thread may run again. The time from then until the thread runs is not waiting time, because only
+ * the scheduler delays the thread.
  */
 #pragma once
 
 #include "types.h"
 
 #define WAITS_BITS 14
-/* Slots of `waits` that a thread may use. If all are taken, the wait is counted as dropped. */
+/* Number of slots of `waits` that a thread may use. If other threads use all of them, the wait is counted as
+ * dropped. */
 #define WAITS_TRIES 8
 #define SITES_BITS 14
 
 #define UNIT_US_MIN 1000
 #define UNIT_US_MAX (1u << 30)
 /*
- * Expected duration of a wait at a new site: this part of a unit, within limits. A part of the unit bounds the weight
- * of a recorded wait that lasts longer than expected. The limits ensure that a larger unit leads to fewer stacks even
- * if all sites are new.
+ * The expected duration of a wait at a new site is unit_us / NEW_SITE_PART, but at least NEW_SITE_US_MIN and at most
+ * NEW_SITE_US_MAX. The quotient gives a stratum about NEW_SITE_PART waits, and so bounds the weight of a recorded wait
+ * that lasts longer than expected. The limits ensure that a larger unit leads to fewer recorded waits even if all sites
+ * are new.
  */
 #define NEW_SITE_PART 32
 #define NEW_SITE_US_MIN 10000
@@ -36,7 +40,8 @@
 /* The unit is doubled once a CPU has walked this many stacks in one time window. */
 #define WINDOW_WALKS 20
 
-/* Length of the time window. User space sets it, so that all CPUs together stay within the time budget of one CPU. */
+/* Length of the time window, in nanoseconds. User space sets it so that the walks of all CPUs together stay within its
+ * budget of CPU time. */
 const volatile u64 off_cpu_window_ns = 100000000;
 
 /* A recorded wait that has not ended. `tid` is 0 in a free slot. */
@@ -56,9 +61,9 @@ struct {
 struct site {
     u32 tag;         /* hash of the site, to tell it from others in its slot */
     u32 expected_us; /* expected duration of a wait, from recorded waits */
-    u64 last_ns;     /* start of the last wait, in ns; 0 once a whole stratum has passed */
-    u32 most_us;     /* while last_ns is set: upper bound of a wait's duration, from the time between two waits */
-    u32 unit_us;     /* the unit when the stratum began */
+    u64 last_ns;     /* start of the last wait, in ns; 0 after the site's first whole stratum */
+    u32 most_us;     /* while last_ns is set: longest time between two starts, which no wait between them exceeds */
+    u32 unit_us;     /* unit at the start of the stratum, in microseconds */
     u32 stratum;     /* number of waits of the stratum */
     u32 left;        /* number of its waits that are still to come */
     u32 chosen;      /* value of `left` after the wait that is recorded */
@@ -72,7 +77,7 @@ struct {
     MAP_TYPE(value, struct site);
 } sites SEC(".maps");
 
-/* Time budget of a CPU for walking the stacks of waits. */
+/* A CPU's budget for walking the stacks of waits: the current time window, the walks in it, and the unit. */
 struct walk_budget {
     u64 window_start_ns;
     u32 walks;
@@ -86,13 +91,14 @@ struct {
     MAP_TYPE(value, struct walk_budget);
 } walk_budgets SEC(".maps");
 
-/* Returns the slot of `waits` for an attempt to find or store the wait of a thread. */
+/* Returns the slot of `waits` that attempt number `attempt` uses to find or store the wait of a thread. */
 INLINE u32 wait_at(u32 tid, u32 attempt)
 {
     return ((u32)(tid * HASH_FACTOR >> (64 - WAITS_BITS)) + attempt) & ((1 << WAITS_BITS) - 1);
 }
 
-/* Returns the site of a waiting thread, and sets `number` to its slot. A site replaces another one in that slot. */
+/* Returns the site of a waiting thread, and sets `number` to its slot in `sites`. If another site has that slot, this
+ * one replaces it. */
 INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *budget, u64 now_ns, u32 *number)
 {
     u64 hash = ((u64)tid << 32 ^ pc) * HASH_FACTOR;
@@ -121,11 +127,12 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *b
     return site;
 }
 
-/* Begins a stratum, unless one is in progress. */
+/* Begins a stratum, unless one is in progress and its unit is still about right. */
 INLINE void update_stratum(struct site *site, u32 unit_us)
 {
     u64 before_us = site->unit_us, now_us = unit_us;
-    /* A stratum also ends if the unit has changed a lot. Two threads at one site may count `left` below 0. */
+    /* A stratum also ends if the unit has changed a lot. `left` may have passed below 0, if two CPUs counted it down at
+     * once. */
     if (site->left - 1 < site->stratum && now_us <= 4 * before_us && before_us <= 4 * now_us)
         return;
     u32 expected_us = site->last_ns && site->most_us > site->expected_us ? site->most_us : site->expected_us;

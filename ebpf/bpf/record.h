@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * One record of the ring buffer `samples`. A sample is a header, followed by the frames and labels that are in use:
+ * Layout of the records in the ring buffer `samples`. A sample is a header, followed by the frames and labels that are
+ * in use:
  *
  * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 | labels x struct label |
  *
  * The end of a wait is a struct wait_end, 24 bytes. It follows the sample taken at the start of the wait.
  *
- * Integers are in the byte order of the machine. Both parts of the stack are leaf first. Frames of the user part lie
- * inside the calling instruction: the walk subtracts one from every return address. The leaf, code that a signal
- * interrupted, and a signal trampoline are no return addresses. In the kernel part, every frame but the leaf is a plain
- * return address.
+ * Integers are in the byte order of the machine. Both parts of the stack are leaf first. A frame of the user part is a
+ * return address minus one, which lies inside the calling instruction. Frames that are no return addresses are
+ * unchanged: the leaf outside of a system call, code that a signal interrupted, and a signal trampoline. In the kernel
+ * part, every frame but the leaf is a return address, without subtraction.
  *
  * src/record.rs reads the assertions below, and compares every offset with the Rust struct of the same name.
  */
@@ -19,7 +20,8 @@
 
 /* Limit of bpf_get_stack(): the default of kernel.perf_event_max_stack. */
 #define KERNEL_FRAMES_MAX 127
-/* Largest depth of the user part. A stack of this depth takes 9 KB in the ring buffer and about 40 us to walk. */
+/* Largest number of frames of the user part. Such a stack takes 9 KB in the ring buffer, and its walk takes about 40
+ * us. */
 #define USER_FRAMES_MAX 1024
 #define COMM_BYTES 16
 
@@ -29,10 +31,10 @@
  */
 #define FRAME_IN_FILE (1ull << 63)
 #define FRAME_OFFSET_BITS 40
-/* Largest number of a file. Files are numbered from 1. */
+/* Largest number of a file; the first file has number 1. */
 #define FILE_NUMBERS (1u << 22)
 
-/* End of the user part of a stack. */
+/* Reason for the end of the user part of a stack. */
 enum user_end {
     USER_END_NONE = 0,      /* no user part: a kernel thread */
     USER_END_ROOT = 1,      /* the outermost frame, by its rule or by a frame pointer of 0 */
@@ -55,7 +57,7 @@ struct sample_header {
     u16 fp_frames;    /* frames of the user part that were found by frame pointers */
     /* Inclusion probability of a wait times 2^32, where 2^32 - 1 means always; 0 for a sample of a CPU. */
     u32 chance;
-    u32 executable; /* number of the file that the process runs, once for each program; 0: not reported */
+    u32 executable; /* number of the file that the process runs, in one sample of each program; else 0 */
     u32 labels;     /* number of labels, which follow the frames */
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };

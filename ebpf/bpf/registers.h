@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Properties of a machine for unwinding: its registers, the test for user mode, and the layout of a signal frame.
+ * Properties of a machine that unwinding depends on: its registers, the test for user mode, and the layout of a signal
+ * frame.
  *
  * The layouts are part of the kernel's user-space ABI (ptrace, sigreturn) and therefore fixed, so they are not
  * relocated.
@@ -19,7 +20,7 @@ struct registers {
 #define SP(registers) ((registers)->sp)
 #define FP(registers) ((registers)->bp)
 #define BX(registers) ((registers)->bx)
-/* DWARF numbers of registers, and the number of general registers. */
+/* DWARF numbers of three registers, and the number of general registers. */
 #define FP_NUMBER 6
 #define BX_NUMBER 3
 #define SP_NUMBER 7
@@ -28,10 +29,11 @@ struct registers {
 #define IS_USER(registers) (((registers)->cs & 3) == 3)
 /* 1 for a 32-bit program, which has its own code segment. */
 #define IS_COMPAT(registers) (((registers)->cs & 0xffff) == 0x23)
-/* 1 in a system call: on every other entry, the kernel sets orig_ax to -1. pc is after the system call instruction. */
+/* 1 in a system call, where pc is after the system call instruction. The kernel sets orig_ax to -1 on every other
+ * entry. */
 #define IS_SYSCALL(registers) ((s64)(registers)->orig_ax != -1)
 
-/* Stores the registers by DWARF number. */
+/* Copies the registers to an array whose index is the DWARF number. */
 INLINE void number_registers(const struct registers *from, u64 *to)
 {
     to[0] = from->ax, to[1] = from->dx, to[2] = from->cx, to[3] = from->bx;
@@ -78,11 +80,11 @@ struct registers {
 #define REGISTERS 32
 #define IS_USER(registers) (((registers)->pstate & 0xf) == 0)
 #define IS_COMPAT(registers) (((registers)->pstate & 0x10) != 0)
-/* Always 0, because pt_regs.syscallno is not part of the ABI. pc may be one instruction after the system call, in the
- * same function. */
+/* Always 0, because pt_regs.syscallno is not part of the ABI. So the leaf may be the instruction after the system call,
+ * which is in the same function. */
 #define IS_SYSCALL(registers) 0
 
-/* Stores the registers by DWARF number. */
+/* Copies the registers to an array whose index is the DWARF number. */
 INLINE void number_registers(const struct registers *from, u64 *to)
 {
     for (int i = 0; i < 31; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The CPU sampler sends one record, with the whole stack, on every tick of a CPU's clock event. If waits are recorded,
- * the off-CPU sampler sends one record when a thread begins to wait, and one when it may run again (off_cpu.h).
+ * the off-CPU sampler sends two records for each wait that off_cpu.h chooses: one when the thread begins to wait, and
+ * one when it may run again.
  *
  * Records that cannot be sent are counted in `dropped`. The idle task (pid 0) is not recorded.
  */
@@ -46,7 +47,8 @@ struct program_image {
     u64 exec_id;
 };
 
-/* Programs for which user space has been woken, by pid. A forgotten program costs one more wake-up. */
+/* Programs for which user space has been woken, by pid. If the map forgets a program, user space is woken once more for
+ * it. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
     MAP_UINT(max_entries, 4096);
@@ -54,7 +56,8 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* Returns 1 if user space has not seen this program yet. The program and its mappings may end within milliseconds. */
+/* Returns 1 if user space has not been woken for this program yet. It must be woken soon, because the program and its
+ * mappings may end within milliseconds. */
 INLINE int is_new(const struct sample_header *header)
 {
     u32 pid = header->pid;
@@ -77,7 +80,8 @@ INLINE u64 user_memory(struct task_struct *task)
     return task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || READ_FIELD(mm, task, mm) ? 0 : mm;
 }
 
-/* Returns the number of the file that a process runs, found by the start of its code. */
+/* Returns the number of the file that a process runs; 0 if it is not known. The file is found by the start of its
+ * code. */
 INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 {
     u64 start_code;
@@ -90,9 +94,9 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 }
 
 /*
- * Returns the wake-up flag of a record. User space reads periodically. User space is woken early only if the ring
- * buffer fills up, or for a new program. The record of a new program also names its file, because the program may end
- * at any moment.
+ * Returns the wake-up flag of a record. User space reads the ring buffer periodically, and is woken earlier only if the
+ * buffer is half full, or for a new program. The record of a new program also gets the number of its file, because the
+ * program may end at any moment.
  */
 INLINE u64 wakeup(struct scratch *scratch, u64 mm)
 {
@@ -156,7 +160,7 @@ INLINE int is_set_up(u64 mm)
     return !READ_FIELD(start_code, (struct mm_struct *)mm, start_code) && start_code;
 }
 
-/* Sends the record. `mm` is 0 if there is no user part. Not inlined, for the verifier. */
+/* Sends the record. `mm` is 0 if there is no user part. Not inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
     if (!scratch)

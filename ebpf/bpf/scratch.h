@@ -11,7 +11,8 @@
 #include "tables.h"
 #include "types.h"
 
-/* Words of the stack that are copied at once: words that the frame has saved, and words of callers, which lie above. */
+/* Number of words of the stack that are copied at once: those that the current frame has saved, and those of its
+ * callers, which lie above them. */
 #define STACK_WORDS 32
 
 struct scratch {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Files and their unwind tables. `files` has the number of each file and the slot of its table. `tables` has, for each
- * slot, an array of blocks.
+ * Files and their unwind tables. `files` has the number of each file, and the slot of its table: the index in `tables`.
+ * Each slot of `tables` has one table, as an array of blocks.
  *
- * agent/src/unwind/table.rs and rule.rs define the layout of a table. No field crosses a multiple of 16 bytes, so none
- * crosses two blocks.
+ * agent/src/unwind/table.rs and rule.rs define the layout of a table. No field of a table crosses a multiple of 16
+ * bytes, so each field lies in one block.
  */
 #pragma once
 
@@ -18,7 +18,8 @@
 
 #define BLOCK_BYTES 4096
 #define BLOCK_ROWS (BLOCK_BYTES / 4)
-/* Maximum number of blocks with rows of one page. A page has at most one row per address. */
+/* Largest number of blocks among which the rows of one page may be spread, as a power of two. A page has at most one
+ * row per address. */
 #define PAGE_BLOCKS_MAX 8
 
 /* Layout of one table. */
@@ -29,7 +30,7 @@ struct table_layout {
     u32 rows_at;    /* offset of the rows, in bytes */
 };
 
-/* File offsets [start, end) of an executable part. Offset plus `bias` is the ELF virtual address. */
+/* An executable part of a file: the file offsets [start, end). A file offset plus `bias` is an ELF virtual address. */
 struct file_part {
     u64 start;
     u64 end;
@@ -109,9 +110,9 @@ enum rule_place {
 struct rule {
     u8 kind;  /* enum rule_kind */
     u8 base;  /* DWARF number of a register */
-    u8 saved; /* two bits each, enum rule_place: the frame pointer, BX */
+    u8 saved; /* enum rule_place of the frame pointer (bits 0 and 1) and of BX (bits 2 and 3) */
     u8 zero;
-    short fp; /* offsets in words */
+    short fp; /* fp, bx and ra are offsets in words; after and cfa are in bytes */
     short bx;
     short ra;
     short after;
@@ -122,8 +123,8 @@ _Static_assert(sizeof(struct rule) == 16, "");
 
 /*
  * The current epoch. Cached lookups are valid within the epoch in which they were made. User space begins another epoch
- * when it evicts tables, because their slots and the numbers of their files may then be used for others. It also begins
- * another epoch from time to time, to learn which tables are in use.
+ * when it evicts tables, because other tables may then get their slots, and other files their files' numbers. It also
+ * begins another epoch from time to time, to learn which tables are in use.
  */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -140,9 +141,9 @@ INLINE u32 current_epoch(void)
 }
 
 /*
- * Cache of rules, by frame. Between two samples, nearly all of a CPU's cache lines are replaced. A search of a table
- * reads six cache lines, a lookup in this cache reads one. A frame is a file and an offset, so an entry is valid for an
- * epoch.
+ * Cache of rules, by frame: the number of a file and an offset in it. An entry is valid within its epoch. Between two
+ * samples, other code replaces nearly all lines in a CPU's caches. A search of a table then reads six cache lines from
+ * memory, and a lookup in this cache reads one.
  */
 #define KNOWN_RULES_BITS 11
 #define KNOWN_RULES_PER_CPU (1 << KNOWN_RULES_BITS)
@@ -156,7 +157,7 @@ struct known_rule {
 
 _Static_assert(sizeof(struct known_rule) == 32, "");
 
-/* KNOWN_RULES_PER_CPU entries for each CPU; user space sets the size. */
+/* KNOWN_RULES_PER_CPU entries for each CPU. User space sets max_entries, because it knows the number of CPUs. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, KNOWN_RULES_PER_CPU);
@@ -171,7 +172,8 @@ INLINE struct known_rule *known_rule_at(u64 frame)
     return bpf_map_lookup_elem(&known_rules, &at);
 }
 
-/* Returns `bytes` of a table at offset `at`, a multiple of `bytes`. `bytes` is a power of two, 16 at most. */
+/* Returns a pointer to the `bytes` bytes at offset `at` of a table; 0 if the table is shorter. `bytes` is a power of
+ * two, at most 16, and `at` is a multiple of it. */
 INLINE void *table_at(void *table, u32 at, u32 bytes)
 {
     u32 number = at / BLOCK_BYTES;
@@ -179,7 +181,8 @@ INLINE void *table_at(void *table, u32 at, u32 bytes)
     return block ? block + (at & (BLOCK_BYTES - bytes)) : 0;
 }
 
-/* Returns the block with the last row of [first, end) that is at or before `address`. Most pages have one block. */
+/* Returns the number of the block that has the last of the rows [first, end) whose address is not above `address`. The
+ * rows of most pages lie in one block. */
 INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = first / BLOCK_ROWS, last = (end - 1) / BLOCK_ROWS;
@@ -194,7 +197,8 @@ INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
     return block;
 }
 
-/* Returns the last row of [first, end) that is at or before `address`. The first row is always at or before it. */
+/* Returns the last of the rows [first, end) whose address is not above `address`. The address of the first row never
+ * is. */
 INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = find_block(table, first, end, address);
@@ -216,9 +220,9 @@ INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 }
 
 /*
- * Returns the offset, in a table, of the rule for `address`, which is relative to its page; 0 if there is no rule.
- * `page_at` is the offset of the page; `rules_at` and `rows_at` are those of the layout. Not inlined, so that the
- * verifier checks the function once.
+ * Returns the offset of the rule for an address in the table of slot `number`; 0 if there is no rule. `address` is
+ * relative to the start of its page. `page_at` is the offset of the page's struct table_page; `rules_at` and `rows_at`
+ * are those of the layout. Not inlined, so that the verifier checks the function once.
  */
 __attribute__((noinline)) u32 find_rule(u32 number, u32 page_at, u32 rules_at, u32 rows_at, u32 address)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The kernel's interface, as far as the programs use it, so that they compile without any kernel or libbpf header:
+ * Declarations of the kernel's interface, as far as the programs use it. With them, the programs compile without any
+ * header of the kernel or of libbpf:
  * - integer types and map declarations;
  * - helpers, by their number in the kernel's stable enum bpf_func_id;
  * - fields of kernel structs, which are relocated when the program is loaded (CO-RE), so only their names count.
@@ -65,13 +66,13 @@ static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
 
 #define RELOCATED __attribute__((preserve_access_index))
-/* True if the running kernel has a field. Code for a missing field costs nothing: the verifier removes code under a
- * condition that is never true. */
+/* 1 if the struct has this field in the running kernel. Code for a missing field costs nothing: the verifier removes
+ * code under a condition that is never true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 #define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 #endif
 
-/* Reads a field of a kernel struct into a variable; 0 if that succeeds. */
+/* Reads a field of a kernel struct into the variable `to`. Returns 0 on success. */
 #define READ_FIELD(to, pointer, field) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->field)
 
 struct maple_tree {
@@ -121,11 +122,11 @@ struct task_struct {
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
 
-/* Factor of hashes: 2^64 over the golden ratio. The upper bits of a product with it are well distributed. */
+/* Factor for hashing: 2^64 divided by the golden ratio. The upper bits of a product with it are well distributed. */
 #define HASH_FACTOR 0x9e3779b97f4a7c15ull
 
-/* Returns `step` if `fits` is not negative, else 0. Branchless, because the verifier follows both ways of every
- * branch. */
+/* Returns `step` if `fits` is not negative, and 0 otherwise. Branchless, because the verifier follows both ways of
+ * every branch. */
 INLINE u32 step_if(u32 step, s64 fits)
 {
     asm volatile("" : "+r"(fits));

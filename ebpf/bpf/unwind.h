@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The walk of the user stack, one bpf_loop() iteration per frame: by the rules of the file's unwind table, or by frame
- * pointers if the mapping has none.
+ * pointers if there is no table.
  *
- * Stacks grow down, so the stack of a caller is above, unless a program changes stacks (a signal on its own stack, Go's
- * system stack). A few such steps back are allowed. A cycle of frames would need endlessly many.
+ * Stacks grow down, so the frame of a caller lies at a higher address, unless the program has changed stacks (for a
+ * signal handler, or to Go's system stack). Up to STEPS_BACK_MAX steps to a lower address are allowed. This limit ends
+ * the walk of frames that form a cycle.
  */
 #pragma once
 
@@ -19,7 +20,8 @@
 #define STEPS_BACK_MAX 16
 /* Limit of user addresses: they are below it on every supported machine, also with five page table levels. */
 #define USER_ADDRESS_LIMIT (1ull << 56)
-/* Words below the CFA in which nearly all functions save registers. */
+/* Number of words directly below the CFA (the stack pointer of the caller) in which nearly all functions save
+ * registers. */
 #define SAVED_WORDS 8
 /* An address at which no stack can be. */
 #define NO_STACK (1ull << 63)
@@ -42,7 +44,7 @@ INLINE int push_frame(struct scratch *scratch, u64 frame)
     return 1;
 }
 
-/* Returns a frame as it is sent. */
+/* Returns the frame for an address, encoded as in record.h. */
 INLINE u64 frame_of(const struct mapped *mapped, u64 address)
 {
     if (!mapped->number)
@@ -51,7 +53,7 @@ INLINE u64 frame_of(const struct mapped *mapped, u64 address)
            ((address + mapped->to_offset) & ((1ull << FRAME_OFFSET_BITS) - 1));
 }
 
-/* Ends the walk. */
+/* Ends the walk, and stores the reason, an enum user_end. Returns 1, which ends bpf_loop(). */
 INLINE long stop(struct walk *walk, u32 end)
 {
     walk->scratch->end = end;
@@ -78,7 +80,8 @@ INLINE long step_over_signal(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct registers registers;
-    /* The trampoline did not call the handler. The address before its start often belongs to another function. */
+    /* The trampoline did not call the handler, so the subtraction of one is undone: the address before its start often
+     * belongs to another function. */
     u32 at = scratch->header.kernel_frames + scratch->header.user_frames - 1;
     if (!scratch->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         scratch->frames[at] += 1;
@@ -112,7 +115,7 @@ INLINE long step_by_frame_pointer(struct walk *walk)
     return go_on(walk, words[1], fp + sizeof(words));
 }
 
-/* Returns the base register of a rule's CFA; 0 if its value is not known in this frame. */
+/* Returns the value of the register to which a rule's CFA is relative; 0 if the value is not known in this frame. */
 INLINE u64 base_of(const struct walk *walk, u32 number)
 {
     if (number == SP_NUMBER)
@@ -158,8 +161,8 @@ INLINE int read_saved(struct scratch *scratch, u64 cfa)
     return !bpf_probe_read_user(scratch->stack, SAVED_WORDS * 8, (void *)start);
 }
 
-/* Returns the value of a register that the function has saved; 0 if it cannot be read. Without a rule for the register,
- * returns 1, which is no valid address, because 0 would mean the outermost frame. */
+/* Returns the value that a register has in the caller; 0 if it cannot be read. If the rule says that the value is lost,
+ * returns 1, which is no valid address. A frame pointer of 0 would mean the outermost frame. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
     const struct scratch *scratch = walk->scratch;
@@ -209,8 +212,8 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
-/* Steps from Go's runtime, which makes a stack larger, to the goroutine of that stack. The goroutine's function has not
- * set up its frame yet, so all registers are still those of its caller. */
+/* Steps from Go's runtime, while it makes a stack larger, to the goroutine of that stack. The goroutine's function has
+ * not set up its frame yet, so its stack pointer is enough to find its caller. */
 INLINE long step_to_goroutine(struct walk *walk)
 {
     struct go_position position;

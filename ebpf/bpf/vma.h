@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The file that the running task has mapped at an address, from the kernel's own tree of mappings (Linux 6.1). So the
- * stacks of processes that user space does not know can be unwound.
+ * Finds the file that the running task has mapped at an address, in the kernel's own tree of mappings (since Linux
+ * 6.1). So stacks are unwound even in processes that user space does not know yet.
  *
  * The tree is read without its lock. Nodes are freed only after a grace period, which lasts at least as long as a BPF
- * program runs. Every result is checked: a mapping counts only if the address lies in it. A thread that changes
- * mappings at this moment may cost a frame.
+ * program runs. Every result is checked: a mapping counts only if the address lies in it. If another thread changes
+ * mappings at this moment, the stack may end early.
  *
  * A node of the tree is 256 bytes long and aligned to 256 bytes. The low bits of a pointer to it are its type
  * (lib/maple_tree.c).
@@ -20,7 +20,7 @@
 #define TREE_LEAF_MAX 1
 #define TREE_RANGE 2
 #define TREE_GAPS 3
-/* Number of limits between the slots of a node of the tree. */
+/* Number of limits that separate the slots of a node, for each of two types of nodes. */
 #define RANGE_LIMITS 15
 #define GAPS_LIMITS 9
 
@@ -104,7 +104,8 @@ struct mapping {
     u64 file;   /* struct file; NULL for memory without a file */
 };
 
-/* Finds the mapping of an address in the tree with root `entry`. Returns 0 if there is none. */
+/* Finds the mapping of an address in the tree with root `entry`. Returns the address of its vm_area_struct; 0 if there
+ * is none. */
 __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
 {
     u64 limits[RANGE_LIMITS];
@@ -117,7 +118,8 @@ __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
         if (type == 0 || type > TREE_GAPS || bpf_probe_read_kernel(limits, sizeof(limits), &range->pivot))
             return 0;
         u32 slot = 0;
-        /* Limits ascend, and zeros follow the last limit. Each limit is the address of the last byte of a page. */
+        /* Limits ascend, and zeros follow the last limit. A limit is odd, because it is the address of the last byte of
+         * a page. So the halves, which fit an s64, compare as the whole numbers do. */
         for (u32 i = 0; i < RANGE_LIMITS; i++) {
             s64 limit = limits[i] >> 1;
             slot += step_if(1, ~((limit - (s64)(address >> 1)) & -limit & ((s64)i - count)));
@@ -170,7 +172,7 @@ INLINE int is_vdso(u64 mm, const struct mapping *mapping)
     return !mapping->file && !READ_FIELD(vdso, (struct mm_struct *)mm, context.vdso) && vdso == mapping->start;
 }
 
-/* Reads the key of the mapped file. Returns 0 if there is no file. The caller must set the key to all 0. */
+/* Reads the key of the mapped file. Returns 0 if there is no file. The caller must set the key to all zeros. */
 INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
 {
     struct inode *inode;
@@ -190,7 +192,8 @@ struct mm_state {
     u64 changes;
 };
 
-/* Returns 0 if the kernel does not count changes, or if the mappings are being changed. */
+/* Reads the state of a program's memory. Returns 0 if the kernel does not count changes, or if the mappings are being
+ * changed. */
 INLINE int read_mm_state(u64 mm_at, struct mm_state *state)
 {
     struct mm_struct *mm = (void *)mm_at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A fake kernel, with which the C code of the BPF programs can unwind the stack of a stopped child in a plain
- * process, without privileges. Only tests use it (agent/src/unwind/tests/native.rs). They compile it to a library.
+ * A fake kernel for tests (agent/src/unwind/tests/native.rs), which compile it to a library. With it, a plain process
+ * without privileges runs the C code of the BPF programs, and unwinds the stack of a stopped child.
  *
  * It has one CPU, one task with a maple tree of its mappings, maps, two ring buffers, and a clock that advances by a
  * tick of 99 Hz per sample. The memory of the task is that of the child.
@@ -188,14 +188,14 @@ long bpf_loop(u32 iterations_max, void *callback, void *callback_context, u64 fl
     return i;
 }
 
-/* A range of the tree: all addresses up to `last`. */
+/* A range of the tree: the addresses after the previous range, up to `last`. */
 struct range {
     u64 last;
     void *slot;
 };
 
-/* Builds one level of the tree: fills nodes with ranges, and replaces the ranges by those of the nodes. Returns the
- * number of nodes. */
+/* Builds one level of the tree: fills nodes with the ranges in `parts`, and replaces these by one range for each node.
+ * Returns the number of nodes. */
 static u32 build_level(struct range *parts, u32 count, u32 type, u8 **nodes)
 {
     u32 limits = type == TREE_GAPS ? GAPS_LIMITS : RANGE_LIMITS, made = 0;
@@ -214,8 +214,8 @@ static u32 build_level(struct range *parts, u32 count, u32 type, u8 **nodes)
     return made;
 }
 
-/* Returns the root of a maple tree of the first `count` mappings, which ascend. It has leaves, and above them nodes
- * with gaps. */
+/* Returns the root of a maple tree of the first `count` mappings, which are sorted by address. The lowest level has
+ * leaves; all levels above it have nodes with gaps. */
 static void *build_tree(u32 count)
 {
     static u8 memory[NODES_MAX][NODE_BYTES] __attribute__((aligned(NODE_BYTES)));
@@ -247,7 +247,7 @@ struct native_mapping {
     u64 is_executable;
 };
 
-/* Sets the task that runs. The mappings must ascend. Returns 0 if there are too many. */
+/* Sets the task that runs. The mappings must be sorted by address. Returns 0 if there are too many of them. */
 EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 count, u64 vdso)
 {
     if (count > MAPPINGS_MAX)
@@ -275,7 +275,7 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
     return 1;
 }
 
-/* Stores a table of `blocks` blocks, which are copied. */
+/* Copies `blocks` blocks from `bytes`, as the unwind table in slot `number`. */
 EXPORT void native_set_table(u32 number, const u8 *bytes, u32 blocks)
 {
     struct map *table = calloc(1, sizeof(*table));
@@ -293,7 +293,7 @@ EXPORT void native_set_file(const struct file_key *key, const struct file_entry 
     bpf_map_update_elem(&files, key, entry, BPF_ANY);
 }
 
-/* Forgets all files, and sets the number of files seen so far to `met`. */
+/* Forgets all files, and sets the number of files that got a number before to `met`. */
 EXPORT void native_forget_files(u32 met)
 {
     u32 zero = 0;
@@ -315,7 +315,8 @@ EXPORT u32 native_file_used(const struct file_key *key)
     return file ? file->used : 0;
 }
 
-/* Returns the length of the report of one new file, and sets `to` to the report; 0 if there is no report. */
+/* Removes one report of a new file. Returns its length, and sets `to` to the report; returns 0 if there is no
+ * report. */
 EXPORT u64 native_new_file(const u8 **to)
 {
     if (!told_count)

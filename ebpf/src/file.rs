@@ -1,20 +1,21 @@
 //! Records about files that processes run. `bpf/tables.h` and `bpf/new_file.h` define the layouts, and a test compares
-//! them.
+//! them with this module.
 //!
 //! BPF numbers each file that it sees for the first time, and reports it ([`NewFile`]). User space stores the location
 //! of the file's unwind table ([`FileEntry`]).
 
 use crate::RecordError;
 
-/// Identity of a file in one state, as BPF encodes it. Its content is opaque.
+/// Key of a file in the map of files: its device, inode, size and modification time, encoded by BPF as a `struct
+/// file_key`. A file gets another key when it changes.
 pub type FileKey = [u8; 40];
 
 /// Key of the vdso, the code of the kernel that is mapped into every process.
 pub const VDSO_KEY: FileKey = [0; 40];
 
-/// Bytes of a block of an unwind table.
+/// Size of a block of an unwind table, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
-/// Executable parts of a file in a [`FileEntry`].
+/// Largest number of executable parts of a file in a [`FileEntry`].
 pub const FILE_PARTS: usize = 2;
 
 const NEW_FILE_HEAD_BYTES: usize = 136;
@@ -26,7 +27,7 @@ const FILE_ENTRY_BYTES: usize = 40 + 24 * FILE_PARTS;
 pub struct NewFile<'a> {
     /// Key of the file in the map of files.
     pub key: FileKey,
-    /// Number of the file in frames, from 1.
+    /// Number by which frames refer to the file: 1 or more.
     pub number: u32,
     /// Pid of a process that has the file mapped, in the initial pid namespace.
     pub pid: u32,
@@ -36,11 +37,13 @@ pub struct NewFile<'a> {
     pub end: u64,
     /// Offset in the file at which the mapping begins.
     pub offset: u64,
-    /// The mapped segment, by the program headers in the memory of the process; `None` if they are not known.
+    /// The segment that is mapped, as described by the program headers in the memory of the process; `None` if it is
+    /// not known.
     pub segment: Option<FileSegment>,
     /// GNU build ID, read from the memory of the process; empty if it is not known.
     pub build_id: &'a [u8],
-    /// The path: names from the file's own up to the root, each with a terminating zero; empty if it is not known.
+    /// Names on the path: the file's own, that of its folder, and so on up to the root, each with a terminating zero.
+    /// Empty if the path is not known.
     pub names: &'a [u8],
 }
 
@@ -51,7 +54,7 @@ pub struct FileSegment {
     pub offset: u64,
     /// ELF virtual address of the segment.
     pub address: u64,
-    /// Length of the segment in memory.
+    /// Length of the segment in memory, in bytes.
     pub bytes: u64,
 }
 
@@ -80,15 +83,15 @@ impl<'a> NewFile<'a> {
         Ok(Self { key: *key, number, pid, start, end, offset, segment, build_id, names })
     }
 
-    /// Returns the inode number of the file itself.
+    /// Returns the inode number of the file, as the kernel has it.
     #[must_use]
     pub fn inode(&self) -> u64 {
         u64::from_ne_bytes(std::array::from_fn(|index| self.key[index]))
     }
 
     /// True if the file has this inode number, length in bytes, and modification time in seconds and nanoseconds. Only
-    /// the lower 32 bits of the inode number are compared, because a file system may show other upper bits than the
-    /// kernel has.
+    /// the lower 32 bits of the inode number are compared, because a file system may show user space other upper bits
+    /// than the kernel has.
     #[must_use]
     pub fn is(&self, inode: u64, bytes: u64, modified: (i64, i64)) -> bool {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| self.key[at + index]));
@@ -97,8 +100,8 @@ impl<'a> NewFile<'a> {
         has_inode && word(8) == bytes && (word(16).cast_signed(), i64::from(nanoseconds)) == modified
     }
 
-    /// Returns the path from the root of the mount namespace, or the end of a path that is too long; `None` if it is
-    /// not known.
+    /// Returns the path from the root of the mount namespace, or only the end of a path that is too long. `None` if the
+    /// path is not known.
     #[must_use]
     pub fn path(&self) -> Option<String> {
         let mut path = String::new();
@@ -129,22 +132,22 @@ pub struct FilePart {
 /// Layout of an unwind table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableLayout {
-    /// Number of the first page, in pages of 4 KiB of ELF virtual addresses.
+    /// Number of the first page: its ELF virtual address divided by 4 KiB.
     pub first_page: u32,
-    /// Number of pages.
+    /// Number of pages of 4 KiB.
     pub pages: u32,
-    /// Offset of the rules, in bytes.
+    /// Offset of the rules in the table, in bytes.
     pub rules_at: u32,
-    /// Offset of the rows, in bytes.
+    /// Offset of the rows in the table, in bytes.
     pub rows_at: u32,
 }
 
 /// Offsets by which the running goroutine and its labels are found, in bytes. They depend on the version of Go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoLabels {
-    /// Offset, in a thread, of the goroutine that it runs.
+    /// Offset, in Go's description of a thread, of the pointer to the goroutine that the thread runs.
     pub current: u16,
-    /// Offset of the labels in a goroutine.
+    /// Offset, in a goroutine, of the pointer to its labels.
     pub labels: u16,
     /// True if the labels are a map, false if they are a list.
     pub are_map: bool,
@@ -156,7 +159,7 @@ impl GoLabels {
     }
 }
 
-/// Entry of a file in the map of files.
+/// Value of a file in the map of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileEntry {
     /// Number of the file, as in [`NewFile`].
@@ -167,7 +170,7 @@ pub struct FileEntry {
     pub go: Option<GoLabels>,
     /// Time of the last lookup of the table, in the units of [`used_at`]. BPF updates it once per epoch.
     pub used: u32,
-    /// Executable parts; unused ones have no length.
+    /// Executable parts of the file. The elements that are not used are empty.
     pub parts: [FilePart; FILE_PARTS],
 }
 

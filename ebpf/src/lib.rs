@@ -29,16 +29,17 @@ pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, 
 /// Name of the program of type `perf_event`, to be attached to a clock event of every CPU.
 pub const SAMPLER_PROGRAM: &str = "sample_cpu";
 /// Names of the programs of type `tp_btf` that record waits, each with its tracepoint. The second program must be
-/// attached first.
+/// attached first, so that no end of a wait is missed.
 pub const OFF_CPU_PROGRAMS: [(&str, &str); 2] = [("thread_switches", "sched_switch"), ("thread_wakes", "sched_wakeup")];
 /// Names of the arrays that only the programs for waits use.
 pub const OFF_CPU_MAPS: [&str; 2] = ["waits", "sites"];
 /// Largest number of recorded waits that are in progress at a time.
 pub const WAITS_MAX: usize = 1 << 14;
-/// Name of the variable that holds the length of a time window, in nanoseconds. In each window, a CPU walks
-/// [`WINDOW_WALKS`] stacks of waiting threads.
+/// Name of the variable that holds the length of a time window, in nanoseconds. A CPU that walks [`WINDOW_WALKS`]
+/// stacks of waiting threads within one window chooses fewer waits from then on.
 pub const OFF_CPU_WINDOW: &str = "off_cpu_window_ns";
-/// Stacks of waiting threads that a CPU walks in one time window ([`OFF_CPU_WINDOW`]).
+/// Number of stacks of waiting threads that a CPU may walk in one time window ([`OFF_CPU_WINDOW`]) before it chooses
+/// fewer waits.
 pub const WINDOW_WALKS: u64 = 20;
 /// Name of the ring buffer of records. Its size, a power of two in bytes, is set before loading.
 pub const SAMPLES_MAP: &str = "samples";
@@ -52,18 +53,18 @@ pub const FILES_MAP: &str = "files";
 pub const TABLES_MAP: &str = "tables";
 /// Name of the array that caches rules, with [`KNOWN_RULES_PER_CPU`] entries for each possible CPU.
 pub const KNOWN_RULES_MAP: &str = "known_rules";
-/// Entries of [`KNOWN_RULES_MAP`] for each possible CPU.
+/// Number of entries of [`KNOWN_RULES_MAP`] for each possible CPU.
 pub const KNOWN_RULES_PER_CPU: u32 = 2048;
 /// Name of the array that caches the mappings of programs, with [`KNOWN_PROGRAMS_PER_CPU`] entries for each possible
 /// CPU.
 pub const KNOWN_PROGRAMS_MAP: &str = "known_programs";
-/// Entries of [`KNOWN_PROGRAMS_MAP`] for each possible CPU.
+/// Number of entries of [`KNOWN_PROGRAMS_MAP`] for each possible CPU.
 pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
 /// Name of the array of one u32: the current epoch. Lookups that the BPF programs cached in earlier epochs are void.
 pub const EPOCH_MAP: &str = "epoch";
 /// Name of the ring buffer of [`NewFile`] records.
 pub const NEW_FILES_MAP: &str = "new_files";
-/// Number of slots for unwind tables.
+/// Number of slots of [`TABLES_MAP`], each for one unwind table.
 pub const TABLES_MAX: u32 = 4096;
 /// Flags of the arrays in [`TABLES_MAP`]: each may have its own length.
 pub const BLOCKS_FLAGS: u32 = 0x1000;

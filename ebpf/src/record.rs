@@ -1,8 +1,9 @@
-//! One record of the ring buffer. `bpf/record.h` defines the layout, and a test compares the two.
+//! Records of the ring buffer. `bpf/record.h` defines their layout, and a test compares it with this module. A sample
+//! is:
 //!
 //! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 | `labels` x 96 bytes |
 //!
-//! A record that is shorter than a header is the end of a wait ([`WaitEnd`]).
+//! A record of 24 bytes, which is shorter than a header, is the end of a wait ([`WaitEnd`]).
 //!
 //! Invariant: a record is returned whole or refused. Counts are checked against the record's length before they are
 //! used.
@@ -27,7 +28,7 @@ pub enum UserFrame {
 
 /// Flag of a frame in a file.
 const FRAME_IN_FILE: u64 = 1 << 63;
-/// Bits of the offset in a frame.
+/// Number of bits of the offset, in a frame that lies in a file.
 const FRAME_OFFSET_BITS: u32 = 40;
 
 impl UserFrame {
@@ -83,7 +84,7 @@ pub struct SampleHeader {
     pub fp_frames: u16,
     /// Inclusion probability of a wait times 2^32, where 2^32 - 1 means always; 0 for a sample of a CPU.
     pub chance: u32,
-    /// Number of the file that the process runs, reported once for each program; 0 if it is not reported.
+    /// Number of the file that the process runs, in one sample of each program; 0 in all other samples.
     pub executable: u32,
     /// Number of labels.
     pub labels: u32,
@@ -94,9 +95,9 @@ pub struct SampleHeader {
 /// A sample that borrows from its record. Only the header is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// The header.
+    /// The header, as BPF wrote it.
     pub header: SampleHeader,
-    /// End of the user part.
+    /// Reason for the end of the user part.
     pub user_end: UserEnd,
     /// Both parts of the stack, kernel part first, each leaf first: 8 bytes per frame.
     pub frames: &'a [u8],
