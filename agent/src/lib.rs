@@ -63,7 +63,8 @@ pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
     Sampler::start(sampling, status).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
 }
 
-/// Samples and exports until `shutdown` is cancelled. Then exports the remaining samples, for at most five seconds.
+/// Samples and exports until `shutdown` is cancelled. Then exports the remaining samples, which takes at most five
+/// seconds.
 ///
 /// `status` shows the state, also after the end. An unreachable endpoint is not an error: the agent retries for ever.
 ///
@@ -85,7 +86,7 @@ async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Sta
 
     let spool = open_spool(spool_config, status).await.map_err(AgentError::Thread)?;
     let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
-    // Also cancelled when this future is dropped, so that the thread ends.
+    // `stop` is also cancelled when this future is dropped, so that the sampler's thread ends.
     let stop = shutdown.child_token();
     let _stop_on_drop = stop.clone().drop_guard();
     let sampling = config.sampling;

@@ -43,9 +43,9 @@ pub struct StatusSnapshot {
     pub reason: String,
     /// Missing requirements of this machine, each as `capability: what happened`.
     pub missing: Vec<String>,
-    /// Samples taken since the start.
+    /// Number of samples taken since the start of the agent.
     pub samples: u64,
-    /// Samples lost since the start, for any reason.
+    /// Number of samples lost since the start of the agent, for any reason.
     pub dropped: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum DropReason {
     RingBufferFull,
     /// A record could not be decoded.
     MalformedRecord,
-    /// More threads waited at a time than are tracked.
+    /// More threads waited at the same time than the agent can track.
     TooManyWaits,
     /// The end or the stack of a wait was lost while the wait lasted.
     WaitsLost,
@@ -106,7 +106,7 @@ impl EncodeLabelValue for DropReason {
     }
 }
 
-/// Outcome of an export.
+/// Outcome of one export request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Ok,
@@ -248,15 +248,15 @@ impl Status {
         }
     }
 
-    /// Returns the samples lost since the start, by reason, for each reason that occurred. The reasons have the names
-    /// that they have in the metrics.
+    /// Returns the number of samples lost since the start of the agent, for each reason that occurred. The reasons have
+    /// the names that they have in the metrics.
     #[must_use]
     pub fn dropped(&self) -> Vec<(&'static str, u64)> {
         let count = |reason: DropReason| (reason.name(), self.0.dropped.get_or_create(&DropLabels { reason }).get());
         DropReason::ALL.map(count).into_iter().filter(|(_, samples)| *samples != 0).collect()
     }
 
-    /// Notes that the sampler's thread is reading records now.
+    /// Stores the current time as that of the last read of records.
     pub(crate) fn sampler_is_awake(&self) {
         *self.0.last_read.lock() = Instant::now();
     }

@@ -9,7 +9,7 @@ use ebpf::{FileSegment, NewFile};
 use host_files::elf::{self, ElfError, ElfImage, Segment};
 use proto::build_id::to_hex;
 
-/// Length to which a file name is shortened by removing its front, in bytes. Paths can have 4 kB.
+/// Largest length of a file name, in bytes. A longer name is cut at its front. Paths can have 4 kB.
 pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;
 
 /// Name of the kernel's code in every process.
@@ -27,7 +27,7 @@ pub(crate) struct FileOrigin {
     pub(crate) path: String,
 }
 
-/// Kind of a build ID, by the semantic conventions for mappings.
+/// Kind of a build ID, in OpenTelemetry's semantic conventions for mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BuildIdKind {
     Gnu,
@@ -60,7 +60,8 @@ pub(crate) struct LoadedPart {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MappedFile {
     pub(crate) name: Box<str>,
-    /// The file's GNU and Go build IDs, or its htlhash if it has neither; hexadecimal or text.
+    /// The file's GNU and Go build IDs, or its htlhash if it has neither. A Go build ID is text, and the others are
+    /// hexadecimal.
     pub(crate) build_ids: Vec<(BuildIdKind, Box<str>)>,
     /// Loaded segments. Empty for code that is in no file, and for a file that is not ELF, whose addresses are file
     /// offsets.
@@ -74,7 +75,8 @@ impl MappedFile {
         Self { name: name.into(), build_ids, parts: Vec::new() }
     }
 
-    /// Reads the headers of `file`, and the parts that the htlhash covers if the file has no build ID.
+    /// Describes an open file by its headers. If it has no build ID, also reads the parts of the file that an htlhash
+    /// covers.
     fn identify(name: &str, file: &File) -> io::Result<Self> {
         let image = match ElfImage::read(file) {
             Ok(image) => image,
@@ -105,7 +107,7 @@ impl MappedFile {
         let name = new.path()?;
         let part =
             |segment: FileSegment| LoadedPart { offset: segment.offset, address: segment.address, size: segment.bytes };
-        // Without the segment there are no ELF addresses, which a build ID would be needed for.
+        // A build ID is of use only with ELF addresses, and these are not known without the segment.
         let build_id = (!new.build_id.is_empty() && new.segment.is_some()).then_some(new.build_id);
         Some(Self {
             name: short(&name).into(),

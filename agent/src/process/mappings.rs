@@ -1,9 +1,9 @@
 //! The executable mappings of one process, read when they are needed and read again when they may have changed.
 //!
-//! The mappings are read when BPF first finds an address of the process in no file. They are read again when an address
-//! is in no mapping. While reading again does not help, the intervals grow, because a process can jump to such
-//! addresses all the time. Mappings are also read again after [`STALE_NS`], because another mapping may have replaced
-//! one of them.
+//! The mappings are read when BPF first reports an address of the process that is in no file. They are read again when
+//! an address is in none of them. As long as that does not find the address, the time between two reads grows, because
+//! a process can jump to such addresses all the time. Mappings are also read again after [`STALE_NS`], because another
+//! mapping may have replaced one of them.
 
 use std::io;
 
@@ -11,11 +11,12 @@ use super::key::ProcessKey;
 use super::maps::{Maps, ProcessMapping};
 use super::rate_limit::RateLimit;
 
-/// Shortest time between two reads of the mappings.
+/// Shortest time between two reads of the mappings, in nanoseconds.
 pub(crate) const REREAD_NS_MIN: u64 = 100_000_000;
-/// Longest time between two reads of the mappings while addresses lie in none of them.
+/// Longest time, in nanoseconds, between two reads of the mappings while addresses lie in none of them.
 const REREAD_NS_MAX: u64 = 25_600_000_000;
-/// Age at which the mappings are read again: by the next sample, or by a later one if the rate limit forbids it.
+/// Age in nanoseconds at which the mappings are read again: on the next sample, or on a later one if the rate limit
+/// forbids it.
 const STALE_NS: u64 = 10_000_000_000;
 
 /// Reason why the mapping of an address is unknown.
@@ -134,7 +135,7 @@ impl ProcessMappings {
 
 fn read_maps(pid: u32) -> Result<Maps, MapsError> {
     match Maps::of_process(pid) {
-        // A process that is ending has given its memory back.
+        // A process without mappings is ending: it has given its memory back already.
         Ok(maps) if maps.len() == 0 => Err(MapsError::Exited),
         Ok(maps) => {
             if maps.lines_skipped != 0 {

@@ -18,12 +18,13 @@ pub(crate) const MAPPINGS_MAX: usize = 65_536;
 pub(crate) const PROCESS_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of bytes that are read of one maps file. A process can make it arbitrarily long.
 const BYTES_MAX: u64 = 16 << 20;
-/// Bytes that a mapping takes besides its path.
+/// Approximate number of bytes of memory that a mapping takes besides its path.
 const MAPPING_BYTES: usize = size_of::<ProcessMapping>() + 16;
-/// Bytes that a path takes besides its text: two counts, and its entry in the table of paths.
+/// Approximate number of bytes of memory that a path takes besides its text: two reference counts, and its entry in
+/// [`Paths`].
 const PATH_BYTES: usize = 48;
 
-/// The content of a mapping.
+/// The memory that a mapping shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// A file, with its path as the process sees it.
@@ -141,7 +142,7 @@ impl Maps {
 /// The paths of one process, each stored once: a runtime may map one file thousands of times.
 type Paths = HashSet<Arc<str>, RandomState>;
 
-/// Returns the content of a mapping, and the memory that its path adds, in bytes.
+/// Returns the memory that a mapping shows, and the number of bytes that its path adds to [`Maps::bytes`].
 fn backing(line: &MapsLine<'_>, paths: &mut Paths) -> (Backing, usize) {
     if line.path == b"[vdso]" {
         return (Backing::Vdso, 0);

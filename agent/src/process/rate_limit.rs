@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Maximum amount of work that may be done in advance. Many processes appear at once when the agent starts, and when a
-/// build runs.
+/// Longest time by which work may be ahead of its share. It is needed when many processes appear at once: when the
+/// agent starts, and when a build runs.
 const SAVED_MAX: Duration = Duration::from_secs(10);
 
-/// Limits work, of all processes together, to a share of the time.
+/// Limits the work for all processes together to a share of the time.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     parts: u32,
@@ -15,7 +15,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// Creates a limit that allows work in one part in `parts` of the time.
+    /// Creates a limit that allows work to take one part in `parts` of the time.
     pub(crate) fn new(parts: u32) -> Self {
         Self { parts, paid_at: Instant::now() }
     }
@@ -42,7 +42,7 @@ mod tests {
         for index in 0..100 {
             assert_eq!(limit.run(|| index), Some(index));
         }
-        // The share of 25 seconds, of which 10 may be used in advance.
+        // 50 ms of work are the share of 25 seconds, and work may be 10 seconds ahead.
         assert_eq!(limit.run(|| std::thread::sleep(Duration::from_millis(50))), Some(()));
         assert_eq!(limit.run(|| 2), None);
         limit.paid_at -= Duration::from_secs(60);

@@ -12,7 +12,7 @@ const COMM_BYTES_MAX: u64 = 64;
 
 const EXECUTABLE_PATH: &str = "process.executable.path";
 
-/// Length to which a path is shortened by removing its front, in bytes. A path can have 4 kB, and a receiver refuses
+/// Largest length of a path, in bytes. A longer path is cut at its front. A path can have 4 kB, and a receiver refuses
 /// values that are too long.
 const PATH_BYTES_MAX: usize = proto::limits::LABEL_VALUE_BYTES_MAX;
 
@@ -42,8 +42,8 @@ impl Resource {
         Self { pid, attributes: vec![("process.executable.name".into(), KERNEL.into())] }
     }
 
-    /// Describes a process that ended before it could be read, by the report of BPF: the path of its executable, if it
-    /// is known, and its thread's name.
+    /// Describes a process that ended before it could be read. BPF has reported the path of its executable, if it is
+    /// known, and the name of the thread that was sampled.
     pub(crate) fn exited(pid: u32, comm: &[u8], executable: Option<&str>) -> Self {
         Self { pid, attributes: executable_attributes(executable.map(str::to_owned), || text(comm)) }
     }
@@ -71,12 +71,13 @@ impl Resource {
     }
 }
 
-/// True if only the agent sets the attribute `key`.
+/// True if only the agent may set the attribute `key`, and not the environment of a process.
 fn is_observed(key: &str) -> bool {
     matches!(key, "process.pid" | "host.name" | "container.id" | "k8s.pod.uid" | "systemd.unit")
 }
 
-/// Returns the attributes for the name and the path of an executable. `name` is called if the path has no file name.
+/// Returns the attributes for the name and the path of an executable. `name` returns the name if the path is not known,
+/// or has no file name.
 fn executable_attributes(path: Option<String>, name: impl FnOnce() -> String) -> Vec<(String, String)> {
     // The end of a path is more useful than its beginning.
     let path = path.map(|path| path[path.ceil_char_boundary(path.len().saturating_sub(PATH_BYTES_MAX))..].to_owned());

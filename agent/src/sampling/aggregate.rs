@@ -1,8 +1,9 @@
 //! The samples of one interval. Each distinct stack and each distinct sample identity is kept once.
 //!
 //! A sample identity is (process, stack, labels, thread, thread name, CPU). Each sample adds 12 bytes: the index of its
-//! identity and its time. A sample of a wait also has its duration. A stack is located once per interval: its raw
-//! addresses are hashed, and the hash is remembered unless the stack may be located better later.
+//! identity and its time. A sample of a wait also has its duration. To locate a stack means to find the locations of
+//! its raw addresses. This is done once per interval for each hash of raw addresses. It is repeated only if a later
+//! attempt may have a better result.
 //!
 //! Invariant: two stacks with the same locations have the same [`StackId`], whatever their raw addresses were.
 
@@ -48,7 +49,7 @@ pub(crate) struct Identity {
     pub(crate) comm: [u8; 16],
 }
 
-/// A sample whose stack and process are located already.
+/// A sample whose locations and process were found before.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedSample {
     pub(crate) key: ProcessKey,

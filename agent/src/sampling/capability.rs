@@ -1,8 +1,8 @@
-//! Checks of the agent's requirements on this machine. Each is tried, because an attempt proves more than versions and
-//! settings.
+//! Checks of the agent's requirements on this machine. Each check tries the operation itself, because an attempt proves
+//! more than versions and settings.
 //!
 //! Invariant: a capability that this thread holds is never reported as missing. If an operation is refused although its
-//! capability is held, something else refused the operation, and the report names that instead.
+//! capability is held, something else refused the operation, and the report says so.
 //!
 //! RLIMIT_MEMLOCK is not checked: kernels that meet the other requirements account BPF memory to the cgroup.
 
@@ -23,13 +23,13 @@ use crate::process::sys;
 
 /// Largest number of processes that are read to check the access to them.
 const PROCESSES_TRIED: usize = 256;
-/// Maximum number of bytes that are read of /proc/<pid>/status, which has about 60 lines.
+/// Largest number of bytes that are read from /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 /// Target of /proc/self/ns/pid in the initial pid namespace: a constant of the kernel.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// First bytes of the kernel's BTF, in the machine's byte order.
 const BTF_MAGIC: u16 = 0xeb9f;
-/// Maximum number of bytes that are read of the kernel's BTF, which has 5 to 10 MB.
+/// Largest number of bytes that are read from the kernel's BTF, which has 5 to 10 MB.
 const BTF_BYTES_MAX: u64 = 64 << 20;
 /// Name, in BTF, of the field of `struct mm_struct` that leads to its mappings.
 const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";
@@ -38,7 +38,7 @@ const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";
 #[derive(Clone, Copy, Debug)]
 struct Capability {
     name: &'static str,
-    /// Bits of the capability and of an older capability that includes it.
+    /// Bits, in a set of capabilities, of this capability and of another capability that includes it.
     bits: u64,
 }
 
@@ -68,7 +68,7 @@ impl Capability {
 /// A requirement of the agent that is missing on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Name, such as `CAP_PERFMON`.
+    /// Name of the requirement, such as `CAP_PERFMON`.
     pub capability: &'static str,
     /// Description of the refusal, and the remedy.
     pub reason: String,
@@ -248,7 +248,7 @@ fn processes() -> Vec<Missing> {
         tried += 1;
         let is_mapping_refused = is_refused(pid, "maps");
         mappings_refused += usize::from(is_mapping_refused);
-        // Such files need both capabilities: they are also refused if the process may not be traced.
+        // This file needs both capabilities. If only the one for mappings is missing, the refusal is counted there.
         files_refused += usize::from(is_refused(pid, "environ") && !(is_mapping_refused && may_read_files));
     }
     let mut missing = Vec::new();

@@ -1,6 +1,6 @@
 //! Conversion of the kernel's monotonic time to UTC.
 //!
-//! The offset is measured in each interval, because CLOCK_REALTIME can be set and slewed.
+//! The offset between the two clocks is measured in each interval, because CLOCK_REALTIME can be set and slewed.
 
 use crate::process::sys::{Clock, clock_ns};
 
@@ -11,8 +11,8 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Measures the offset now. Keeps the one of four tries with the least time between its two readings, so the error
-    /// is below a microsecond even if the thread is interrupted.
+    /// Measures the offset four times, and returns the result of the measurement that took the least time. So the error
+    /// is below a microsecond even if the thread is interrupted during another measurement.
     pub(crate) fn measure() -> Self {
         let tries = (0..4).map(|_| {
             let before = clock_ns(Clock::Monotonic);

@@ -21,14 +21,14 @@ use crate::process::sys::{Clock, clock_ns};
 use crate::status::{DropReason, Status};
 use crate::unwind::bpf_tables::BpfTables;
 
-/// Length of an interval.
+/// Length of an interval, after which its samples are exported; in nanoseconds.
 const INTERVAL_NS: u64 = 5_000_000_000;
 /// Longest time between two reads of the ring buffer. BPF wakes the reader earlier when it sends the first record of a
 /// program.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of intervals between two calls of [`trim_memory`]: one minute in total.
 const TRIM_INTERVALS: u32 = 12;
-/// Largest number of records that are read before the time is checked again.
+/// Largest number of records in a batch, and largest number of batches that are read before the time is checked again.
 const RECORDS_MAX: usize = 1024;
 
 /// Collects the samples of this host, and calls `export` with those of each interval.
@@ -200,7 +200,8 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
     }
 }
 
-/// Adds a file that BPF reports: opens it, and requests its unwind table.
+/// Adds a file that BPF reports: opens it, and requests its unwind table. If it cannot be opened, BPF will report it
+/// again.
 pub(crate) fn add_file(shared: &mut SharedTables, new: &NewFile<'_>, tables: &BpfTables) {
     match shared.open_file(new) {
         Reported::Known => {}
@@ -208,7 +209,7 @@ pub(crate) fn add_file(shared: &mut SharedTables, new: &NewFile<'_>, tables: &Bp
             let parts = shared.files.get(opened.id).map(|file| file.parts.clone()).unwrap_or_default();
             tables.unwind(new.key, new.number, opened.file, parts, opened.origin);
         }
-        // The next process that runs the file may live longer.
+        // BPF then reports the file again for the next process that runs it, which may live longer.
         Reported::Unopened => tables.forget(new.key),
     }
 }

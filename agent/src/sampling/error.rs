@@ -6,7 +6,7 @@ use super::capability::Missing;
 use super::sampler::SamplerError;
 use crate::config::ConfigError;
 
-/// Error that ended the agent or kept it from starting. Each text says what to do.
+/// Error that ended the agent or kept it from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The configuration is invalid.

@@ -17,7 +17,7 @@ pub(crate) const THREAD_ID: &str = "thread.id";
 /// Key of the attribute of a sample that holds the CPU on which it was taken.
 pub(crate) const CPU: &str = "cpu.logical_number";
 
-/// Returns the labels of `sample`.
+/// Returns the labels of `sample` that fulfil the invariant; all others are left out.
 pub(crate) fn of(sample: &Sample<'_>) -> Labels {
     let labels = sample.labels().filter_map(|(name, value)| Some((text(name)?, text(value)?)));
     let mut labels: Vec<(Box<str>, Box<str>)> = labels.filter(|(name, _)| !is_own(name)).collect();
@@ -27,7 +27,8 @@ pub(crate) fn of(sample: &Sample<'_>) -> Labels {
     labels.into()
 }
 
-/// Namespaces of the agent's own attributes. Receivers may write a dot as an underscore.
+/// Namespaces of the agent's own attributes, in which a program cannot set labels. A dot or an underscore follows the
+/// namespace, because receivers may write a dot as an underscore.
 const OWN: [&str; 7] = ["thread", "cpu", "process", "host", "container", "k8s", "systemd"];
 
 fn is_own(name: &str) -> bool {

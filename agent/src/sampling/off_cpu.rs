@@ -1,4 +1,4 @@
-//! Waiting threads: a wait becomes samples with its duration.
+//! Waiting threads: a recorded wait becomes one or more samples, which are weighted by its duration.
 //!
 //! A wait is reported when it ends. A long wait is also reported once a minute, each time for the time since the last
 //! report. So waiting time is reported at most a minute late.
@@ -18,7 +18,7 @@ use crate::names::locator::Locator;
 use crate::process::key::ProcessKey;
 use crate::process::procfs;
 
-/// Time after which a wait is reported although it continues.
+/// Time in nanoseconds after which a wait is reported although it continues.
 const REPORT_NS: u64 = 60_000_000_000;
 /// Largest number of locations of all waits together, which take 4 MB. Waits beyond this limit are not recorded.
 const LOCATIONS_MAX: usize = 1 << 20;
@@ -116,11 +116,12 @@ impl OffCpu {
         std::mem::take(self).waits.len() as u64
     }
 
-    /// Reports a wait that has ended. Returns the number of samples added.
+    /// Reports a wait that has ended. Returns the number of samples added to `aggregate`.
     pub(crate) fn end(&mut self, end: &WaitEnd, aggregate: &mut Aggregate) -> u64 {
         match self.remove(end.tid) {
             Some(mut wait) if end.since_ktime_ns <= wait.since_ktime_ns => report(&mut wait, end.ktime_ns, aggregate),
-            // The end is of a later wait, whose start was lost together with the end of this one.
+            // The end belongs to a later wait of this thread. The start of that wait was lost, and so was the end of
+            // the wait in the map.
             Some(_) | None => 0,
         }
     }
@@ -222,7 +223,7 @@ mod tests {
         // No thread of this process has this id.
         begin(&mut off_cpu, &mut locator, u32::MAX, 0, u32::MAX);
         assert_eq!(off_cpu.report_long(2 * REPORT_NS, &mut aggregate), 0);
-        // The end of a wait whose start was lost, together with the end of the wait before.
+        // The thread has waited twice. The end of the first wait and the start of the second were lost.
         begin(&mut off_cpu, &mut locator, 2, 1_000, u32::MAX);
         assert_eq!(off_cpu.end(&WaitEnd { since_ktime_ns: 7_000, ktime_ns: 7_100, tid: 2 }, &mut aggregate), 0);
         assert_eq!(reported(&mut aggregate), [(1, 5_100, 100)]);

@@ -23,13 +23,14 @@ use crate::sampling::trim::trim_memory;
 use crate::status::{Status, causes};
 use crate::unwind::bpf_tables::{BpfTables, UnwindMaps};
 
-/// Smallest ring buffer, in bytes, a power of two. It is enough for two CPUs at 20 Hz with the deepest stacks.
+/// Smallest size of the ring buffer of records, in bytes; a power of two. It is enough for two CPUs at 20 Hz with the
+/// deepest stacks.
 const RING_BYTES_MIN: u64 = 512 << 10;
-/// Largest ring buffer, in bytes, a power of two.
+/// Largest size of the ring buffer of records, in bytes; a power of two.
 const RING_BYTES_MAX: u64 = 16 << 20;
 
-/// Number of stacks of waiting threads that are walked per second, on all CPUs together. One walk takes about 10 us, so
-/// all walks take 1 % of one CPU.
+/// Largest number of stacks of waiting threads that are walked per second, on all CPUs together. One walk takes about
+/// 10 us, so all walks take 1 % of one CPU.
 const WAITS_PER_SECOND: u64 = 1000;
 
 /// Error that keeps sampling from starting or continuing.
@@ -70,7 +71,7 @@ pub enum SamplerError {
     Wait(#[source] io::Error),
 }
 
-/// Records and waits that were lost because a buffer was full.
+/// Numbers of records and waits that were lost because a buffer was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     /// Records that did not fit the ring buffer: samples, starts of waits and ends of waits.
@@ -81,7 +82,7 @@ pub(crate) struct Dropped {
 
 /// A message from BPF.
 pub(crate) enum Message<'a> {
-    /// An encoded [`ebpf::NewFile`], and the tables to which its unwind table belongs.
+    /// An encoded [`ebpf::NewFile`], and the BPF maps to which the file's unwind table is to be added.
     NewFile(&'a [u8], &'a BpfTables),
     /// An encoded [`ebpf::Record`].
     Record(&'a [u8]),
@@ -97,7 +98,8 @@ pub(crate) struct Sampler {
     dropped_before: Dropped,
     period_ns: u64,
     attached: BTreeMap<u32, PerfEventLinkId>,
-    /// Online CPUs that could not be attached. Each is tried again every interval, and logged once.
+    /// Online CPUs to whose clock the program could not be attached. Each is tried again in every interval, and logged
+    /// once.
     unattached: BTreeSet<u32>,
     off_cpu: Vec<(&'static str, BtfTracePointLinkId)>,
 }
@@ -167,7 +169,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Samples CPUs that came online, and forgets those that went offline and took their events with them.
+    /// Begins to sample CPUs that came online, and forgets CPUs that went offline, whose clock events ended then.
     pub(crate) fn follow_cpus(&mut self) -> Result<(), SamplerError> {
         let cpus = read_online_cpus()?;
         if self.attached.keys().eq(cpus.iter()) {
@@ -237,7 +239,7 @@ impl Sampler {
         true
     }
 
-    /// Returns the losses since the last call.
+    /// Returns the numbers of records and waits that were lost since the last call.
     pub(crate) fn take_dropped(&mut self) -> Result<Dropped, SamplerError> {
         let total = |what: u32| Ok(self.dropped.get(&what, 0).map_err(SamplerError::Map)?.iter().sum::<u64>());
         let total = Dropped { records: total(0)?, waits: total(1)? };

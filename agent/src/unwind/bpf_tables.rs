@@ -26,7 +26,8 @@ use crate::process::file::{FileOrigin, LoadedPart};
 use crate::process::sys::{Clock, clock_ns};
 use crate::status::{Status, causes};
 
-/// Length of an epoch of the tables. A file stays skipped at least until the epoch ends.
+/// Length of an epoch of the tables, in nanoseconds. A skipped file has no table for now; it may get one when the epoch
+/// ends.
 const EPOCH_NS: u64 = 30_000_000_000;
 
 /// A request to the thread that makes tables.
@@ -41,7 +42,7 @@ enum Task {
 #[derive(Debug)]
 pub(crate) struct BpfTables {
     tasks: Sender<Task>,
-    /// Counter of the files that wait: each of them holds a reference to it.
+    /// Counter of the files that wait for a table: each of them holds a reference to it.
     waiting: Arc<()>,
 }
 
@@ -85,7 +86,7 @@ impl BpfTables {
     }
 
     fn send(&self, task: Task) {
-        // The thread ends only after this handle.
+        // The thread ends only after this handle is dropped, so a send always succeeds.
         let _ended = self.tasks.send(task);
     }
 }
@@ -105,7 +106,7 @@ impl Worker {
                 tracing::warn!("cannot evict unwind tables: {}", causes(&error));
                 Duration::from_nanos(EPOCH_NS)
             });
-            // Requests come before waiting files: one may be to forget such a file.
+            // Requests come before waiting files, because a request may be to forget one of these files.
             let done = match tasks.recv_timeout(wait) {
                 Ok(task) => self.execute(task),
                 Err(RecvTimeoutError::Timeout) if wait.is_zero() => self.unwind_next(),
@@ -123,7 +124,7 @@ impl Worker {
     /// Returns the time for which the thread may wait for a request; zero if the table of the next file can be made at
     /// once.
     fn time_to_next(&mut self) -> Result<Duration, MapError> {
-        // Zero would mean that a table fits.
+        // The minimum is 1 ns, because zero means that a table can be made at once.
         let epoch = Duration::from_nanos(self.epoch_ends_ns.saturating_sub(now_ns()).max(1));
         Ok(if self.waiting.len() == 0 { epoch } else { epoch.min(self.slots.reserve(now_ns())?) })
     }
@@ -156,7 +157,7 @@ impl Worker {
         stored.map(|_| ())
     }
 
-    /// Begins the next epoch if it is time, and makes BPF report skipped files again.
+    /// If the epoch is over, begins the next one, and makes BPF report skipped files again.
     fn end_epoch(&mut self) -> Result<(), MapError> {
         if now_ns() < self.epoch_ends_ns {
             return Ok(());

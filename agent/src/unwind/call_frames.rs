@@ -20,17 +20,17 @@ use super::rule::{Cfa, ENTRY_BYTES, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
 use crate::names::go::GoTable;
 
-/// Maximum number of bytes between two functions that count as padding, because linkers align functions to 16.
+/// Largest number of bytes between two functions that count as padding. Linkers align functions to 16 bytes.
 const PADDING_MAX: u64 = 15;
-/// Maximum number of bytes of undescribed code that are ignored. A C compiler adds 206 bytes of such code to every
-/// program.
+/// Largest length, in bytes, of a stretch of undescribed code that is ignored. A C compiler adds 206 bytes of such code
+/// to every program.
 const GAP_MAX: u64 = 256;
-/// Maximum number of bytes of undescribed code of one file. Rules are derived only within this limit. musl's C library
-/// has 0.4 MB. Larger undescribed code is generated, such as the builtins of node, and keeps frame pointers.
+/// Largest size, in bytes, of all undescribed code of a file for which rules are derived. musl's C library has 0.4 MB.
+/// Files with more undescribed code have generated code, such as the builtins of node, which keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of bytes of call frame instructions that are executed for a file. Instructions that functions share
-/// are executed, and counted, for each of them. The largest known libraries need 9 MB.
+/// Largest number of bytes of call frame instructions that are executed for a file. Instructions that several functions
+/// share are executed, and counted, for each function. The largest known libraries need 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
 /// Number of operations of the longest known expression.
 const OPERATIONS_MAX: usize = 9;
@@ -203,7 +203,7 @@ impl CallFrames<'_> {
     }
 }
 
-/// True if `gaps` have functions besides the code that a compiler adds to every program.
+/// True if `gaps` have more code than a compiler adds to every program.
 fn has_functions(gaps: &[Range<u64>]) -> bool {
     gaps.iter().any(|gap| GAP_MAX < gap.end - gap.start)
 }
@@ -224,7 +224,8 @@ where
         Self { section, bases, shared: HashMap::new(), context: UnwindContext::new() }
     }
 
-    /// Adds all functions of the section, up to the first malformed entry.
+    /// Adds all functions of the section. Skips malformed descriptions, and stops at an entry whose end cannot be
+    /// found.
     fn list(&mut self, functions: &mut Vec<Function>, source: fn(usize) -> Source) {
         let Self { section, bases, shared, .. } = self;
         let mut entries = section.entries(bases);
@@ -249,7 +250,8 @@ where
         }
     }
 
-    /// Adds the rows of one function from `start` on. Returns the bytes of instructions that were executed.
+    /// Adds the rules of one function for the addresses from `start` to `end`. Returns the number of bytes of
+    /// instructions that were executed.
     fn add(&mut self, offset: usize, start: u64, end: u64, table: &mut TableBuilder) -> Result<u64, TableError> {
         let Self { section, bases, shared, context } = self;
         let known =
@@ -325,7 +327,7 @@ fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
         Some(Cfa::Memory { base: base(register)?, offset, after })
     };
     match operations {
-        // A function that aligns its stack: GCC saves the old stack pointer in it.
+        // A function that aligns its stack: GCC saves the old stack pointer in the frame.
         [Operation::RegisterOffset { register, offset, .. }, Operation::Deref { space: false, .. }] => {
             memory(*register, *offset, 0)
         }

@@ -1,32 +1,34 @@
 //! Rules from Go's own table, which has, for every function and address, the number of bytes by which the function has
 //! moved the stack pointer.
 //!
-//! - A function that changes stacks has no useful values. Frame pointers, which Go keeps across such changes, lead to
-//!   its caller ([`Rule::Unknown`]).
-//! - The scheduler's stack begins in [`SCHEDULER`]. The goroutine that ran before was suspended, and is not its caller.
-//! - In [`GROWS`], which makes a stack larger, the goroutine is the caller. The goroutine is found by its saved
-//!   position.
+//! - For a function that changes stacks, the table has no useful numbers. Go keeps frame pointers across such changes,
+//!   so they lead to the caller ([`Rule::Unknown`]).
+//! - The scheduler's stack begins in the function [`SCHEDULER`]. The goroutine that ran before is suspended, and is not
+//!   the caller of the scheduler.
+//! - The caller of the function [`GROWS`], which makes a stack larger, is the goroutine of that stack. It is found by
+//!   its saved position.
 
 use super::rule::Rule;
 use super::table::{TableBuilder, TableError};
 use crate::names::go::{Budget, FileReader, Function, GoError, GoTable};
 
-/// Bytes that are read at once. Functions, their records and their tables mostly ascend in the file.
+/// Number of bytes of the file that are read at once. Functions that follow each other in the code mostly do so in the
+/// table, too.
 const READ_BYTES: usize = 32 << 10;
-/// Maximum number of steps through tables of values of one program: ten times as many as the largest known programs
-/// need.
+/// Largest number of steps that decode the numbers for one program. The largest known programs need a tenth of that.
 const STEPS_MAX: u32 = 1 << 24;
 
 /// Functions that signal handlers return to, by name.
 const SIGNAL_RETURNS: [&str; 2] = ["runtime.sigreturn__sigaction", "runtime.sigreturn"];
-/// Signal handlers, which the kernel calls. They are marked as outermost, but return to one of the functions above.
+/// Signal handlers, which the kernel calls. Go marks them as outermost functions, but they return to one of the
+/// functions above.
 const SIGNAL_HANDLERS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
 /// Function that switches to the scheduler's stack.
 const SCHEDULER: &str = "runtime.mcall";
 /// Function that makes a stack larger.
 const GROWS: &str = "runtime.morestack";
 
-/// Adds the rules of a program's Go code. Code that cannot be read is left to frame pointers.
+/// Adds the rules of a program's Go code. Code whose numbers cannot be read gets [`Rule::Unknown`].
 ///
 /// # Errors
 /// The table would be too large.
@@ -47,7 +49,8 @@ pub(crate) fn add_to(go: &GoTable, table: &mut TableBuilder) -> Result<(), Table
     table.push(code.end, Rule::Unknown)
 }
 
-/// Returns the rule of a function that has one rule for all of its code.
+/// Returns the rule of a function that has one rule for all of its code; `None` if the rule changes with the stack
+/// pointer.
 fn whole_rule(go: &GoTable, function: &Function, names: &mut FileReader<'_>) -> Result<Option<Rule>, GoError> {
     let flags = function.flags;
     if !(flags.is_assembly() || flags.is_outermost() || flags.sets_stack_pointer()) {
@@ -68,7 +71,7 @@ fn whole_rule(go: &GoTable, function: &Function, names: &mut FileReader<'_>) -> 
     })
 }
 
-/// Adds a rule for each change of the stack pointer.
+/// Adds the rules of a function: one for each change of the stack pointer.
 fn add_rows(
     go: &GoTable,
     function: &Function,
@@ -90,8 +93,8 @@ fn add_rows(
     Ok(())
 }
 
-/// Returns the rule for code at which the function has moved the stack pointer by `moved` bytes. The return address is
-/// above these bytes. The caller's frame pointer is the first word that a function stores below the return address.
+/// Returns the rule for code at which the function has moved the stack pointer by `moved` bytes. The return address
+/// lies above these bytes. The first word below the return address is the caller's frame pointer.
 #[cfg(target_arch = "x86_64")]
 fn rule(moved: i32) -> Rule {
     use super::rule::{Cfa, Register, Saved};
@@ -162,7 +165,7 @@ mod tests {
             let cfa = |rule: [u8; 16]| (rule[0], rule[1], rule[8..10].to_vec(), rule[12..].to_vec());
             assert_eq!(cfa(got), cfa(wanted), "{address:#x}: {:?}", go.lookup(address));
         }
-        // Functions that change stacks, and padding.
+        // Functions that change stacks, and padding, have one whole rule. They are few.
         assert!(whole * 10 < compared, "{whole} of {compared}");
     }
 

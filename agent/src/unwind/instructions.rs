@@ -1,12 +1,13 @@
 //! Rules of undescribed code, such as musl's C library, derived from its instructions.
 //!
-//! A function begins at the target of a call, or after the end of another function if nothing calls it. Every path
-//! through the function is followed. The frame before each instruction is known, and each instruction changes it.
+//! A function begins at the target of a call, or after the end of another function if nothing calls it. The analysis
+//! begins with the frame that a call leaves, follows every path through the function, and applies each instruction to
+//! the frame. So it knows the frame before each instruction, and from the frame follows the rule.
 //!
 //! Invariants:
 //! - A function has rules only if all paths found agree, and every return restores the stack and the registers.
 //!   Otherwise its code has no rules.
-//! - Only a called function, or the one at the entry point, may be the outermost one.
+//! - Only a function that is called, or that begins at the entry point, may be an outermost function.
 //! - Work and memory are linear in the length of the code.
 
 mod frame;
@@ -20,19 +21,20 @@ use indexmap::IndexSet;
 use self::frame::{Contradiction, Frame};
 use super::rule::{ENTRY_BYTES, Rule};
 
-/// Frame number of a byte whose frame is unknown.
+/// Number in [`Analysis::known`] of a byte whose frame is unknown.
 const NOTHING: u16 = 0;
-/// Frame number of a byte within an instruction that begins before the byte.
+/// Number in [`Analysis::known`] of a byte within an instruction that begins before the byte.
 const INSIDE: u16 = u16::MAX;
-/// Largest number of analysed instructions, per byte of code.
+/// Largest number of instructions that are analysed per byte of code. An instruction counts each time that a path
+/// reaches it.
 const STEPS_PER_BYTE: usize = 4;
 /// Alignment of functions, if a compiler aligns them.
 const FUNCTION_ALIGNMENT: u64 = 16;
 /// Code that a signal handler returns to: `mov $15, %rax; syscall`, or with `%eax`.
 const RETURNS_FROM_SIGNAL: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
-/// Code that no path reaches may be the target of an indirect jump. The frames of at most this many such jumps are
-/// tried for it.
+/// Largest number of indirect jumps whose frames are tried for code that no path reaches. Such a jump may lead to this
+/// code.
 const JUMPS_TRIED: usize = 4;
 /// Largest number of passes over all functions. Another pass is needed if a function that others call turns out not to
 /// return.
@@ -70,8 +72,8 @@ struct Analysis<'a> {
     address: u64,
     decoder: Decoder<'a>,
     writes: InstructionInfoFactory,
-    /// One entry per byte. At the first byte of an instruction, it is the number of the frame before the instruction,
-    /// from 1.
+    /// One number per byte of code. At the first byte of an instruction, it is one more than the index in `frames` of
+    /// the frame before the instruction.
     known: Vec<u16>,
     frames: IndexSet<Frame, RandomState>,
     /// Offsets at which functions certainly begin.
@@ -80,16 +82,16 @@ struct Analysis<'a> {
     endless: BTreeSet<usize>,
     /// Frames at indirect jumps with unknown targets, by the offset of the jump.
     jumps: BTreeMap<usize, Frame>,
-    /// Earlier values of `known`, which are restored after a contradiction.
+    /// Earlier values of `known`, by offset, which are restored after a contradiction.
     journal: Vec<(usize, u16)>,
-    /// Earlier values of `jumps`, which are restored after a contradiction.
+    /// Earlier values of `jumps`, by offset, which are restored after a contradiction.
     jumps_before: Vec<(usize, Option<Frame>)>,
-    /// True for bytes whose frame was found before the current function.
+    /// True for each byte whose frame was found when an earlier function was followed.
     is_settled: Vec<bool>,
     steps_left: usize,
 }
 
-/// Ends of the paths through a function.
+/// Properties of a function, from the ends of all paths through it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     /// True if the function returns, or continues as another function that returns.
@@ -235,7 +237,8 @@ impl<'a> Analysis<'a> {
                         (found.returns, found.is_confirmed) = (true, true);
                     }
                     FlowControl::IndirectBranch => {
-                        // Any function may follow a jump of the outermost function.
+                        // The code behind a jump of the outermost function may be any function, so this frame is not
+                        // tried there.
                         if !frame.is_root {
                             let before = self.jumps.insert(at, frame);
                             self.jumps_before.push((at, before));
@@ -252,7 +255,7 @@ impl<'a> Analysis<'a> {
                         }
                     }
                     _ if is_call(&instruction) => {
-                        // Compilers may omit the alignment between functions of one file.
+                        // Compilers may leave the stack unaligned for calls between functions of one file.
                         let is_function = instruction.near_branch_target() != instruction.next_ip();
                         if !is_function || !(frame.may_call() || is_called && ends_at_padding) {
                             return Err(Contradiction);
@@ -285,7 +288,7 @@ impl<'a> Analysis<'a> {
         Ok(found)
     }
 
-    /// Marks all bytes but the first of the instruction from `at` to `next`.
+    /// Marks the bytes of the instruction from `at` to `next`, except the first byte, as [`INSIDE`].
     fn cover(&mut self, at: usize, next: usize) -> Result<(), Contradiction> {
         for inside in at + 1..next {
             if ![NOTHING, INSIDE].contains(&self.known[inside]) {
@@ -323,8 +326,7 @@ impl<'a> Analysis<'a> {
         RETURNS_FROM_SIGNAL.into_iter().find(|code| self.code[at..].starts_with(code))
     }
 
-    /// Handles a jump by which the current function continues as the function `other`, which is `None` if it is not
-    /// known.
+    /// Handles a tail call: the current function continues as the function `other`, which is `None` if it is not known.
     fn becomes(&self, other: Option<usize>, frame: &Frame, found: &mut Ends) -> Result<(), Contradiction> {
         if !frame.is_root && !frame.is_as_called() {
             return Err(Contradiction);
@@ -335,7 +337,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Handles a path that reaches the instruction at `at` with `frame`. Returns the frame that is known there from now
-    /// on, if it has changed.
+    /// on; `None` if it was known before, so that the path needs not be followed again.
     fn meet(&mut self, at: usize, frame: Frame, found: &mut Ends) -> Result<Option<Frame>, Contradiction> {
         let number = *self.known.get(at).ok_or(Contradiction)?;
         let joined = match number {

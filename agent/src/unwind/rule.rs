@@ -8,14 +8,14 @@
 //!
 //! - The CFA (canonical frame address) is the stack pointer of the caller after the call has returned. `base` is the
 //!   DWARF number of the register that it is computed from.
-//! - `saved` has two bits each for the locations of the frame pointer and of the callee-saved register BX. `fp` and
-//!   `bx` are offsets from the CFA or the frame pointer, as `saved` says, in words.
+//! - `saved` has two bits for the location of the caller's frame pointer, and two for that of the callee-saved register
+//!   BX. If a location is in memory, `fp` or `bx` is its offset, in words, from the CFA or from the frame pointer.
 //! - `ra` is the offset of the return address from the CFA, in words; 0 if it is in the link register.
 
-/// Bytes of code at the entry point that are taken as the outermost function if nothing describes them. `_start` of
-/// musl and of Go is shorter.
+/// Number of bytes from the entry point on that count as the outermost function if nothing describes them. The function
+/// `_start` of musl and of Go is shorter.
 pub(crate) const ENTRY_BYTES: u64 = 64;
-/// Bytes of an encoded rule.
+/// Size of an encoded rule, in bytes.
 pub(crate) const RULE_BYTES: usize = 16;
 
 /// A register, by its DWARF number.
@@ -27,14 +27,16 @@ pub(crate) struct Register(pub(crate) u8);
 pub(crate) enum Rule {
     /// Nothing describes the code. A frame pointer may still lead to the caller.
     Unknown,
-    /// The description is malformed or not supported. The walk ends, and not at a root.
+    /// The description of the code is malformed or not supported. The walk ends here, and the stack counts as
+    /// incomplete.
     Invalid,
     /// The outermost function: it has no caller.
     Root,
-    /// The function that makes the stack of a goroutine larger. It runs on a stack of the runtime; the goroutine's
-    /// position is saved.
+    /// The function that makes the stack of a goroutine larger. It runs on a stack of Go's runtime. The walk continues
+    /// at the position that the runtime has saved for the goroutine.
     Grows,
-    /// Code that a signal handler returns to. The registers are in the frame that the kernel made.
+    /// Code that a signal handler returns to. The registers of the interrupted code are in the frame that the kernel
+    /// made.
     Signal,
     /// A frame, with the locations of the caller's registers.
     Frame { cfa: Cfa, fp: Saved, bx: Saved, return_address: i16 },

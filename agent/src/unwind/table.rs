@@ -8,8 +8,8 @@
 //! The offsets of rules and rows, the number of the first page and the number of pages are in [`TableLayout`].
 //! - Addresses are ELF virtual addresses. A page is 4 KiB of them, so it has few rows, and a search reads few cache
 //!   lines.
-//! - A row holds from its address to that of the next row. The rows of a page ascend. The first row of a page is at 0,
-//!   so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
+//! - A row holds from its address to that of the next row. The rows of a page are sorted by address. The first row of a
+//!   page is for the page's first address, so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
 //! - Integers are in the machine's byte order. No field crosses a multiple of 16 bytes, so a table may be split into
 //!   blocks at any such offset.
 
@@ -19,9 +19,9 @@ use indexmap::IndexSet;
 
 use super::rule::{RULE_BYTES, Rule};
 
-/// Bits of an address within a page.
+/// Number of low bits of an address that are its offset within its page.
 const PAGE_BITS: u32 = 12;
-/// Largest number of pages that a table may span, which is 1 GiB of code.
+/// Largest number of pages that a table may span: 1 GiB of code.
 pub(crate) const PAGES_MAX: u64 = 1 << 18;
 /// Largest number of rows of a table, which take 16 MiB. The largest known libraries have a million.
 pub(crate) const ROWS_MAX: usize = 1 << 22;
@@ -45,12 +45,12 @@ type Row = u32;
 /// A table under construction.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
-    /// Rules as 16-byte numbers, because they are looked up for every row.
+    /// The distinct rules, encoded as 16-byte numbers, which are fast to look up for every row.
     rules: IndexSet<u128, RandomState>,
     rows: Vec<Row>,
     /// Number of the first page.
     first_page: u64,
-    /// Index of the first row of each page.
+    /// For each page, the index of its first row.
     pages: Vec<u32>,
     end: u64,
 }
@@ -72,8 +72,8 @@ impl Default for TableBuilder {
 }
 
 impl TableBuilder {
-    /// Adds a rule that holds from `address` on. Addresses must not descend. The last of several rules for one address
-    /// holds.
+    /// Adds a rule that holds from `address` on, which must not be below that of the call before. Of several rules for
+    /// one address, the last one counts.
     pub(crate) fn push(&mut self, address: u64, rule: Rule) -> Result<(), TableError> {
         if address < self.end {
             return Err(TableError::NotAscending);
@@ -94,7 +94,7 @@ impl TableBuilder {
             self.pages.push(row_number(self.rows.len())?);
             self.rows.push(continued << 16);
         }
-        // Rules beyond the limit become unknown.
+        // A new rule beyond the limit becomes [`Rule::Unknown`].
         let number = if self.rules.len() < RULES_MAX {
             self.rules.insert_full(packed(rule)).0
         } else {
@@ -116,7 +116,7 @@ impl TableBuilder {
         self.rows.last().map_or(0, |row| row >> 16)
     }
 
-    /// Returns the table; `None` if it has no rule.
+    /// Returns the table; `None` if it has no rule but [`Rule::Unknown`].
     pub(crate) fn finish(self) -> Option<UnwindTable> {
         let Self { rules, rows, first_page, pages, .. } = self;
         if rules.len() == 1 {
@@ -155,7 +155,7 @@ pub(crate) struct UnwindTable {
     head: Vec<u8>,
     rows: Vec<Row>,
     pub(crate) layout: TableLayout,
-    /// Number of rules.
+    /// Number of distinct rules.
     pub(crate) rules: usize,
 }
 
@@ -179,7 +179,8 @@ impl UnwindTable {
             let (first, rest) = head.split_at(head.len().min(BLOCK_BYTES));
             head = rest;
             block[..first.len()].copy_from_slice(first);
-            // Both parts consist of whole rows, and so does a block.
+            // The lengths of the head, of the rows and of a block are multiples of a row's length, so no row lies in
+            // two blocks.
             for (to, row) in block[first.len()..].as_chunks_mut().0.iter_mut().zip(rows.by_ref()) {
                 *to = row.to_ne_bytes();
             }
@@ -281,7 +282,7 @@ mod tests {
         let refused = (0..).map(|i| builder.push(i, rule(i as i32 % 2))).find(Result::is_err);
         assert_eq!(refused, Some(Err(TableError::TooManyRows)));
         assert!(builder.rows.len() == ROWS_MAX);
-        // Rules beyond the limit are unknown.
+        // A table with too many distinct rules is not refused, but the rules beyond the limit are unknown.
         let mut builder = TableBuilder::default();
         (0..70_000).for_each(|i| builder.push(i, rule(i as i32)).unwrap());
         let table = builder.finish().unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A file is opened only through a process that has it mapped, and identified once. Files are remembered by device,
 //! inode, modification time and size, so a file that is replaced or rewritten counts as another file. If no process has
-//! a file mapped any more, the report of BPF describes it.
+//! the file mapped any more, it is described by BPF's report.
 //!
 //! Two files with the same name, build IDs and segments, such as one image in two containers, have the same [`FileId`],
 //! so that nothing is sent twice. A file that was reported with its GNU build ID also keeps its [`FileId`] when it is
@@ -26,10 +26,11 @@ use crate::process::sys;
 
 /// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// For files that could not be opened, at most this many numbers are kept. BPF reports fewer files between two exports.
+/// Largest number of files that could not be opened and whose numbers are remembered. BPF reports fewer files between
+/// two exports.
 const UNOPENED_MAX: usize = 8192;
 
-/// Identity of a file in one state, by its file system.
+/// Identity of a file in one state, as its file system reports it. A changed file has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     device: u64,
@@ -166,7 +167,7 @@ impl FileTable {
         self.by_number.get(&number).copied()
     }
 
-    /// Returns the id of an open file, and true if it was not open before.
+    /// Returns the id of an open file, and true if the file was not identified before.
     fn identify(&mut self, path: &str, file: &File, metadata: &Metadata) -> io::Result<(FileId, bool)> {
         let key = FileKey::new(metadata);
         if let Some(id) = self.by_key.get(&key) {
@@ -214,7 +215,7 @@ impl FileTable {
         self.files.get_index(id.0 as usize)
     }
 
-    /// True if the caller must forget everything, which makes every [`FileId`] void.
+    /// True if the table has reached its limit. The caller must then clear it, which makes every [`FileId`] void.
     pub(crate) fn is_full(&self) -> bool {
         FILES_MAX
             <= self
@@ -233,7 +234,7 @@ impl FileTable {
 fn check(new: &NewFile<'_>, file: &File, metadata: &Metadata) -> io::Result<()> {
     let modified = (metadata.mtime(), metadata.mtime_nsec());
     let is_it = |inode| new.is(inode, metadata.len(), modified);
-    // A file system of two layers may have its own inode numbers.
+    // A file system of two layers, such as overlayfs, may show user space other inode numbers than the kernel has.
     if is_it(metadata.ino()) || open::has_two_devices(file)? && is_it(new.inode()) {
         return Ok(());
     }
@@ -247,7 +248,7 @@ fn own_vdso() -> io::Result<File> {
     sys::memory_file(&procfs::own_memory(vdso.start, vdso.end)?)
 }
 
-/// Opens `path` as `pid` sees it, if it still leads to the file that was mapped.
+/// Opens `path` as process `pid` sees it. Fails if it no longer leads to the file that was mapped.
 fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Result<(File, Metadata)> {
     let (file, metadata) = procfs::open_as_seen_by(pid, path)?;
     let found = (libc::major(metadata.dev()), libc::minor(metadata.dev()));

@@ -3,7 +3,7 @@
 //! All tables together are bounded. Before a new table is stored, the tables that BPF has not looked up for longest are
 //! evicted. BPF records a lookup only once per *epoch*, because it caches what it found until the epoch ends. So a
 //! table is idle if it was not looked up in an epoch that has lasted for a while. If too few tables are idle, tables in
-//! use are evicted from time to time: more files than fit then take turns, slowly.
+//! use are evicted from time to time. So if more files are in use than fit, they take turns at having a table.
 //!
 //! Invariant: BPF finds a table by its file only once all of the table is stored.
 
@@ -19,16 +19,17 @@ use crate::unwind::table::UnwindTable;
 /// Largest size of all tables together, in bytes. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
 const TABLES_BYTES_MAX: usize = 32 << 20;
 
-/// Part of the tables that is evicted at once: one eighth.
+/// An eviction goes on until one part in this many of the space, and of the slots, is free.
 const EVICTED_PART: usize = 8;
 
-/// Time since the start of an epoch after which BPF has most likely looked up every table in use.
+/// Time in nanoseconds after the start of an epoch at which BPF has most likely looked up every table in use.
 const LOOKED_UP_NS: u64 = 5_000_000_000;
-/// Time between two evictions of tables in use. Making one eighth of all tables again takes some tenths of a second.
+/// Shortest time between two evictions of tables in use, in nanoseconds. To make one eighth of all tables again takes
+/// some tenths of a second.
 const EVICT_USED_NS: u64 = 60_000_000_000;
 
-/// Longest time for which BPF unwinds one stack. BPF keeps using the table that it found, so a freed slot is not reused
-/// during this time.
+/// Longest time for which BPF unwinds one stack, in nanoseconds. BPF keeps using the table that it found, so a freed
+/// slot is not reused during this time.
 const WALK_NS_MAX: u64 = 1_000_000_000;
 
 /// Smallest page size of the supported machines, in bytes.
@@ -77,12 +78,12 @@ impl Slots {
         }
     }
 
-    /// Number of tables.
+    /// Number of stored tables.
     pub(super) fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Bytes of all tables.
+    /// Size of all stored tables together, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -148,7 +149,7 @@ impl Slots {
         table: &UnwindTable,
         now_ns: u64,
     ) -> Result<bool, MapError> {
-        // BPF reported the file twice.
+        // If BPF reported the file twice, the table from the first report is replaced.
         if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
             self.free(&[before], now_ns)?;
         }
@@ -219,7 +220,8 @@ impl Slots {
                 done = done.and(self.forget(&key));
             }
         }
-        // Only after the removal: until the epoch ends, BPF may use cached lookups of these tables.
+        // The epoch begins after the removal. Otherwise, BPF could look up these tables once more and cache that for
+        // the whole epoch.
         done = done.and(self.begin_epoch(now_ns));
         for slot in slots {
             done = done.and(self.clear_slot(*slot));
@@ -234,7 +236,7 @@ impl Slots {
     }
 }
 
-/// Returns the entry of a file that has no table.
+/// Returns the entry of a file that has no table yet.
 pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[LoadedPart]) -> FileEntry {
     let mut entry = FileEntry { number, go, ..FileEntry::default() };
     for (to, part) in entry.parts.iter_mut().zip(parts) {
@@ -260,7 +262,7 @@ mod tests {
     use crate::unwind::rule::{Cfa, Register, Rule, Saved};
     use crate::unwind::table::TableBuilder;
 
-    /// Length of the test's tables, in blocks, which no other table on this host has.
+    /// Length of the test's tables, in blocks. No other table on this host has this length, so it identifies them.
     const BLOCKS: u32 = 613;
     const FIT: usize = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
 
@@ -288,7 +290,7 @@ mod tests {
             let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
             let rule = Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 };
             builder.push(address as u64, rule).unwrap();
-            // Rows, and one word per page for each 1,024 of them.
+            // The rows fill all blocks but a few. The pages are in these blocks, and the rest of them is padded below.
             if address as usize / (BLOCK_BYTES / 4) == BLOCKS as usize - 4 {
                 break;
             }
@@ -343,7 +345,7 @@ mod tests {
         let mut slots = Slots::new(UnwindMaps { files, tables, epoch });
         let table = table();
         let second = 1_u64 << 30;
-        // Tables that are left after an eviction.
+        // Number of tables that are left after an eviction.
         let kept = TABLES_BYTES_MAX / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES);
         assert_eq!(kept + 2, FIT);
 
@@ -366,7 +368,8 @@ mod tests {
         assert_eq!(slots.maps.epoch.get(&0, 0).unwrap(), 2, "what BPF caches is void");
         wait_for(kept);
 
-        // Storing a table again takes no other slot. Two more tables do, and all are in use.
+        // A table that is stored again takes no other slot. Two more tables take two more slots, and then all tables
+        // are in use.
         let first = slots.files()[0];
         assert!(slots.store_file(first, &table, now + 2 * second) && slots.count() == kept);
         for number in FIT..FIT + 2 {

@@ -14,7 +14,7 @@ const FP: rule::Register = rule::Register(6);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     Register(Register),
-    /// Memory, with its distance if it is in the frame.
+    /// Memory, with its distance below the CFA if it is in the frame.
     Memory(Option<i32>),
     Immediate(i32),
     Other,
@@ -24,7 +24,7 @@ const RSP: Operand = Operand::Register(Register::RSP);
 const RBP: Operand = Operand::Register(Register::RBP);
 const RBX: Operand = Operand::Register(Register::RBX);
 
-/// Bytes of the longest known frame.
+/// Size in bytes that a frame must not reach. All known frames are smaller.
 const FRAME_BYTES_MAX: i64 = 1 << 24;
 
 /// A contradiction: the code is not a function, or does not follow the calling convention.
@@ -49,9 +49,9 @@ pub(super) struct Frame {
 enum Kept {
     /// The register still holds the caller's value.
     InPlace,
-    /// The register still holds the caller's value, and so does the stack slot at this offset.
+    /// The register still holds the caller's value, and so does the stack slot at this distance.
     Saved(i32),
-    /// The register no longer holds the caller's value. The stack slot at this offset does.
+    /// Only the stack slot at this distance holds the caller's value. The register no longer does.
     OnlySaved(i32),
     /// The caller's value is at no known location.
     Lost,
@@ -132,7 +132,7 @@ impl Frame {
         self.is_root || self.sp.is_none_or(|sp| sp % 16 == 0)
     }
 
-    /// Returns the frame where two paths meet.
+    /// Returns what both frames have in common, as the frame at a point where two paths meet.
     pub(super) fn join(self, other: Self) -> Result<Self, Contradiction> {
         let fp = self.fp.filter(|_| self.fp == other.fp);
         let sp = self.sp.filter(|_| self.sp == other.sp);
@@ -338,7 +338,8 @@ impl Frame {
 
 #[cfg(test)]
 impl Frame {
-    /// Returns two computations of the CFA: from the stack pointer, and from the frame pointer.
+    /// Returns the computation of the CFA from the stack pointer, and that from the frame pointer. Each is `None` if it
+    /// is not possible.
     pub(super) fn cfas(&self) -> [Option<Cfa>; 2] {
         let by = |base| move |offset| Cfa::Register { base, offset };
         [self.sp.map(by(SP)), self.fp.map(by(FP))]

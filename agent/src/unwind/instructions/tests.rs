@@ -1,4 +1,4 @@
-//! Rules from instructions, compared with those of compilers.
+//! Rules that are derived from instructions, compared with those that compilers write.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::super::call_frames::tests::oracle;
 use super::super::rule::{Cfa, Register, Saved};
 use super::*;
 
-/// Returns files that describe their functions, with which the derived rules are compared.
+/// Returns files that have call frame information, with which the derived rules are compared.
 fn described() -> Vec<PathBuf> {
     if let Ok(files) = std::env::var("VARVE_INSTRUCTIONS_OF") {
         return files.split(' ').map(PathBuf::from).collect();
@@ -22,7 +22,7 @@ fn described() -> Vec<PathBuf> {
 fn agree(frame: &Frame, described: &Rule) -> bool {
     let (derived, Rule::Frame { cfa, fp, bx, .. }) = (frame.rule(), described) else { return false };
     let Rule::Frame { fp: derived_fp, bx: derived_bx, .. } = derived else { return false };
-    // A register may be saved and still, or again, be in place.
+    // A register that is saved may still be in place, or be in place again.
     let same = |derived: Saved, is_saved: &dyn Fn(Saved) -> bool, described: Saved| {
         derived == described || derived == Saved::InPlace && is_saved(described)
     };
@@ -77,7 +77,7 @@ fn frame_of(cfa: i32, fp: Saved, bx: Saved) -> Rule {
 
 /// Returns the rule at instruction `last` of a called function.
 fn last_rule(code: &[u8], last: usize) -> Rule {
-    // The code after it calls it.
+    // A call is added after the code, so that the code is a called function.
     let call = (-(code.len() as i32) - 5).to_le_bytes();
     let code = [code, &[0xe8], &call, &[0xf4]].concat();
     let stretch = Stretch { address: 0x1000, code };
@@ -165,8 +165,9 @@ fn a_function_that_ends_in_the_code_of_another_returns() {
     assert_eq!(after_call, frame_of(16, Saved::InPlace, Saved::InPlace));
 }
 
-/// Functions that all continue in the same code, followed by much padding, and that all contradict the calling
-/// convention: the worst case for the analysis.
+/// The worst case for the analysis: many functions continue in the same code, much padding follows it, and all
+/// functions contradict the calling convention. An analysis that follows the shared code for each function exceeds the
+/// time limit.
 #[test]
 fn adversarial_code_is_analysed_in_bounded_time() {
     const FUNCTIONS: usize = 40_000;

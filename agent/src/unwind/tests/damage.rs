@@ -1,8 +1,8 @@
 //! Damaged ELF files, with plain and compressed call frame information and with Go tables. For any file, the unwind
 //! table and the Go names are made within bounded time and memory, or not at all.
 //!
-//! `VARVE_DAMAGE_CASES` sets the number of cases (`make soak-agent`: a million), and `VARVE_DAMAGE_SEED` the first one.
-//! A case that fails prints its seed.
+//! `VARVE_DAMAGE_CASES` sets the number of cases (`make soak-agent`: a million), and `VARVE_DAMAGE_SEED` the seed of
+//! the first case. A case that fails prints its seed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -21,13 +21,13 @@ use crate::process::sys;
 use crate::unwind::file_table::table_of;
 use crate::unwind::table::{ROWS_MAX, RULES_MAX, UnwindTable};
 
-/// Number of cases in a run of all tests.
+/// Number of cases if `VARVE_DAMAGE_CASES` is not set.
 const CASES: u64 = 20_000;
 /// One case in this many is a Go program. Go programs are rare because they have a megabyte and more.
 const GO_EVERY: usize = 32;
-/// Longest time that one file may take. One of the largest libraries takes a second.
+/// Longest time that the agent may take for one file. One of the largest libraries takes a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of bytes by which the process may grow.
+/// Largest number of bytes by which the process may grow while all cases run.
 const GROWTH_MAX: u64 = 96 << 20;
 
 const SOURCE: &str = r#"
@@ -53,7 +53,7 @@ pub(super) fn below(random: &mut SplitMix64, end: usize) -> usize {
     (random.next_u64() % end.max(1) as u64) as usize
 }
 
-/// An undamaged file, and the parts of it in which most damage is done.
+/// An undamaged file, and the ranges of offsets in which most damage is done.
 struct Good {
     bytes: Vec<u8>,
     parts: Vec<(usize, usize)>,
@@ -166,7 +166,7 @@ pub(super) fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// Reads everything that the agent reads of a file. Returns its table.
+/// Reads everything that the agent reads of a file. Returns the file's unwind table.
 fn read(file: &File, origin: &FileOrigin) -> Option<UnwindTable> {
     let _any = ElfImage::read(file);
     if let Ok(Some(go)) = GoTable::open(file) {
@@ -189,7 +189,7 @@ fn damaged_files_are_read_in_bounded_time_and_memory() {
         file.set_len(0).unwrap();
         file.write_all_at(&good.bytes, 0).unwrap();
         let table = read(&file, &good.origin);
-        // More rows than the entry point and the code that a C compiler adds.
+        // The entry point, and the code that a C compiler adds, have fewer rows.
         assert!(table.is_some_and(|table| 12 < table.rows()), "{:?}, undamaged", good.origin);
     }
     let before = peak_bytes();
@@ -219,7 +219,7 @@ fn damaged_files_are_read_in_bounded_time_and_memory() {
     }
     let growth = peak_bytes() - before;
     assert!(growth < GROWTH_MAX, "the process grew by {} MB", growth >> 20);
-    // Otherwise only headers were damaged.
+    // With fewer tables, nearly all of the damage would be in headers.
     assert!(cases / 4 < tables && tables < cases, "{tables} of {cases} have a table");
     testkit::report::note(&format!(
         "{cases} damaged files: {tables} have a table, {longest:?} at most, {} MB more",

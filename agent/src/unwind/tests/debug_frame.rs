@@ -72,7 +72,7 @@ fn a_compressed_or_separate_debug_frame_gives_the_same_rules() {
          objcopy --add-gnu-debuglink=program.debug program",
         "objcopy --only-keep-debug --compress-debug-sections=zstd plain program.debug; strip -g -o program plain
          objcopy --add-gnu-debuglink=program.debug program; mkdir .debug; mv program.debug .debug",
-        // The program has the name of its debug file, and is found first.
+        // The program and its debug file have the same name, and the program is found first.
         "mkdir .debug; objcopy --only-keep-debug plain .debug/program; strip -g -o program plain
          objcopy --add-gnu-debuglink=.debug/program program",
     ];

@@ -48,7 +48,7 @@ const GDB_MOMENTS: usize = 150;
 /// Number of instructions that gdb steps through one by one. In them, a busy program calls a function through its PLT
 /// and binds it.
 const GDB_FIRST_STEPS: usize = 60;
-/// Longest time between two stops: less than one round of the program takes.
+/// Longest time for which a busy program runs between two stops. One round of the program takes longer.
 const RUN_MAX: Duration = Duration::from_micros(400);
 const GDB_STEPS_MAX: usize = 60;
 
@@ -223,7 +223,7 @@ fn every_instruction_of_undescribed_code_has_the_stack_of_its_calls() {
 #[test]
 fn every_instruction_of_a_busy_program_has_the_stack_of_framehop() {
     for flags in [&["-DON_OTHER_STACK=1"][..], &["-DON_OTHER_STACK=0", "-no-pie", "-fcf-protection=none"]] {
-        // Without the code that framehop cannot unwind.
+        // The last two flags leave out code that framehop cannot unwind.
         let flags = [&FLAGS, flags, &["-DHAS_ALIGNED=0", "-Wl,-z,now"]].concat();
         let program = Program::compile("gcc", BUSY, &flags).unwrap();
         let mut stopped = Stopped::start(program.path(), program.path());

@@ -7,16 +7,17 @@ use iced_x86::{Decoder, DecoderOptions};
 
 use super::child::{Child, PC, SP, is_in_call};
 
-/// Bytes of the longest instruction.
+/// Length of the longest possible instruction, in bytes.
 const INSTRUCTION_BYTES_MAX: usize = 15;
-/// Offset of the registers that a signal interrupted (`uc_mcontext.gregs`) from the handler's return address.
+/// Number of bytes from a signal handler's return address up to the registers of the interrupted code
+/// (`uc_mcontext.gregs`).
 const INTERRUPTED_REGISTERS: u64 = 8 + 40;
 
-/// A frame that continues when the stack pointer is above an address.
+/// A frame that runs again once the stack pointer is above `address`.
 #[derive(Debug)]
 struct Waiting {
     address: u64,
-    /// Frame as in [`super::kernel::Walked`].
+    /// Address of the frame, as in [`super::kernel::Walked`].
     frame: u64,
 }
 

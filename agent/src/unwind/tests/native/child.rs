@@ -75,7 +75,8 @@ impl Child {
     /// Starts a program and stops it before its first instruction. Only the calling thread may control it.
     pub(super) fn start(program: &Path) -> Self {
         let mut command = Command::new(program);
-        // Otherwise Go's runtime would interrupt the program again while it is stepped through the last interruption.
+        // Without this setting, Go's runtime would interrupt the program again while the program is still stepped
+        // through the last interruption.
         command.stdin(Stdio::null()).stdout(Stdio::null()).env("GODEBUG", "asyncpreemptoff=1");
         // SAFETY: only system calls are made between fork and exec.
         unsafe {
@@ -108,7 +109,7 @@ impl Child {
         }
     }
 
-    /// Runs for some time.
+    /// Runs the child for `time`, and stops it.
     pub(super) fn run_for(&mut self, time: Duration) {
         self.resume(libc::PTRACE_CONT);
         std::thread::sleep(time);

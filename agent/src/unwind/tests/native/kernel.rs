@@ -37,7 +37,7 @@ type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
-/// A kernel with one task. Each instance has its own memory.
+/// A fake kernel with one task. Each instance is a library of its own, with its own variables.
 pub(super) struct Kernel {
     set_task: SetTask,
     set_table: SetTable,
@@ -123,8 +123,8 @@ impl Kernel {
         self.mappings = mappings.to_vec();
     }
 
-    /// Walks the stack of the running process, which has these registers, once all files on the stack have their
-    /// tables.
+    /// Walks the stack of the running process, whose registers are `registers`. Repeats the walk until all files on the
+    /// stack have their tables.
     pub(super) fn walk(&mut self, registers: &Registers) -> Walked {
         loop {
             let mut record = std::ptr::null();
@@ -141,7 +141,7 @@ impl Kernel {
         }
     }
 
-    /// Forgets all files, and sets the number of files seen so far to `met`.
+    /// Forgets all files, and sets the number of files that got a number before to `met`.
     pub(super) fn forget_files(&mut self, met: u32) {
         // SAFETY: it takes any number.
         unsafe { (self.forget_files)(met) };

@@ -1,5 +1,5 @@
-//! Other unwinders of a stopped process: framehop, which is fast enough for every instruction, and gdb, which shares no
-//! code with the tested one.
+//! Other unwinders of a stopped process. framehop is fast enough to run at every instruction, and gdb shares no code
+//! with the tested unwinder.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,7 +43,8 @@ pub(super) struct Framehop {
 }
 
 impl Framehop {
-    /// Loads the files of a process. For files without call frame information, `twins` has copies that have it.
+    /// Loads the files of a process. `twins` has, by path, the copies with call frame information of files that have
+    /// none.
     pub(super) fn new(pid: u32, mappings: &[Mapping], twins: &HashMap<String, &Path>) -> Self {
         let mut unwinder = UnwinderX86_64::new();
         for mapping in mappings.iter().filter(|mapping| mapping.is_executable) {
@@ -90,7 +91,7 @@ impl Framehop {
 
 fn module(mapping: &Mapping, bytes: &[u8]) -> Module<Arc<[u8]>> {
     let file = object::File::parse(bytes).unwrap();
-    // Mappings begin at a page, whose first part may belong to another segment.
+    // A mapping begins at a page, and the first part of that page may belong to another segment.
     let segment = file
         .segments()
         .find(|segment| segment.permissions().executable() && segment.file_range().0 & !0xfff == mapping.offset);
@@ -123,7 +124,8 @@ pub(super) struct Gdb {
 }
 
 impl Gdb {
-    /// Starts gdb, which runs a program up to its first `int3`. It reads the symbols of `twin`.
+    /// Starts gdb, which runs a program up to its first `int3`. gdb reads the symbols and the call frame information of
+    /// `twin`.
     ///
     /// # Errors
     /// gdb is not installed.
