@@ -1,6 +1,6 @@
 //! The node's clock: the only reader of the system's clocks.
 //!
-//! The clock has two times: `now_ns` for retention, and `log_ns` for log entries and for deciding if a window has
+//! The clock has two times: `now_ns` for retention; `log_ns` for log entries, and for the decision if a window has
 //! ended. A time that changes stored data reaches the shard inside an entry, so that all replicas apply the same time.
 //! Neither time follows a jump of the system clock (see [`accepted_time`]).
 
@@ -17,7 +17,8 @@ use accepted_time::{AcceptedTime, Change, Stored};
 
 pub(crate) use accepted_time::Standing;
 
-/// The allowance for a wrong system clock is the raw retention divided by this number, within the bounds below.
+/// The allowance is the largest jump of the system clock that retention follows without a confirmation. It is the raw
+/// retention divided by this number, within the two bounds below.
 const ALLOWANCE_PART: u32 = 8;
 const ALLOWANCE_MIN: Duration = Duration::from_secs(600);
 const ALLOWANCE_MAX: Duration = Duration::from_secs(86_400);
@@ -28,10 +29,10 @@ pub(crate) struct ClockReport {
     pub(crate) system_ns: i64,
     pub(crate) accepted_ns: i64,
     pub(crate) log_ns: i64,
-    /// Difference between the system clock and the expected time, in nanoseconds; 0 if the two agree.
+    /// System clock minus the time that is expected from the elapsed time, in nanoseconds; 0 if the two agree.
     pub(crate) jump_ns: i64,
     pub(crate) standing: Standing,
-    /// Largest jump of the system clock that retention follows without a confirmation.
+    /// Largest jump of the system clock that retention follows without a confirmation, in nanoseconds.
     pub(crate) allowance_ns: i64,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct ClockReport {
 pub(crate) struct Clock {
     allowance_ns: i64,
     metrics: Metrics,
-    /// Times of the node; `None` until the first replica has applied its log.
+    /// Accepted time and log time; `None` until the clock is started, or read for the first time.
     time: Mutex<Option<AcceptedTime>>,
 }
 
@@ -51,11 +52,12 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a log, and the accepted
-    /// time that this node stored last. If the clock already runs, only raises the log time.
+    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a log, and the limit of
+    /// accepted time that this node stored last. If the clock already runs, only raises its log time to
+    /// `last_entry_ns`.
     ///
-    /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and no data can
-    /// expire.
+    /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and there is no
+    /// data that could expire.
     pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
         let stored = (last_entry_ns > 0).then_some(Stored { log_ns: last_entry_ns, accepted_ns });
         let mut time = self.time.lock();
@@ -65,8 +67,9 @@ impl Clock {
         }
     }
 
-    /// Returns the accepted time, and the limit that must be stored before retention uses this time, in nanoseconds
-    /// since 1970. The limit is `None` if the limit stored last, `stored_ns`, is still close enough.
+    /// Returns the accepted time, and the limit of accepted time that must be stored before retention uses the accepted
+    /// time. Both are in nanoseconds since 1970. The limit is `None` if `stored_ns`, the limit stored last, is close
+    /// enough.
     pub(crate) fn now_and_to_store_ns(&self, stored_ns: Option<i64>) -> (i64, Option<i64>) {
         let time = self.read();
         let limit_ns = time.limit_ns();
@@ -86,8 +89,8 @@ impl Clock {
 
     /// Returns the time, in nanoseconds since 1970, before which data may be dropped to stay below the cap on disk use.
     ///
-    /// If the system clock and the elapsed time disagree, the newest written time decides: a wrong clock must
-    /// neither drop data that is being written nor keep all older data.
+    /// If the system clock and the elapsed time disagree, the newest written time decides between them. A wrong clock
+    /// must not cause a drop of data that is being written, nor prevent the drop of older data.
     pub(crate) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         self.read().written_before_ns(newest_written_ns)
     }
@@ -104,7 +107,7 @@ impl Clock {
         }
     }
 
-    /// Sets accepted time to a time of the system clock that an operator has confirmed, in nanoseconds since 1970.
+    /// Sets accepted time to `system_ns`, a time of the system clock that an operator has confirmed.
     pub(crate) fn accept(&self, system_ns: i64) {
         let mut time = self.read();
         let jump_ns = time.jump_ns();
@@ -115,7 +118,7 @@ impl Clock {
 
     /// Reads the system's clocks, updates accepted time, and returns it locked.
     fn read(&self) -> MappedMutexGuard<'_, AcceptedTime> {
-        // Nothing is proposed or appended before the start.
+        // Before [`Clock::start`], the clock uses the system clock alone. Nothing is proposed or appended then.
         let start = || AcceptedTime::start(None, system::read(false), self.allowance_ns);
         let mut time = MutexGuard::map(self.time.lock(), |time| time.get_or_insert_with(start));
         let has_jumped = time.standing() != Standing::Agrees;

@@ -27,17 +27,17 @@ pub struct Config {
     pub disk_bytes_max: u64,
     /// Longest time between two flushes. After each flush, the log is purged.
     pub flush_interval: Duration,
-    /// A flush begins when the entries applied since the last flush have this many bytes. This bounds the entries that
-    /// a restart applies again.
+    /// Size of the entries applied since the last flush, in bytes, at which the next flush begins. A restart applies
+    /// about this many bytes of entries again.
     pub flush_bytes: u64,
-    /// A flush begins when the unsealed samples in memory have this many bytes.
+    /// Size of the unsealed samples in memory, in bytes, at which a flush begins.
     pub head_bytes_max: usize,
     /// Size of the engine's block cache, in bytes.
     pub cache_bytes: usize,
 }
 
-/// Retention of each tier. A coarser tier is kept at least as long as every finer tier, even if the retention of the
-/// coarser tier is shorter.
+/// Retention of samples in each tier. A coarser tier is kept at least as long as every finer tier, even if the
+/// retention of the coarser tier is shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Retention of samples with their own times. Older samples are refused.

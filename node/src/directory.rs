@@ -53,7 +53,7 @@ impl DataDirectory {
         for above in self.path.canonicalize()?.ancestors().skip(1).take(missing.max(1)) {
             match File::open(above) {
                 Ok(above) => above.sync_all()?,
-                // Without this permission another user made the directory.
+                // This process may not open the folder, so another user made it earlier.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(error) => return Err(error),
             }
@@ -61,7 +61,8 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Releases the lock, even if there are still references to it. All files in the directory must be closed before.
+    /// Releases the lock, even if other threads still have references to `self`. All files in the directory must be
+    /// closed before.
     pub(crate) fn release(&self) {
         self.lock.lock().take();
     }
@@ -87,7 +88,7 @@ fn lock(path: &Path) -> Result<File, NodeError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only for the message: an error means that the process is unknown.
+            // The process id is only for the message: after an error it is unknown.
             let holder = file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse().ok());
             return Err(NodeError::Held { directory: path.to_owned(), holder });
         }
@@ -140,7 +141,7 @@ pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
             let entry = entry?;
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
-                // In blocks of 512 bytes on every file system. Preallocated space counts, and holes do not.
+                // `blocks` counts units of 512 bytes on every file system. Preallocated space counts, and holes do not.
                 Ok(metadata) => bytes += metadata.blocks() * 512,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

@@ -41,7 +41,7 @@ pub enum NodeError {
         /// Format that this version reads.
         expected: u32,
     },
-    /// Another node id made the data directory: a log must stay with the member that voted with it.
+    /// A node with another id made the data directory. A log must stay with the member whose votes it holds.
     #[error(
         "the data directory belongs to node {found}, not to node {expected}: use the node id that it was made with"
     )]
@@ -66,7 +66,7 @@ pub enum NodeError {
     Replica(#[from] ReplicaError),
 }
 
-/// Error of reading a record.
+/// Error of reading a record of consensus, such as a log entry, a vote or a membership.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The record is shorter or longer than the length fields in it require.
@@ -119,8 +119,8 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
     damage.as_ref().map_or_else(|| "it ends early".to_owned(), ToString::to_string)
 }
 
-/// Error that stopped a replica. After it, the replica acknowledges nothing and refuses reads. A final error
-/// ([`ReplicaError::is_final`]) ends the process; otherwise the replica is opened again.
+/// Error that stopped a replica, which then acknowledges nothing. A final error ([`ReplicaError::is_final`]) ends the
+/// process. After any other error, the replica is opened again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// A sync of the log failed. A second sync could wrongly succeed, because the kernel drops pages that it cannot
@@ -139,7 +139,7 @@ pub enum ReplicaError {
         of(damage)
     )]
     Lost {
-        /// Files of the WAL, one of which is damaged; only the folder of the WAL if there are no files.
+        /// Files of the write-ahead log, one of which is damaged; only their folder if there are no files.
         files: Vec<PathBuf>,
         /// RocksDB's number of the last write that can be read.
         readable: u64,
@@ -151,7 +151,7 @@ pub enum ReplicaError {
     /// The mark of the last synced write cannot be read or written.
     #[error("Raft log: raft/SYNCED: {0}")]
     Mark(#[source] std::io::Error),
-    /// Files of the log cannot be read, or have damage on which RocksDB would read forever.
+    /// Files of the log cannot be read, or have damage that would make RocksDB read without end.
     #[error("Raft log: {0}; if it is damaged, restore the whole data directory from a backup")]
     Files(#[source] std::io::Error),
     /// The log was purged beyond the last entry in the state. The entries in between are therefore missing.
@@ -202,11 +202,12 @@ impl ReplicaError {
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
-            // RocksDB reports the subcode only in the text.
+            // RocksDB reports the cause only in the text of the error.
             Self::Log(error) => error.as_ref().contains("No space left on device"),
             Self::Engine(error) => error.is_disk_full(),
             Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
-            // Not `Sync`: a sync that fails for lack of space also leaves the log unknown.
+            // `Sync` is not included: after any failed sync, even for lack of space, the content of the log on disk is
+            // unknown.
             Self::Sync(_)
             | Self::Lost { .. }
             | Self::Gap { .. }
@@ -217,7 +218,7 @@ impl ReplicaError {
     }
 }
 
-/// Returns the error of a failed sync, for tests. Its cause is some error of RocksDB.
+/// Returns the error of a failed sync, for tests. The RocksDB error in it is an arbitrary one.
 #[cfg(test)]
 pub(crate) fn failed_sync() -> ReplicaError {
     let folder = tempfile::tempdir().unwrap();

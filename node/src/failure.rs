@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::error::ReplicaError;
 
 /// The error that is kept for a replica: its first, because later errors are consequences. Only a failed sync of the
-/// log replaces an earlier error, because it must end the process. Clones share the error.
+/// log replaces an earlier error, because a failed sync must end the process. Clones share the error.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(watch::Sender<Option<Arc<ReplicaError>>>);
 
@@ -16,7 +16,7 @@ impl Failure {
         Self(watch::Sender::new(None))
     }
 
-    /// Keeps `error` if it is the first or a failed sync; returns the error that is kept.
+    /// Keeps `error` if it is the first error, or the first failed sync. Returns the error that is kept.
     pub(crate) fn report(&self, error: ReplicaError) -> Arc<ReplicaError> {
         let error = Arc::new(error);
         let is_kept = self.0.send_if_modified(|kept| {
@@ -64,7 +64,7 @@ impl Failure {
             if let Some(error) = kept.filter(|error| is_wanted(error)) {
                 return error;
             }
-            // The sender lives in `self`: this returns only when there is news.
+            // `self` holds the sender, so this returns only when another error is kept.
             if receiver.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

@@ -1,20 +1,21 @@
-//! A node: the replicas of shards, each a Raft log and an engine, and the gRPC service that routers call.
+//! A node: it holds replicas of shards, and serves them to routers over gRPC. A replica is the Raft log and the engine
+//! of one shard.
 //!
 //! # Promise
-//! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A batch that is retried with
-//!   its batch id is stored once.
+//! - A batch is acknowledged after it is synced to disk on a majority of the shard's members, and applied. A batch that
+//!   is sent again with the same batch id is stored once.
 //! - A query sees everything that was acknowledged before it.
 //! - A failed sync ends the replica, which then acknowledges nothing and serves no queries (see [`Node::failed`]).
 //! - If the disk is full, appends are refused and queries are served. When there is space, appends are accepted again.
 //! # Limits
-//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member, but the
-//! code is that for several members.
+//! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. In this version a shard has only
+//! one member, although the code is written for several.
 //! # Layers
-//! Each module uses only modules of the lines above.
+//! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`
 //! - `shard` (the engine)
 //! - `consensus` (log, state machine, Raft group)
-//! - `replica` (all of these for one shard)
+//! - `replica` (log, engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
 
 mod clock;

@@ -58,11 +58,11 @@ pub(crate) struct DirectionLabels {
 pub(crate) enum Refusal {
     /// The replica is starting or stopping, or has failed.
     NotReady,
-    /// The shard is not on this node, or the request names another placement than the node's.
+    /// The shard is not on this node, or the request names another epoch of the placement than the node.
     Misplaced,
-    /// The batch contradicts itself or cannot be split into entries.
+    /// The batch contradicts itself, spreads over too many partitions, or cannot be split into entries.
     Invalid,
-    /// The batch omits definitions that the shard does not have. The router sends it again with them.
+    /// The batch omits definitions that the shard does not have. The router sends the batch again with all definitions.
     Dangling,
     /// Too many bytes are in flight.
     Busy,

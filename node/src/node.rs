@@ -1,4 +1,4 @@
-//! A node, from opening to shutdown. Its parts are requests, upkeep, retention and administration of its replica.
+//! The node, from opening to shutdown. The submodules handle requests, upkeep, retention and administration.
 
 mod administration;
 mod batch_parts;
@@ -29,23 +29,22 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::Metrics;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
 
-/// Longest wait of a shutdown for appends in flight.
+/// Longest time that a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
-/// Longest wait of a shutdown, after the wait for appends, until the last flush is done and no thread uses the
-/// databases.
+/// Longest time that a shutdown then waits for the last flush, and until no thread uses the databases any more.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
-/// Interval of log lines while a shutdown waits for threads that use the databases.
+/// Interval at which a shutdown logs that it still waits for threads that use the databases.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
-/// An open data directory. Implements the gRPC service [`proto::wire::node_server::Node`]: [`Node::serve`] serves
-/// remote routers, and a router in this process calls the node directly.
+/// A node on an open data directory. It implements the gRPC service [`proto::wire::node_server::Node`] for remote
+/// routers, and the trait [`proto::Shards`] for a router in this process.
 #[derive(Debug)]
 pub struct Node {
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
 
-/// Error that ended [`Node::serve`]: the listener failed.
+/// Error with which [`Node::serve`] ends: the listener failed.
 #[derive(Debug, thiserror::Error)]
 #[error("serving the node's gRPC: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
@@ -55,8 +54,8 @@ impl Node {
     /// replica serves.
     ///
     /// # Errors
-    /// [`NodeError`]: another process holds the directory, it cannot be written, or it has an unknown format; or the
-    /// log or the state cannot be read.
+    /// [`NodeError`]: an option is invalid; another process holds the directory; or the directory, the log or the state
+    /// cannot be used.
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         config.check()?;
         let directory = DataDirectory::open(&config.data_dir)?;
@@ -70,21 +69,21 @@ impl Node {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Returns when the replica serves for the first time. Never returns if the replica fails before that (see
+    /// Waits until the replica serves for the first time. Never returns if the replica fails before that (see
     /// [`Node::failed`]).
     pub async fn ready(&self) {
         self.shared.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
     }
 
-    /// Returns true if the node serves queries at this moment. A node with a full disk is ready. A node that repairs
-    /// its files is ready, too, because requests wait for the repair.
+    /// Returns true if the node accepts queries. A node with a full disk does. So does a node that repairs its files,
+    /// because queries wait for the end of the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
     }
 
-    /// Waits until the replica has failed for good, and returns the reason. The process should report it and exit with
-    /// an error.
+    /// Waits until the replica has failed for good, and returns its error. The process should report the error and
+    /// exit.
     pub async fn failed(&self) -> Arc<ReplicaError> {
         self.shared
             .reached(|state| match state {
@@ -114,7 +113,7 @@ impl Node {
                 _ => Ok(request),
             }
         });
-        // No response gains from waiting for more bytes to send.
+        // With TCP_NODELAY, the kernel sends a response at once instead of waiting for more bytes.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         Ok(Server::builder().add_service(guarded).serve_with_incoming_shutdown(incoming, shutdown).await?)
     }
@@ -131,7 +130,7 @@ impl Node {
         if in_flight.is_err() {
             tracing::warn!("appends were still in flight at the shutdown: their outcome is unknown to the senders");
         }
-        // The upkeep flushes and closes.
+        // The upkeep task now flushes, and closes the databases.
         shared.closing.cancel();
         self.tasks.close();
         match tokio::time::timeout(CLOSE_PATIENCE, self.closed()).await {
@@ -144,7 +143,7 @@ impl Node {
 }
 
 impl Node {
-    /// Waits until the upkeep has closed the databases. Writes a log line at an interval while it waits.
+    /// Waits until the upkeep has closed the databases. Logs every [`CLOSE_REPORT`] that it still waits.
     async fn closed(&self) {
         while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
             let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());
@@ -157,7 +156,7 @@ impl Node {
 }
 
 impl Drop for Node {
-    // Without a shutdown the upkeep would run forever.
+    // Ends the upkeep of a node that is dropped without a shutdown.
     fn drop(&mut self) {
         self.shared.stopping.cancel();
         self.shared.closing.cancel();
@@ -180,7 +179,7 @@ mod tests {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
         runtime.block_on(async {
-            // Occupies the only thread, so that the work of the open waits.
+            // Occupies the only blocking thread, so that opening has to wait for it.
             let (finish, finished) = std::sync::mpsc::channel::<()>();
             let busy = tokio::task::spawn_blocking(move || finished.recv());
             let mut registry = Registry::default();

@@ -29,7 +29,8 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Opens log and engine, and joins the Raft group. [`Replica::recovered`] returns when the replica serves.
+    /// Opens log and engine, and joins the Raft group. [`Replica::recovered`] returns when the replica can serve
+    /// requests.
     pub(crate) async fn open(
         config: &Config,
         directory: &Arc<DataDirectory>,
@@ -59,7 +60,8 @@ impl Replica {
                     let flushed = flushed.unwrap_or_default();
                     return Err(ReplicaError::Gap { shard, flushed, purged }.into());
                 }
-                // The directory comes last: it stays locked until the files are closed, even if the caller has gone.
+                // The last element is dropped last: the directory stays locked until the files are closed, even if the
+                // caller has gone.
                 Ok::<_, NodeError>((Arc::new(log), Arc::new(opened), directory))
             }
         };
@@ -83,11 +85,11 @@ impl Replica {
         self.clock.start(self.shard.engine().clock_ns(), self.log.accepted_ns());
     }
 
-    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. If the stored limit of this
-    /// time is too old, stores a new limit first. The next start continues from the stored limit.
+    /// Returns the present time of retention (accepted time), in nanoseconds since 1970. If the stored limit of
+    /// accepted time is too old, first stores a new limit. The next start continues from the stored limit.
     ///
     /// # Errors
-    /// The limit could not be stored, so retention must not drop anything.
+    /// The new limit could not be stored, so retention must not drop anything.
     pub(crate) async fn retention_ns(&self) -> Result<i64, Arc<ReplicaError>> {
         let _storing = self.storing_time.lock().await;
         let (now_ns, to_store_ns) = self.clock.now_and_to_store_ns(self.log.accepted_ns());
@@ -137,12 +139,12 @@ impl Replica {
         self.group.is_leader()
     }
 
-    /// Returns true if the engine has windows to seal.
+    /// Returns true if the samples in memory exceed their budget, or a window is due to be sealed or summed up.
     pub(crate) async fn wants_flush(&self) -> bool {
         let shard = Arc::clone(&self.shard);
         let log_ns = self.clock.log_ns();
         let wants = move || shard.wants_flush(log_ns);
-        // A large write may hold the engine's lock for long.
+        // On a blocking thread, because a large write may hold the engine's lock for long.
         spawn_blocking(wants).await.unwrap_or(false)
     }
 
@@ -198,7 +200,7 @@ impl Replica {
         self.stop().await;
         let shard = self.shard.while_open();
         let log = self.log.while_open();
-        // Closing writes: not in an async task.
+        // On a blocking thread, because closing writes to disk.
         let close = move || {
             // A compaction may take minutes, and its thread holds the engine.
             self.shard.engine().stop_background_work();
@@ -207,7 +209,7 @@ impl Replica {
         if let Err(error) = spawn_blocking(close).await {
             tracing::error!(%error, "closing the replica panicked");
         }
-        // Running queries, and tasks of openraft that end a moment later, hold the files open.
+        // Running queries, and tasks of openraft that end a moment later, may still hold the files open.
         while shard.strong_count() + log.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -233,7 +235,7 @@ mod tests {
         let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
         let metrics = Metrics::register(&mut Registry::default());
         let clock = Arc::new(Clock::new(retention, metrics.clone()));
-        // The system clock is years ahead of this time.
+        // The clock starts in 1970, so the system clock is decades ahead of it.
         clock.start(1, Some(1));
         let directory = Arc::new(DataDirectory::open(&config.data_dir).unwrap());
         let replica = Replica::open(&config, &directory, 1, &metrics, Arc::clone(&clock)).await.unwrap();

@@ -1,7 +1,7 @@
 //! One shard's engine: applies entries in log order, and flushes.
 //!
-//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with the
-//! membership at this position, so that the log can be purged.
+//! Invariant: one thread at a time applies entries, and goes on during a flush. The flushed position is kept together
+//! with the membership at this position, so that the log can be purged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +23,9 @@ const DAMAGE_LOGGED_MAX: usize = 10;
 pub(crate) struct Shard {
     id: u32,
     engine: Engine,
-    /// Position and membership as of the last flush.
+    /// Position of the last flushed entry, and the membership at this position.
     flushed: Mutex<Flushed>,
-    /// Bytes of entries applied since the last flush.
+    /// Size of the entries applied since the last flush, in bytes.
     unflushed_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
@@ -127,11 +127,12 @@ impl Shard {
 
     fn note_applied(&self, index: u64) -> Result<(), ReplicaError> {
         self.metrics.applied_index.set(gauge(index));
-        // A flush usually runs in parallel. If it is too slow, entries wait for it here.
+        // A flush usually runs in parallel. If flushes are too slow, entries wait here for another flush.
         if self.engine.is_overfull() { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if the engine has windows to seal. Also sets the memory metrics. Blocks.
+    /// Returns true if the samples in memory exceed their budget, or a window is due to be sealed or summed up. Also
+    /// sets the memory metrics, and reports new damage. Blocks.
     pub(crate) fn wants_flush(&self, log_ns: i64) -> bool {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
@@ -142,7 +143,7 @@ impl Shard {
         self.engine.wants_flush()
     }
 
-    /// Adds damage found since the last call to the metrics and to the log.
+    /// Counts the damage that was found since the last call in the metrics, and logs it.
     fn report_damage(&self) {
         let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
         self.metrics.quarantined_windows.set(gauge(windows));
@@ -157,12 +158,13 @@ impl Shard {
         }
     }
 
-    /// Writes everything applied so far to disk, so that the log may be purged up to the last applied entry. Blocks.
+    /// Writes the effects of all applied entries to disk, so that the Raft log may be purged up to the last applied
+    /// entry. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
         self.write(Engine::flush)
     }
 
-    /// Seals, rolls up and compacts everything. Blocks for a long time.
+    /// Seals, rolls up and compacts all data. Blocks for a long time.
     pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
         self.write(Engine::compact)
     }
@@ -172,7 +174,8 @@ impl Shard {
         write: impl FnOnce(&Engine) -> Result<Flushed, storage_engine::EngineError>,
     ) -> Result<(), ReplicaError> {
         let start = Instant::now();
-        // Entries that are applied during the flush may be flushed, and still count as unflushed.
+        // Read before the flush: entries that are applied during the flush still count as unflushed, even if it
+        // includes them.
         let unflushed_bytes = self.unflushed_bytes.load(Ordering::Relaxed);
         let written = write(&self.engine)?;
         {

@@ -47,7 +47,7 @@ impl Space {
         (self.total_bytes / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
     }
 
-    /// Returns true if appends must be refused, so that earlier appends can be flushed.
+    /// Returns true if appends must be refused, so that space remains to flush `unflushed_bytes` of earlier entries.
     pub(crate) fn is_full(self, unflushed_bytes: u64) -> bool {
         self.free_bytes < self.reserve_bytes().saturating_add(unflushed_bytes.saturating_mul(2))
     }

@@ -6,8 +6,8 @@
 //! sector is missing. RocksDB refuses such a list, or skips a record that begins in the missing sector.
 //!
 //! Invariant: a list is truncated only at a record with a sector of zeros, so the remaining list describes the database
-//! as of an earlier position. A record with other damage is kept, and RocksDB refuses the list. RocksDB later deletes
-//! the files that only the truncated records name, so the caller must first decide whether they are needed.
+//! at an earlier moment. A record with other damage is kept, and RocksDB refuses the list. RocksDB later deletes the
+//! files that only the truncated records name, so the caller must first decide if those files are needed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use crate::record_file::{self, BLOCK, FIRST, HEADER, Header, MIDDLE};
 /// Size, in bytes, of the smallest unit that a disk writes as a whole.
 const SECTOR: usize = 512;
 
-/// The torn end of a list of files.
+/// The torn end of RocksDB's list of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// Path of the list of files.
@@ -31,17 +31,17 @@ impl TornTail {
     /// Finds the torn end of the list of files of the database in `directory`; `None` if the list has no torn end.
     ///
     /// # Errors
-    /// The list cannot be read, or has a record that RocksDB would read forever ([`record_file::check`]).
+    /// The list cannot be read, or has a record that would make RocksDB read without end ([`record_file::check`]).
     pub fn find(directory: &Path) -> io::Result<Option<Self>> {
         let current = match fs::read_to_string(directory.join("CURRENT")) {
-            // A new directory.
+            // The directory has no database yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,
         };
         let path = directory.join(current.trim_end());
         let bytes = fs::read(&path)?;
         record_file::check_records(&path, bytes.as_slice())?;
-        // Zeros alone are space for what was never written.
+        // An end of only zeros is space that was never written, and is not torn.
         let torn = torn_at(&bytes).filter(|&length| bytes[length..].iter().any(|&byte| byte != 0));
         Ok(torn.map(|length| Self { path, length: length as u64 }))
     }
@@ -60,7 +60,7 @@ impl TornTail {
 /// Returns the offset of the first record that has a sector of zeros or consists of zeros; `None` if there is none.
 fn torn_at(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
-    // A record that does not fit into one block continues in the next. It is torn if any part of it is.
+    // A record that does not fit into one block continues in the next. The whole record is torn if one of its parts is.
     let mut start = 0;
     let mut goes_on = false;
     loop {
@@ -83,7 +83,8 @@ fn torn_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether the record at `start` has only zeros in one of its sectors.
+/// Returns true if one sector, from the record at `start` to the end of the file, has only zeros. Of the first sector,
+/// only the bytes from `start` on count.
 fn misses_a_sector(bytes: &[u8], start: usize) -> bool {
     let (first, rest) = bytes.split_at(bytes.len().min((start / SECTOR + 1) * SECTOR));
     let mut parts = rest.chunks(SECTOR).chain(first.get(start..));
@@ -168,14 +169,14 @@ mod tests {
                 assert_eq!(std::fs::read(&path).unwrap(), bytes[..starts[1]]);
             }
         }
-        // A sector in which a record begins, followed by another record.
+        // The missing sector contains whole records, and is followed by another record.
         let (mut bytes, starts) = manifest(&[SECTOR - HEADER, 100, SECTOR - HEADER - 107, 10]);
         assert_eq!((starts[1], starts[3]), (SECTOR, 2 * SECTOR));
         bytes[SECTOR..2 * SECTOR].fill(0);
         std::fs::write(&path, &bytes).unwrap();
         truncate(folder.path());
         assert_eq!(std::fs::read(&path).unwrap().len(), SECTOR);
-        // Space for what was never written.
+        // Zeros after the last record are space that was never written.
         let padded = [manifest(&[100]).0, vec![0; 5000]].concat();
         std::fs::write(&path, &padded).unwrap();
         assert_eq!(TornTail::find(folder.path()).unwrap(), None);

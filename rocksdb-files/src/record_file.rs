@@ -8,8 +8,8 @@
 //! A part of a record never crosses the end of a block: a longer record is split into one part for each block. A header
 //! of kind 0 and length 0 is space that was never written.
 //!
-//! Some record kinds occur only in recycled logs. If a later record than the first has such a kind, RocksDB reads the
-//! file forever: it takes the record for the end of the log, and tries again. One flipped bit can cause this. varve
+//! Some record kinds occur only in recycled logs. If any record after the first has such a kind, RocksDB reads the file
+//! without end: it takes the record for the end of the log, and tries again. One flipped bit can cause this. varve
 //! recycles no logs, so such a kind is damage, and [`check`] finds it before RocksDB reads the file.
 
 use std::fs::File;
@@ -19,7 +19,8 @@ use std::path::Path;
 pub(crate) const BLOCK: usize = 32 << 10;
 pub(crate) const HEADER: usize = 7;
 const WHOLE: u8 = 1;
-/// Kind of the first part of a record that continues in the next block. `MIDDLE` and `LAST` are its other parts.
+/// Kind of the first part of a record that continues in the next block. `MIDDLE` and `LAST` are the kinds of its other
+/// parts.
 pub(crate) const FIRST: u8 = 2;
 pub(crate) const MIDDLE: u8 = 3;
 const LAST: u8 = 4;
@@ -39,7 +40,7 @@ impl Header {
         Some(Self { crc: [a, b, c, d], length: usize::from(u16::from_le_bytes([low, high])), kind })
     }
 
-    /// Returns whether the record at offset `at` is complete and has the right checksum.
+    /// Returns true if the record at offset `at` is complete and has the right checksum.
     pub(crate) fn is_good(&self, bytes: &[u8], at: usize) -> bool {
         let summed = bytes.get(at + HEADER - 1..at + HEADER + self.length);
         summed.is_some_and(|summed| masked(crc32c::crc32c(summed)).to_le_bytes() == self.crc)
@@ -65,7 +66,7 @@ pub(crate) fn masked(crc: u32) -> u32 {
 /// Errors of open(2), read(2), write(2) and fsync(2).
 pub fn append(path: &Path, record: &[u8]) -> io::Result<()> {
     let mut bytes = std::fs::read(path)?;
-    // The rest is space that was never written.
+    // The bytes after the last record are space that was never written.
     bytes.truncate(end_of(&bytes));
     let mut rest = record;
     let mut is_first = true;
@@ -110,7 +111,8 @@ fn end_of(bytes: &[u8]) -> usize {
     }
 }
 
-/// Looks for a record that RocksDB would read forever. As RocksDB does, it reads each block up to the first bad record.
+/// Looks for a record that would make RocksDB read the file without end. As RocksDB does, reads each block up to the
+/// first bad record.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] for such a record; otherwise errors of open(2) and read(2).

@@ -4,30 +4,30 @@
 //! error. Accepted time follows the system clock only as far as the elapsed time allows.
 //! `docs/decisions/0002-clock-jumps.md` has the reasons and the limits.
 //!
-//! Invariant: without a confirmation, the limit of accepted time gains at most the elapsed time, an eighth of it, and
-//! the allowance. Log time never goes back, and is never later than the last entry before the start, or a limit,
-//! advanced by the elapsed time.
+//! Invariant: without a confirmation, the limit of accepted time advances by at most the elapsed time, an eighth of the
+//! elapsed time, and the allowance. Log time never goes back. It is at most the time of the last entry before the
+//! start, or some limit of accepted time, advanced by the time elapsed since then.
 
-/// Accepted time follows a correction of the system clock by at most the elapsed time divided by this number. Log time
-/// returns to accepted time at the same rate.
+/// A used allowance grows again by the elapsed time divided by this number. Log time that is ahead of accepted time
+/// falls back to it at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
-/// Time for which the kernel must report a synchronized clock to confirm a jump, in nanoseconds. It is long enough to
-/// notice and undo a mistake.
+/// Time, in nanoseconds, for which the kernel must report a synchronized clock before a jump counts as confirmed. It is
+/// long enough to notice and undo a mistake.
 pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
-/// Time for which the system clock must stay earlier than the limit until accepted time goes back to it for good, in
-/// nanoseconds.
+/// Time, in nanoseconds, for which the system clock must stay earlier than the limit before the limit is set back to
+/// it.
 pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
-/// Largest difference between two readings of one jump, in nanoseconds. Readings of one jump differ because the two
-/// clocks are not read at the same moment.
+/// Smallest change of a jump, in nanoseconds, that counts as another jump. Even the readings of one jump differ a
+/// little, because the two clocks are not read at the same moment.
 const SAME_NS: i64 = SECOND_NS;
 
 /// The system's clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    /// The system clock, nanoseconds since 1970. It may jump.
+    /// Time of the system clock, in nanoseconds since 1970. It may jump.
     pub(super) system_ns: i64,
-    /// Time since the system booted, suspended or not, nanoseconds. It never jumps.
+    /// Time since the system booted, in nanoseconds, including the time in which it was suspended. It never jumps.
     pub(super) elapsed_ns: i64,
     /// True if the kernel reports that a time server keeps the system clock right.
     pub(super) is_synchronized: bool,
@@ -66,7 +66,7 @@ impl Standing {
 /// Change of the [`Standing`] that a reading of the clocks causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The system clock jumped in the direction of the standing.
+    /// The system clock jumped, in the direction that the new standing names.
     Jumped,
     /// The system clock agrees with the elapsed time again.
     Returned,
@@ -77,24 +77,25 @@ pub(super) enum Change {
 /// Accepted time and log time of one node.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedTime {
-    /// Largest amount by which accepted time may gain on the elapsed time at once.
+    /// Largest jump of the system clock that accepted time follows without a confirmation, in nanoseconds.
     allowance_ns: i64,
-    /// Part of the allowance that is not used up. It grows again with the elapsed time.
+    /// Part of the allowance that is not used up, in nanoseconds. It grows again with the elapsed time.
     left_ns: i64,
     /// Limit of accepted time: the last time of the system clock that was followed, plus the time elapsed since then.
     limit_ns: i64,
     /// Time of the next log entry. It never goes back.
     log_ns: i64,
-    /// The system clock at the last reading.
+    /// Time of the system clock at the last reading.
     system_ns: i64,
     elapsed_ns: i64,
     standing: Standing,
-    /// Difference between the system clock and the limit at the last reading.
+    /// System clock minus the limit at the last reading, in nanoseconds.
     jump_ns: i64,
-    /// Elapsed time at which the kernel began, after this jump, to report a synchronized clock; `None` if it does not
-    /// report one.
+    /// `elapsed_ns` of the first reading, after the present jump, in which the clock is synchronized. `None` if there
+    /// is no jump, or if the clock is not synchronized.
     synchronized_since_ns: Option<i64>,
-    /// Elapsed time at which the system clock became earlier than the limit; `None` if it is not earlier.
+    /// `elapsed_ns` of the reading at which the system clock became earlier than the limit; `None` if it is not
+    /// earlier.
     behind_since_ns: Option<i64>,
 }
 
@@ -102,7 +103,7 @@ impl AcceptedTime {
     /// Starts with the times that an earlier process has stored, or with the system clock if no times are stored.
     pub(super) fn start(stored: Option<Stored>, reading: Reading, allowance_ns: i64) -> Self {
         let stored = stored.unwrap_or(Stored { log_ns: reading.system_ns, accepted_ns: None });
-        // The log alone does not limit accepted time: its time may be that of a wrong clock, and never goes back.
+        // The log alone does not limit accepted time, because log time may come from a wrong clock and never goes back.
         let limit_ns = stored.accepted_ns.unwrap_or(stored.log_ns.min(reading.system_ns));
         Self {
             allowance_ns,
@@ -124,7 +125,7 @@ impl AcceptedTime {
         self.system_ns.min(self.limit_ns)
     }
 
-    /// Time of the next log entry, nanoseconds since 1970.
+    /// Time of the next log entry, in nanoseconds since 1970.
     pub(super) fn log_ns(&self) -> i64 {
         self.log_ns
     }
@@ -135,15 +136,16 @@ impl AcceptedTime {
         self.limit_ns
     }
 
-    /// Returns the time before which nothing is being written any more, in nanoseconds since 1970. If the system clock
-    /// and the limit disagree, the newest time that is being written decides between them.
+    /// Returns the time before which nothing is being written any more, in nanoseconds since 1970. It is the time
+    /// between the system clock and the limit that is nearest to the newest written time. If there is no newest written
+    /// time, it is the earlier of system clock and limit.
     pub(super) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         let earlier_ns = self.system_ns.min(self.limit_ns);
         let later_ns = self.system_ns.max(self.limit_ns);
         newest_written_ns.map_or(earlier_ns, |newest_ns| newest_ns.clamp(earlier_ns, later_ns))
     }
 
-    /// The system clock at the last reading.
+    /// Time of the system clock at the last reading.
     pub(super) fn system_ns(&self) -> i64 {
         self.system_ns
     }
@@ -152,17 +154,17 @@ impl AcceptedTime {
         self.standing
     }
 
-    /// Returns the difference between the system clock and the limit, in nanoseconds; 0 if the two agree.
+    /// Returns the system clock minus the limit, in nanoseconds; 0 if the two agree.
     pub(super) fn jump_ns(&self) -> i64 {
         if self.standing == Standing::Agrees { 0 } else { self.system_ns.saturating_sub(self.limit_ns) }
     }
 
-    /// Raises the log time to the time of an entry of the log.
+    /// Raises the log time to `entry_ns`, the time of a log entry, unless it is already later.
     pub(super) fn raise_log(&mut self, entry_ns: i64) {
         self.log_ns = self.log_ns.max(entry_ns);
     }
 
-    /// Updates accepted time and log time with a reading of the clocks.
+    /// Updates accepted time and log time with a reading of the clocks. Returns the change that this causes, if any.
     pub(super) fn read(&mut self, reading: Reading) -> Option<Change> {
         let passed_ns = reading.elapsed_ns.saturating_sub(self.elapsed_ns).max(0);
         self.elapsed_ns = self.elapsed_ns.saturating_add(passed_ns);
@@ -174,8 +176,8 @@ impl AcceptedTime {
         change
     }
 
-    /// Sets the limit to a time of the system clock, which accepted time then follows. Log time follows with the next
-    /// reading.
+    /// Sets the limit to a confirmed time of the system clock, so that accepted time follows the system clock from
+    /// there. Log time follows with the next reading.
     pub(super) fn accept(&mut self, system_ns: i64) {
         self.limit_ns = system_ns;
         self.standing = Standing::Agrees;
@@ -184,6 +186,8 @@ impl AcceptedTime {
         self.behind_since_ns = None;
     }
 
+    /// Compares the system clock with the limit. Follows the system clock as far as the allowance permits, and accepts
+    /// a confirmed jump.
     fn judge(&mut self, is_synchronized: bool) -> Option<Change> {
         let ahead_ns = self.system_ns.saturating_sub(self.limit_ns);
         let before = self.standing;
@@ -216,9 +220,9 @@ impl AcceptedTime {
         }
     }
 
-    /// Returns the log time after `passed_ns`. If accepted time is later, log time follows it. If log time is later by
-    /// at most the allowance, log time advances more slowly until accepted time reaches it. If log time is later by
-    /// more than the allowance, it advances by `passed_ns`.
+    /// Returns the log time that is `passed_ns` later. If accepted time is later, log time follows it. If log time is
+    /// later by at most the allowance, log time advances more slowly until accepted time reaches it. If log time is
+    /// later by more than the allowance, it advances by `passed_ns`.
     fn log_after(&self, passed_ns: i64) -> i64 {
         let full_ns = self.log_ns.saturating_add(passed_ns);
         let over_ns = full_ns.saturating_sub(self.now_ns());

@@ -7,10 +7,11 @@ use std::time::SystemTime;
 
 use super::accepted_time::Reading;
 
-/// The kernel's time and this process's system clock are the same clock if they differ by at most this many seconds.
+/// The kernel's time and this process's system clock are the same clock if they differ by fewer seconds than this. They
+/// differ if a library shows the process another time.
 const SAME_SECONDS: i64 = 2;
 
-/// Reads the clocks. With `with_synchronization`, also reads the state of synchronization, which takes a system call.
+/// Reads the clocks. With `with_synchronization`, one more system call asks the kernel if the clock is synchronized.
 pub(super) fn read(with_synchronization: bool) -> Reading {
     let elapsed_ns = elapsed_ns();
     let system_ns = system_ns();

@@ -1,4 +1,4 @@
-//! This node's member of a shard's Raft group.
+//! The member of a shard's Raft group that runs on this node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts this node's member. The first start creates the group, with only this member.
+    /// Starts this node's member of the group. The first start creates the group, with this node as its only member.
     ///
     /// # Errors
     /// The log or the state cannot be read.
@@ -55,7 +55,7 @@ impl Group {
         let machine = StateMachine::new(Arc::clone(shard), failure.clone())?;
         let raft = Raft::new(node_id, options()?, Peers, store, machine.clone()).await.map_err(consensus_error)?;
         if raft.is_initialized().await.map_err(consensus_error)? {
-            // Pre-vote keeps this from deposing a leader that is alive.
+            // With pre-vote, this election cannot depose a leader that is alive.
             raft.trigger().elect(true).await.map_err(consensus_error)?;
         } else {
             let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
@@ -112,10 +112,10 @@ impl Group {
         self.raft.is_leader()
     }
 
-    /// Requests a purge of the log up to the last flush. Openraft purges a moment later.
+    /// Requests a purge of the log up to the last flushed entry. Openraft purges the log a moment later.
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
-        // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
-        // This fails only when consensus has stopped.
+        // Openraft purges entries that a "snapshot" covers, and a snapshot here is the position of the last flush. The
+        // request fails only when consensus has stopped.
         self.raft.trigger().snapshot().await.map_err(|fatal| match fatal {
             // The replica is being closed, which is no failure.
             Fatal::Stopped => self.failure.get().unwrap_or_else(|| Arc::new(consensus_error(fatal))),
@@ -146,10 +146,10 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
         election_timeout_min: ELECTION_MS_MIN,
         election_timeout_max: ELECTION_MS_MAX,
         enable_pre_vote: Some(true),
-        // A leader that restarts would serve reads from the last flush before it knows the committed index. An election
-        // writes an entry of its own, and reads wait until that entry is applied.
+        // Otherwise, a restarted leader would serve reads from the last flush before it knows the committed index. An
+        // election writes an entry of its own, and reads wait until that entry is applied.
         enable_leader_restore: Some(false),
-        // The log is purged when the engine has flushed, not by count.
+        // The log is purged after a flush of the engine, and not by a number of entries.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: 0,
         ..openraft::Config::default()

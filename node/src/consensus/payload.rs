@@ -31,8 +31,8 @@ impl Payload {
         &self.bytes
     }
 
-    /// Returns the entry to apply. The checksum of the bytes was right, so broken software proposed an entry that
-    /// cannot be decoded. No replica may apply such an entry.
+    /// Returns the entry to apply. An error means that the bytes cannot be decoded. Their checksum was right, so broken
+    /// software proposed the entry, and no replica may apply it.
     pub(super) fn entry(self) -> Result<Arc<proto::Entry>, RecordError> {
         if let Some(entry) = self.entry {
             return Ok(entry);

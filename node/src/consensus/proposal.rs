@@ -36,8 +36,8 @@ impl Proposal {
         Self { bytes, command }
     }
 
-    /// Returns the entry with the time of its proposal, in Unix nanoseconds. The time is set only once the index of the
-    /// entry in the log is known, so that times never go back in the log.
+    /// Returns the entry with the time of its proposal, in nanoseconds since 1970. The time is set only when the entry
+    /// gets its index in the log, so that times never go back in the log.
     pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
         self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
         let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! The encoding of consensus on disk: entries, votes, log ids, memberships and the sync mark.
+//! The records that consensus stores on disk: entries, votes, log ids, memberships and the sync mark.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
@@ -11,9 +11,12 @@
 //!
 //! Integers are big-endian. `crc` is the CRC-32C of the other bytes of the record. The `crc` of an entry also covers
 //! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
-//! 1 a `proto::wire::Entry`, 2 a config.
+//! 1 a `proto::wire::Entry`, 2 a config. A config lists the sets of voters, several during a change of members, and
+//! then all nodes with their addresses. `is_logged` is 0 if no entry set the membership; its term, node and index are
+//! then 0, too.
 //!
-//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum is checked.
+//! Invariant: decoding returns a record exactly as it was written, or an error. No field is used before the checksum is
+//! checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +37,7 @@ const CRC_BYTES: usize = 4;
 /// Key of an entry: its shard and its index, big-endian, so that keys have the order of the log.
 pub(super) type EntryKey = [u8; 12];
 
-/// Returns the key of an entry.
+/// Returns the key of the entry at an index of a shard's log.
 pub(super) fn entry_key(shard: u32, index: u64) -> EntryKey {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&shard.to_be_bytes());
@@ -229,7 +232,7 @@ fn seal(mut out: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Checks version and checksum; returns the bytes between them.
+/// Checks the version and the checksum of a record. Returns the bytes between them.
 fn unseal<'a>(record: &'static str, value: &'a [u8]) -> Result<&'a [u8], RecordError> {
     check_version(record, value)?;
     let (body, crc) = value.split_last_chunk::<CRC_BYTES>().ok_or(RecordError::Length { record })?;

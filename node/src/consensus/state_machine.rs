@@ -1,7 +1,7 @@
 //! The adapter from openraft's state machine to a shard's engine.
 //!
-//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. A snapshot that can
-//! be sent to a lagging replica comes with the cluster.
+//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. This version has no
+//! snapshots that could be sent to a replica.
 
 use std::io;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct StateMachine {
 }
 
 impl StateMachine {
+    /// Returns the state machine of a shard.
+    ///
     /// # Errors
     /// [`ReplicaError::Record`]: the position or the membership in the state cannot be read.
     pub(super) fn new(shard: Arc<Shard>, failure: Failure) -> Result<Self, ReplicaError> {
@@ -39,7 +41,7 @@ impl StateMachine {
         Ok(machine)
     }
 
-    /// Number of members that have a vote, as of the last applied entry.
+    /// Returns the number of members that have a vote, by the membership at the last applied entry.
     pub(super) fn voters(&self) -> Result<usize, RecordError> {
         Ok(decode(self.shard.applied())?.membership.voter_ids().count())
     }

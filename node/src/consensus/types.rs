@@ -6,7 +6,8 @@ use storage_engine::Outcome;
 use crate::consensus::payload::Payload;
 
 openraft::declare_raft_types!(
-    /// Type configuration of openraft. Members are numbers; the membership holds their addresses.
+    /// The types with which openraft is instantiated. A member is identified by a number; the membership holds its
+    /// address.
     pub(crate) Types: D = Payload, R = Outcome
 );
 

@@ -14,12 +14,13 @@ use crate::node::retention::expired_before_ns;
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// Interval at which a task checks if a purge has ended.
+/// Interval at which [`compact`] checks if the log is purged.
 const PURGE_INTERVAL: Duration = Duration::from_millis(20);
-/// Longest wait for a purge. Openraft purges a moment after the request.
+/// Longest time that [`compact`] waits until the log is purged and its space reclaimed. Openraft purges the log a
+/// moment after the request.
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs a task and returns its report.
+/// Runs a task and returns its report, a JSON object. Refuses the task if the replica does not serve.
 pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
     let State::Serving(replica) = shared.state() else {
         return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
@@ -62,7 +63,7 @@ async fn read<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.to_string()))
 }
 
-/// Seals, rolls up and compacts everything, and waits until the log is purged and its space reclaimed.
+/// Seals, rolls up and compacts all data, and waits until the log is purged and its space reclaimed.
 async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
     replica.compact().await.map_err(|error| failed(&error))?;

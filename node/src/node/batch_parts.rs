@@ -1,12 +1,13 @@
-//! Parts of batches that fit into log entries: splitting by size, and dropping samples that are too old.
+//! Splits batches into parts that each fit into a log entry, and removes samples that are too old.
 
 use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Size of an entry without its batch, in bytes: the time, and the tag and the length of the command.
+/// Upper bound of the number of bytes that an entry adds to its encoded batch: the time, and the tag and the length of
+/// the command.
 const ENTRY_OVERHEAD_BYTES: usize = 32;
 
-/// Error of a batch that cannot be split, because one sample with its definitions is larger than an entry.
+/// Error of a batch that cannot be split, because one sample with its definitions is too large for an entry.
 #[derive(Debug, thiserror::Error)]
 #[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
 pub(super) struct SampleTooLarge {
@@ -17,8 +18,8 @@ fn fits(bytes: usize) -> bool {
     bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
 }
 
-/// Returns true if a batch certainly fits into one entry. Does not encode the batch. This is true for nearly every
-/// batch; [`split`] checks the others.
+/// Returns true if a batch certainly fits into one entry, by an upper bound that needs no encoding. Nearly every batch
+/// is small; [`split`] encodes the others to find their sizes.
 pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }
@@ -30,7 +31,7 @@ pub(super) fn is_small(batch: &Batch) -> bool {
 /// same way.
 ///
 /// # Errors
-/// One sample with its definitions is larger than an entry.
+/// One sample with its definitions is too large for an entry.
 pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
     let bytes = batch.encoded_len();
     if fits(bytes) {
@@ -41,8 +42,8 @@ pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
     Ok(parts)
 }
 
-/// Splits a batch in halves until each half fits into an entry. `bytes` is the encoded length of the batch, which does
-/// not fit.
+/// Splits a batch in halves until each half fits into an entry. `bytes` is the encoded length of the whole batch, which
+/// is too large for an entry.
 fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), SampleTooLarge> {
     let samples: usize = batch.series.iter().map(|series| series.samples.len()).sum();
     if samples < 2 {
@@ -60,8 +61,9 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Sampl
     Ok(())
 }
 
-/// Returns the samples `[from, to)` of the batch, and the definitions that they need. Samples are numbered through all
-/// series.
+/// Returns one half of a batch: the samples with the numbers `[from, to)`, and the definitions that they need. The
+/// numbers continue from series to series. `side` is 0 for the first half and 1 for the second, and distinguishes the
+/// IDs of the halves.
 fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     let mut i = 0;
     let inside = |_time_ns| {
@@ -82,8 +84,8 @@ pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     (pick(&part, |time_ns| time_ns >= before_ns), older)
 }
 
-/// Returns the samples for which `is_wanted` is true, with their definitions. `is_wanted` is called with the time of
-/// each sample, once and in order.
+/// Returns a batch of the samples for which `is_wanted` returns true, with their definitions. `is_wanted` is called
+/// once for each sample, in order, with the time of the sample.
 fn pick(batch: &Batch, mut is_wanted: impl FnMut(i64) -> bool) -> Batch {
     let mut part = Batch {
         tenant: batch.tenant.clone(),

@@ -14,7 +14,8 @@ impl wire::node_server::Node for Node {
         let refused = |refused| self.shared.count(refused);
         let batch = batch.ok_or_else(|| refused(Refused::unreadable(&"it has no batch")))?;
         let batch = {
-            // Decoding takes memory too. The decoded batch is counted again, by its size in memory.
+            // The encoded batch counts against the budget for appends until it is decoded. From then on, the decoded
+            // batch counts.
             let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
             let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
             let read = read.map_err(|panic| Status::internal(panic.to_string()))?;

@@ -1,5 +1,4 @@
-//! Retention: drops partitions whose retention is over, and the oldest partitions when the data nearly reaches its cap
-//! on disk use.
+//! Retention: drops partitions whose retention is over, and the oldest partitions when disk use comes close to its cap.
 //!
 //! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
 //!
@@ -21,26 +20,27 @@ use crate::metrics::{DiskLabels, gauge};
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// The cap divided by this number is kept free, for appends during a drop and for the temporary files of a compaction.
+/// The cap on disk use divided by this number is kept free below the cap. Appends during a drop, and temporary files of
+/// a compaction, use this space.
 const MARGIN_PART: u64 = 8;
 
-/// Returns the start of retention, in nanoseconds since 1970. Partitions that end before it are dropped, and samples
-/// before it are refused.
+/// Returns the time at which retention begins, in nanoseconds since 1970. Samples before this time are refused, and
+/// partitions that end at or before it are dropped.
 pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Measures the data once, and refuses appends if it exceeds the cap.
+/// Measures the disk use of the data once. Appends are refused until the next measurement if it exceeds the cap.
 pub(super) async fn watch_cap(shared: &Arc<Shared>) {
     if let Some(disk_bytes) = measure(shared).await {
         shared.note_use(disk_bytes);
     }
 }
 
-/// Proposes to drop partitions that are too old, or the oldest partitions if the data exceeds the cap. Returns when
-/// their space is reclaimed.
+/// Drops the partitions past their retention, and the oldest partitions if disk use is close to the cap. Only the
+/// leader does this. Returns when the space of the dropped partitions is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
-    // Measured anew, so that the space that the last drop freed does not count again.
+    // Measured again, because an earlier measurement may include space that the last drop has freed since.
     let Some(disk_bytes) = measure(shared).await else { return };
     let State::Serving(replica) = shared.state() else { return };
     let now_ns = match replica.retention_ns().await {
@@ -66,25 +66,27 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     }
 }
 
-/// Returns the number of bytes that must be dropped to stay below the cap.
+/// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
 ///
-/// Returns 0 while the engine has damaged files. Dropped data then still takes space, so each interval would drop
-/// another partition.
+/// Returns 0 while the engine has damaged files. Dropped data then still takes space, so each call would drop another
+/// partition and free nothing.
 fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
     if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
 }
 
-/// The partitions that exist.
+/// The partitions that exist, as far as they must be known to decide which to drop.
 struct Kept {
-    /// The end of the oldest partition of each tier and class.
+    /// End of the oldest partition of each tier and retention class, in nanoseconds since 1970.
     oldest: BTreeMap<(Tier, u8), i64>,
-    /// Partitions on disk, with their sizes. Empty if nothing must be dropped for the cap.
+    /// Partitions on disk, with their sizes. They are not read, and the list is empty, if nothing must be dropped for
+    /// the cap.
     extents: Vec<Extent>,
-    /// End of the newest unsealed window; `None` if every window is sealed, or if nothing must be dropped for the cap.
+    /// End of the newest window with samples in memory, in nanoseconds since 1970. `None` if there is no such window,
+    /// or if nothing must be dropped for the cap.
     newest_unsealed_ns: Option<i64>,
 }
 
-/// The partitions of a tier and class that end at or before a time.
+/// A decision to drop the partitions of one tier and retention class that end at or before a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expiry {
     tier: Tier,
@@ -95,7 +97,7 @@ struct Expiry {
 /// Reads the partitions that exist. `excess_bytes` is the number of bytes that must be dropped for the cap.
 async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     let shard = Arc::clone(replica.shard());
-    // A large write may hold the engine's lock for long.
+    // On a blocking thread, because a large write may hold the engine's lock for long.
     let read = move || {
         let oldest = shard.engine().oldest_ends_ns();
         if excess_bytes == 0 {
@@ -160,8 +162,8 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
-/// Measures the disk use of the Raft logs and the states, in bytes. Other content of the directory, for example symbol
-/// tables, has its own limits.
+/// Measures the disk use of the Raft logs and the states, in bytes. Returns `None` after an error, which is logged.
+/// Other content of the directory, for example symbol tables, has its own limits.
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     let raft = shared.directory.raft();
     let shard = shared.directory.shard(FIRST_DATA_SHARD);

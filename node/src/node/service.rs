@@ -48,7 +48,7 @@ impl Shards for Node {
 
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
-        // A task of its own: the append keeps its budget when the caller goes away.
+        // A separate task: an append whose caller goes away still counts against the budget until it is done.
         let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
         let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
         appended.map_err(|refused| self.shared.count(refused))
@@ -87,7 +87,7 @@ impl Shards for Node {
 
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
         check_shard(shard)?;
-        // A task of its own: a caller that goes away does not leave the task half done.
+        // A separate task: the work is completed even if the caller goes away.
         let shared = Arc::clone(&self.shared);
         let administer = tokio::spawn(async move { administration::run(&shared, task).await });
         administer.await.map_err(|panic| Status::internal(panic.to_string()))?
@@ -102,7 +102,7 @@ fn check_shard(shard: u32) -> Result<(), Status> {
 }
 
 impl Shared {
-    /// Counts a refusal and returns its response.
+    /// Counts a refusal in the metrics, and returns its response.
     pub(super) fn count(&self, Refused(reason, status): Refused) -> Status {
         self.metrics.refused(reason);
         status
@@ -118,7 +118,7 @@ impl Shared {
         })
     }
 
-    /// Returns the replica if it accepts appends.
+    /// Waits for the end of a repair, and returns the replica if it accepts appends.
     async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = |replica: &Replica| {
@@ -137,15 +137,15 @@ impl Shared {
         }
     }
 
-    /// Waits until the engine has everything that was acknowledged. Then runs the query `answer` on a thread that may
-    /// block, with a function that returns true while the caller still waits.
+    /// Waits until the engine has everything that was acknowledged. Then runs the query `answer` on a blocking thread.
+    /// The second argument of `answer` is a function that returns true while the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
-        // Before the permit, because a repair takes all permits.
+        // This wait comes before the wait for a permit, because a repair takes all permits.
         self.state_after_repair().await;
-        // Before the replica is read: the upkeep holds all permits while it closes the replica.
+        // The state is read after this wait, because the upkeep holds all permits while it closes the replica.
         let permit = Arc::clone(&self.queries).acquire_owned().await;
         let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let replica = match self.state() {
@@ -157,14 +157,15 @@ impl Shared {
             State::Failed(error) => return Err(failed(&error)),
             State::Serving(replica) => {
                 match replica.linearize().await {
-                    // The replica becomes read-only at this moment.
+                    // The disk is full, and the replica is about to become read-only: the query is served as in that
+                    // state.
                     Err(ConsensusError::Failed(cause)) if cause.is_disk_full() && replica.is_alone() => {}
                     linearized => linearized.map_err(|error| unavailable(&error))?,
                 }
                 replica
             }
-            // Consensus has stopped. A single member's engine holds everything acknowledged; other members might hold
-            // more.
+            // Consensus has stopped. The engine of the only member has everything that was acknowledged. With several
+            // members, another one might have more.
             State::ReadOnly(replica) if replica.is_alone() => replica,
             State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
         };
@@ -172,7 +173,7 @@ impl Shared {
         let has_gone = Arc::clone(&caller.has_gone);
         let closing = self.closing.clone();
         let answered = spawn_blocking(move || {
-            // Held until the work is done, even if the caller has gone.
+            // The permit is held until the work is done, even if the caller has gone.
             let _permit = permit;
             let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
@@ -182,7 +183,7 @@ impl Shared {
 }
 
 /// Returns the reason and the remedy of a refusal for lack of space. `is_unrepaired` is true if the engine has damaged
-/// files that cannot be repaired: nothing is then dropped for its size.
+/// files that cannot be repaired: nothing is then dropped to stay below the cap.
 fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     match (is_over_cap, is_unrepaired) {
         (true, true) => {
@@ -201,7 +202,8 @@ fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     }
 }
 
-/// The caller of a query. It is dropped when the caller no longer waits for the response.
+/// Marker of a waiting caller. It is dropped when the caller no longer waits for the response, and the query then
+/// stops.
 #[derive(Debug, Default)]
 struct Caller {
     has_gone: Arc<AtomicBool>,
@@ -232,7 +234,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
             Status::resource_exhausted(error.to_string())
         }
         SelectError::Cancelled => Status::cancelled(error.to_string()),
-        // The damage is quarantined: the next query is served without it.
+        // The damage is quarantined: the next query is served without the damaged values.
         SelectError::Engine(error) if error.is_damage() => {
             tracing::error!(%error, "a query found damage");
             Status::unavailable(format!("{error}: try again"))
@@ -249,7 +251,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
         return Err(misplaced(Status::failed_precondition(text)));
     }
-    // Before the wait for a repair, because the batch is in memory meanwhile.
+    // The batch counts from now on, because it is in memory while the append waits for a repair.
     let _in_flight = shared.take_in(batch.memory_bytes())?;
     let replica = shared.appendable().await?;
     let split = if is_small(&batch) {
@@ -257,14 +259,14 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     } else {
         spawn_blocking(move || split(batch)).await.map_err(panicked)?
     };
-    // The error is final: a sample that fits into no entry never will.
+    // No retry can help: this sample is too large for any entry.
     let parts = split.map_err(|error: SampleTooLarge| Refused::invalid(error.to_string()))?;
     let retention = shared.config.retention.raw;
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
         let (part, too_old) = without_older(part, expired_before_ns(shared.clock.now_ns(), retention));
         answer.samples_too_old += too_old;
-        // A part without samples needs no entry.
+        // A part that has lost all its samples needs no entry.
         if too_old == 0 || !part.series.is_empty() {
             let outcome = append_part(&replica, part).await?;
             answer.duplicate &= outcome == Outcome::Duplicate;
@@ -300,8 +302,8 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
     if let (Outcome::Dangling, Some(removed)) = (outcome, removed) {
-        // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came
-        // with all.
+        // The shard has dropped definitions after they were stripped from the batch. If the batch came with all
+        // definitions, it is proposed again with all of them, and this attempt cannot lack any.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
             whole.restore(removed);

@@ -17,14 +17,14 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::{Metrics, StateLabels};
 use crate::replica::Replica;
 
-/// Limit of the size of all appends in flight, in bytes as received. With their decoded and encoded forms, they take a
-/// few times as much memory.
+/// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
+/// forms, encoded and decoded, appends take a few times as much memory.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
-/// Interval of log lines while the replica is being opened. Opening takes long if files are repaired.
+/// Interval at which the node logs that the replica is still being opened. Opening takes long if files are repaired.
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
-/// Longest time that a request waits for a repair.
+/// Longest time that a request waits for the end of a repair.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Shared state of one node.
@@ -38,15 +38,16 @@ pub(super) struct Shared {
     state: watch::Sender<State>,
     /// True if the file system has no space for appends.
     is_full: AtomicBool,
-    /// True if the data takes more than its cap.
+    /// True if the disk use of the data exceeds the configured cap.
     is_over_cap: AtomicBool,
-    /// One permit for each byte of appends in flight.
+    /// Budget for appends in flight. An append holds one permit for each of its bytes.
     pub(super) appends: Arc<Semaphore>,
-    /// One permit for each running query.
+    /// Limit of running queries. Each holds one permit; the upkeep holds all permits while it reopens the replica.
     pub(super) queries: Arc<Semaphore>,
     /// Cancelled when the node stops: new requests are then refused.
     pub(super) stopping: CancellationToken,
-    /// Cancelled when requests in flight are done: the upkeep then ends.
+    /// Cancelled after a shutdown has waited for appends in flight: the upkeep then flushes, closes the replica and
+    /// ends.
     pub(super) closing: CancellationToken,
 }
 
@@ -119,21 +120,22 @@ impl Shared {
             if let Some(found) = found {
                 return found;
             }
-            // The sender lives in `self`, so this fails only when nothing can change any more.
+            // `self` holds the sender, so this fails only if the state can never change again.
             if states.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Waits for the end of a repair, for at most [`REPAIR_PATIENCE`] or until the node stops, and returns the state.
+    /// Returns the state. If the replica is being repaired, first waits for the end of the repair: at most
+    /// [`REPAIR_PATIENCE`], and only until the node stops.
     pub(super) async fn state_after_repair(&self) -> State {
         let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
         let repaired = tokio::time::timeout(REPAIR_PATIENCE, self.stopping.run_until_cancelled(repaired)).await;
         repaired.ok().flatten().unwrap_or(State::Repairing)
     }
 
-    /// Opens the replica, which first repairs damaged files. Logs the wait at an interval.
+    /// Repairs damaged files of the replica, and opens it. Logs every [`OPEN_REPORT`] that it still waits.
     pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
         let clock = Arc::clone(&self.clock);
         let opened = Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock);
@@ -163,7 +165,7 @@ impl Shared {
         self.is_over_cap.load(Ordering::Relaxed)
     }
 
-    /// Compares the disk use of the data with the cap, and records the result.
+    /// Compares the disk use of the data with the cap. Appends are refused while it exceeds the cap.
     pub(super) fn note_use(&self, disk_bytes: u64) {
         let cap = self.config.disk_bytes_max;
         let is_over_cap = disk_bytes > cap;

@@ -16,7 +16,8 @@ use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 use crate::space::Space;
 
-/// Interval of checks of the free space. A disk that writes 1 GB/s fills a quarter of the largest reserve in this time.
+/// Interval of checks of the free space. A disk that writes 1 GB/s fills less than half of the largest reserve in this
+/// time.
 const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +25,9 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a replica with damage is opened again. The pause doubles if damage is found again within
 /// [`REPAIR_MEMORY`].
 const REPAIR_INTERVAL: Duration = Duration::from_millis(250);
+/// Largest number of times that the pause is doubled.
 const REPAIR_DOUBLINGS_MAX: u32 = 8;
+/// Time since the last repair within which new damage doubles the pause.
 const REPAIR_MEMORY: Duration = Duration::from_secs(300);
 /// Interval of attempts to open a replica again after a full disk.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
@@ -33,7 +36,7 @@ const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replica: Arc<Replica>) {
     tasks.spawn(supervise(Arc::clone(shared), replica));
     tasks.spawn(every(Arc::clone(shared), SPACE_INTERVAL, async |shared| watch_space(shared)));
-    // A task of its own, since dropping partitions takes long.
+    // Separate from `keep_retention`, which takes long when it drops partitions.
     tasks.spawn(every(Arc::clone(shared), CAP_INTERVAL, watch_cap));
     tasks.spawn(every(Arc::clone(shared), RETENTION_INTERVAL, keep_retention));
 }
@@ -46,7 +49,8 @@ async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Sh
     }
 }
 
-/// Follows the replica through its states until the node stops.
+/// Runs the replica, and opens it again after damage or a full disk. Returns when the node stops, or when the replica
+/// has failed for good.
 async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
     let mut replica = first;
     let mut queries_held = None;
@@ -81,7 +85,8 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
     }
 }
 
-/// Serves until the replica fails. Queries that waited for the replica continue at once.
+/// Runs the replica until it fails, and returns the error. `queries_held` is the permit for which queries wait; it is
+/// dropped as soon as the replica serves.
 async fn serve(
     shared: &Arc<Shared>,
     replica: &Arc<Replica>,
@@ -100,7 +105,7 @@ async fn serve(
     }
 }
 
-/// Number of recent repairs of the replica, and the time of the last repair.
+/// Number of times that the pause before a repair is doubled, and the time of the last repair.
 #[derive(Debug, Default)]
 struct Repaired {
     times: u32,
@@ -108,7 +113,7 @@ struct Repaired {
 }
 
 impl Repaired {
-    /// Pause before the next repair.
+    /// Returns the pause before a repair that is needed now, and records this repair.
     fn pause(&mut self) -> Duration {
         let is_soon = self.last.is_some_and(|last| last.elapsed() < REPAIR_MEMORY);
         self.times = if is_soon { self.times.saturating_add(1).min(REPAIR_DOUBLINGS_MAX) } else { 0 };
@@ -127,14 +132,15 @@ async fn repair(
 ) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     tracing::error!(%error, "stored values are damaged: the replica is opened again and repaired");
     if !matches!(error, ReplicaError::Damaged) {
-        // The replica applies no more entries.
+        // The replica may apply no more entries, so requests wait from now on. With `Damaged`, it serves until it is
+        // closed.
         shared.set_state(State::Repairing);
     }
     close_and_open(shared, replica, repaired.pause(), &State::Repairing).await
 }
 
-/// Returns the reopened replica, and a permit that holds queries until the replica serves. Returns `None` if the node
-/// stops, or if the replica failed for good and is closed.
+/// Waits for free space and opens the replica again. Returns the replica, and a permit that makes queries wait until
+/// the replica serves. Returns `None` if the node stops, or if the replica failed for good and is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -142,7 +148,8 @@ async fn reopen_when_there_is_space(
     close_and_open(shared, replica, REOPEN_INTERVAL, &State::Starting).await
 }
 
-/// Opens a replica again after `pause`. The node is in `state` while the replica is closed.
+/// Opens a replica again after `pause`. The node is in `state` while the replica is closed. Returns the same as
+/// [`repair`].
 async fn close_and_open(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -154,7 +161,7 @@ async fn close_and_open(
     match reopen(shared, &failure, &mut old, pause, state).await {
         Ok(opened) => Some(opened),
         Err(end) => {
-            // First, because the state also holds the replica.
+            // The old state may hold a reference to the replica, which would keep the replica from being closed.
             shared.set_state(end);
             if let Some(old) = old {
                 old.close().await;
@@ -167,7 +174,7 @@ async fn close_and_open(
 /// Closes `old` and opens the replica again once there is space. `failure` is the [`Failure`] of `old`.
 ///
 /// # Errors
-/// The error is the node's last state. `old` is still `Some` if that replica is not closed yet.
+/// Returns the state in which the node ends. `old` is then still `Some` if that replica is not closed yet.
 async fn reopen(
     shared: &Arc<Shared>,
     failure: &Failure,
@@ -178,7 +185,7 @@ async fn reopen(
     loop {
         let held = tokio::select! {
             biased;
-            // Consensus may still run: its log may fail meanwhile.
+            // Consensus may still run during the wait, and a sync of its log may fail.
             error = failure.wait_for_final(), if old.is_some() => return Err(State::Failed(error)),
             held = hold_queries(shared, pause) => held.ok_or(State::Stopped)?,
         };
@@ -186,7 +193,8 @@ async fn reopen(
         if let Some(old) = old.take() {
             old.close().await;
         }
-        // Nothing reports any more. Work that the close interrupted has failed, too, so only a failed sync counts.
+        // No thread reports errors any more. Work that the close interrupted may have reported an error, so only a
+        // failed sync counts.
         if let Some(error) = failure.failed_sync() {
             return Err(State::Failed(error));
         }
@@ -201,9 +209,8 @@ async fn reopen(
     }
 }
 
-/// Waits until `pause` is over and there is space, and then until running queries have ended. Returns a permit that
-/// makes new queries wait. No query is thus refused while files are closed and opened. Returns `None` if the node
-/// stops.
+/// Waits for `pause`, then for free space, and then for the end of running queries. Returns a permit that makes new
+/// queries wait, so that no query is refused while files are closed and opened. Returns `None` if the node stops.
 async fn hold_queries(shared: &Shared, pause: Duration) -> Option<OwnedSemaphorePermit> {
     let held = async {
         sleep(pause).await;
@@ -222,7 +229,7 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     loop {
         sleep(FLUSH_CHECK_INTERVAL).await;
         let shard = replica.shard();
-        // A full disk is a reason to flush: the purge after it frees more of the log than the flush writes.
+        // A full disk is a reason to flush: the purge of the log after the flush frees more space than the flush takes.
         let is_full = shared.is_full();
         let is_late = flushed_at.elapsed() >= shared.config.flush_interval;
         let is_due = (is_late || is_full) && shard.unflushed_bytes() > 0;
@@ -249,7 +256,8 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     }
 }
 
-/// Refuses appends while there is less free space than the next flush and the reserve need together.
+/// Checks the free space once. Appends are refused until the next check if the next flush and the reserve together need
+/// more.
 pub(super) fn watch_space(shared: &Arc<Shared>) {
     let unflushed_bytes = match shared.state() {
         State::Serving(replica) => replica.shard().unflushed_bytes(),
@@ -290,7 +298,8 @@ mod tests {
         (node, replica)
     }
 
-    /// Reports damage, and then a failed sync. With `hold`, a query runs, so that the repair has to wait for it.
+    /// Checks that a failed sync after damage ends the node. With `hold`, a query runs, so that the sync fails while
+    /// the repair waits for this query.
     async fn fails_after_damage(hold: bool) {
         let folder = tempfile::tempdir().unwrap();
         let (node, replica) = opened(&folder).await;

@@ -1,4 +1,4 @@
-//! A full disk: appends are refused, queries are served, nothing acknowledged is lost, and appends resume.
+//! Tests of a full disk: appends are refused, queries are served, nothing acknowledged is lost, and appends resume.
 //!
 //! Each test mounts a small tmpfs, which needs root.
 
@@ -19,7 +19,8 @@ fn fill(disk: &SmallDisk, left_bytes: u64) {
     let text = String::from_utf8(output.stdout).unwrap();
     let mut rest: u64 = text.lines().nth(1).unwrap().trim().parse().unwrap();
     rest = rest.saturating_sub(left_bytes);
-    // In halves: the node also takes space, and an allocation that does not fit takes nothing.
+    // In pieces that become smaller, because the node also takes space, and an allocation that does not fit takes
+    // nothing.
     let mut piece = rest;
     while piece >= 64 << 10 {
         let file = ballast.join(piece.to_string());
@@ -87,7 +88,7 @@ async fn below_the_reserve_appends_are_refused_and_queries_answered() {
 async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
     let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
     let data_dir = disk.path().join("data");
-    // Short, so that flushes fail as well as appends to the log.
+    // The interval is short, so that flushes fail as well as appends to the log.
     let mut config = config(&data_dir);
     config.flush_interval = Duration::from_millis(300);
     let opened = open_with(config).await;
@@ -112,7 +113,7 @@ async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
             append_until_accepted(&opened, next).await;
             next += 1;
         }
-        // Faster than the interval of the watch on free space.
+        // The disk becomes full faster than the node checks the free space.
         let (refused, status) = tokio::join!(append_until_refused(&opened, next), async {
             tokio::task::block_in_place(|| fill(&disk, 0));
         })
@@ -121,7 +122,7 @@ async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         read_only += opened.metric("varve_node_replica_state{state=\"read_only\"");
         let times = opened.times().await;
-        // The refused append may be there: its response said that this is not known.
+        // The sample of the refused append may be there, because the response said that its outcome is unknown.
         assert!(times == times_of(0..refused) || times == times_of(0..refused + 1), "round {round}: {}", times.len());
         empty(&disk);
         println!(
@@ -147,7 +148,8 @@ async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
     let opened = open(&data_dir).await;
     let mut next = 0;
     let is_read_only = || opened.metric("varve_node_replica_state{state=\"read_only\"") > 0.0;
-    // Faster than the watch on free space, which would refuse appends before a write meets the full disk.
+    // The disk must become full between two checks of the free space. Otherwise the node refuses appends before a write
+    // fails.
     while !is_read_only() {
         assert!(next < 100_000, "no write met the full disk");
         let (refused, _status) = tokio::join!(append_until_refused(&opened, next), async {

@@ -1,5 +1,5 @@
-//! Everything acknowledged is on disk. A child process runs a node. The child is killed, or runs under strace, which
-//! lists syncs or makes them fail.
+//! Tests that everything acknowledged is on disk. A child process runs a node. The tests kill the child, or run it
+//! under strace, which lists syncs or makes them fail.
 //!
 //! With the feature `planted-skip-sync` the tests under strace must fail, which shows that these tests detect a missing
 //! sync.
@@ -89,7 +89,7 @@ fn acked(lines: &[String]) -> Vec<i64> {
 async fn after_a_failed_sync_nothing_is_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
-    // Opening syncs some 40 times; from the 100th on every one fails.
+    // Opening a node syncs some 40 times. From the 100th sync on, every sync fails.
     let Some(lines) = trace(&data_dir, &["-e", "inject=fsync,fdatasync:error=EIO:when=100+"]) else { return };
     let Some(failed_at) = lines.iter().position(|line| line.contains("(INJECTED)")) else {
         panic!("{} syncs in all, and none was made to fail: {:?}", syncs(&lines), said_last(&lines))
@@ -104,7 +104,8 @@ async fn after_a_failed_sync_nothing_is_acknowledged() {
     assert!(said("failed").contains("check the disk"), "{after:?}");
     assert_eq!(said("append again"), "append again: Unavailable");
     assert_eq!(said("read again"), "read again: Unavailable");
-    // The disk works again: every acknowledged sample is there once, and at most the one whose append had no response.
+    // The disk works again. Every acknowledged sample is there once. The sample of the refused append may be there,
+    // too.
     let opened = open(&data_dir).await;
     let count = acknowledged.len() as i64;
     let times = opened.times().await;
@@ -135,7 +136,7 @@ async fn every_acknowledgement_comes_after_a_sync() {
     assert_eq!(acknowledged, (0..300).collect::<Vec<_>>());
     let mut synced = false;
     for line in &lines {
-        // "= 0" also ends the line of a call that a call of another thread interrupted.
+        // strace ends the line of a successful call with "= 0", also if calls of other threads split it into two lines.
         synced |= line.contains("sync") && line.ends_with("= 0");
         if said(line).is_some_and(|text| text.starts_with("acked")) {
             assert!(synced, "acknowledged without a sync: {line}");
@@ -209,7 +210,7 @@ async fn a_killed_node_has_every_acknowledged_sample_once() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let acked = |line: &String| line.strip_prefix("acked ").and_then(|serial| serial.parse::<i64>().ok());
-        // At another moment in each round.
+        // The child is killed after a different number of appends in each round.
         acknowledged.extend(lines.by_ref().filter_map(|line| acked(&line)).take(100 + 37 * round as usize));
         child.kill().unwrap();
         child.wait().unwrap();

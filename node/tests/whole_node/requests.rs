@@ -109,7 +109,7 @@ async fn concurrent_appends_share_syncs_and_all_count() {
 async fn appends_beyond_the_in_flight_budget_are_refused_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
-    // 10 MB each, 128 MiB may be in flight.
+    // 20 batches of 10 MB each; 128 MiB may be in flight.
     let tasks: Vec<_> = (0..20)
         .map(|i| {
             let node = std::sync::Arc::clone(&opened.node);
@@ -149,7 +149,8 @@ async fn the_log_is_purged_up_to_the_flushed_index() {
         serial += 1;
     }
     let metric = |name: &str| opened.metric(&format!("varve_node_{name}"));
-    // 5 seconds of appends were purged; RocksDB preallocates the rest.
+    // The log becomes small when the appends of these 5 seconds are purged. RocksDB preallocates the space that is
+    // left.
     let raft_bytes = || support::used_bytes(&folder.path().join("raft"));
     let stopped = Instant::now();
     while raft_bytes() >= 8 << 20 || metric("log_first_index") != metric("applied_index") + 1.0 {
@@ -225,7 +226,7 @@ async fn a_node_can_be_opened_in_a_task() {
     let config = config(folder.path());
     let opened = tokio::spawn(async move { Node::open(config, &mut Registry::default()).await }).await.unwrap();
     let node = opened.unwrap();
-    // A router in this process holds the node like this.
+    // A router in the same process holds the node in this form.
     let router_side: std::sync::Arc<dyn proto::Shards<Error = tonic::Status>> = std::sync::Arc::<Node>::clone(&node);
     assert_eq!(router_side.append(99, 1, batch(None, 0..1)).await.unwrap_err().code(), Code::NotFound);
     node.shutdown().await;
@@ -292,7 +293,7 @@ async fn a_remote_router_gets_the_same_responses() {
         .await
         .unwrap()
         .max_encoding_message_size(proto::limits::NODE_MESSAGE_BYTES_MAX);
-    // Larger than tonic's default of 4 MiB.
+    // This request is larger than tonic's default limit of 4 MiB.
     let request = wire::AppendRequest {
         shard: FIRST_DATA_SHARD,
         placement_epoch: 1,

@@ -1,5 +1,5 @@
-//! Retention: samples older than their retention are refused or dropped. At the cap on disk use, the oldest partitions
-//! are dropped.
+//! Tests of retention: samples older than the retention are refused or dropped. At the cap on disk use, the oldest
+//! partitions are dropped.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ async fn samples_past_the_retention_are_refused_and_partitions_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
-    // Partitions have 6 hours; the one before this ends, and with it the retention of what is in it, in two seconds.
+    // Partitions last 6 hours. `end_ns` is the end of the last complete partition, and its retention ends in two
+    // seconds.
     let end_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
     let retention = Duration::from_nanos((now_ns - end_ns) as u64) + Duration::from_secs(2);
     config.retention.raw = retention;
@@ -43,7 +44,7 @@ async fn samples_past_the_retention_are_refused_and_partitions_dropped() {
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", opened.times().await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // The same stack again. The shard has dropped the old partition's definitions; the sender does not notice.
+    // The same stack again. The shard has dropped the definitions of the old partition, but the append succeeds.
     opened.append(&batch(None, [new - 1])).await.unwrap();
     opened.node.shutdown().await;
 }
@@ -56,15 +57,15 @@ async fn above_the_cap_the_oldest_partition_is_dropped() {
     let opened = open_with(config).await;
     opened.node.ready().await;
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
-    // A quarter of an hour ago, or where the partition that is being written begins, which has 6 hours.
+    // The first sample of today is from 1000 seconds ago, but not from before the present partition of 6 hours.
     let partition_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
     let first_today = ((now_ns - 1_000_000_000_000).max(partition_ns) - support::START_NS) / 1_000_000 + 1;
     // Symbol tables have a cap of their own.
     let symbols = folder.path().join("symbols");
     std::fs::write(&symbols, vec![1; 300 << 20]).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    // Each batch has 10 MB of names that do not compress. 30 MB in January are in the log until it is purged, with
-    // the samples and their minutes, with the hours and with the days.
+    // Each batch has 10 MB of names that do not compress. The 30 MB of January take space several times: in the log
+    // until it is purged, with the raw samples and minutes, with the hours, and with the days.
     let mut next_id = 0;
     let mut large = |first: i64| {
         next_id += 1;
@@ -74,8 +75,8 @@ async fn above_the_cap_the_oldest_partition_is_dropped() {
         opened.append(&large(i * 200)).await.unwrap();
     }
     assert_eq!(opened.times().await.len(), 600);
-    // Then today, until an append is refused and January is dropped. A refusal alone does not drop it, since the log
-    // may take and release the space.
+    // Batches of today follow, until an append is refused and January is dropped. A refusal alone does not show the
+    // drop, since the log also takes and releases space.
     let mut today = 0;
     let mut refused = None;
     let of_today = |today| times_of((0..today * 200).map(|i| first_today + i));

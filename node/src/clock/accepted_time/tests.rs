@@ -1,4 +1,4 @@
-//! Accepted time under clocks that jump, drift, stop and return.
+//! Tests of accepted time and log time with system clocks that jump, return or are corrected, also across restarts.
 
 use proptest::prelude::*;
 
@@ -14,14 +14,15 @@ const T: i64 = 1_795_392_000 * SECOND_NS;
 struct Host {
     time: AcceptedTime,
     elapsed_ns: i64,
-    /// Difference between the system clock and the true time.
+    /// System clock minus the true time, in nanoseconds.
     wrong_ns: i64,
     is_synchronized: bool,
     changes: Vec<Change>,
 }
 
 impl Host {
-    /// A host whose store has entries up to `log_ns` and no stored accepted time.
+    /// Returns a host that starts with a log whose last entry has the time `log_ns`, and without a stored accepted
+    /// time.
     fn started(log_ns: Option<i64>) -> Self {
         Self::started_with(log_ns.map(|log_ns| Stored { log_ns, accepted_ns: None }), 0)
     }
@@ -48,7 +49,7 @@ impl Host {
         self.time.accept(T + self.elapsed_ns + self.wrong_ns);
     }
 
-    /// Advances time, with a reading every minute.
+    /// Lets `ns` nanoseconds pass, and reads the clocks every minute.
     fn pass(&mut self, ns: i64) {
         let end_ns = self.elapsed_ns + ns;
         loop {
@@ -62,7 +63,7 @@ impl Host {
         }
     }
 
-    /// Returns the accepted time and the log time, each minus the true time.
+    /// Returns the accepted time and the log time, each minus the true time, in nanoseconds.
     fn off(&self) -> (i64, i64) {
         (self.time.now_ns() - T - self.elapsed_ns, self.time.log_ns() - T - self.elapsed_ns)
     }
@@ -105,7 +106,7 @@ fn a_clock_that_stays_back_for_a_day_is_accepted() {
         ([Change::Jumped, Change::Confirmed].as_slice(), Standing::Agrees)
     );
     assert_eq!(host.off(), (-YEAR_NS, 0), "log time never goes back");
-    // From now on the earlier time is a jump.
+    // From now on, a return to the true time is a jump ahead.
     host.wrong_ns = 0;
     host.pass(HOUR_NS);
     assert_eq!((host.off().0, host.time.standing()), (-YEAR_NS, Standing::Ahead));
@@ -129,7 +130,7 @@ fn many_small_jumps_together_stay_within_the_allowance() {
         host.wrong_ns += HOUR_NS;
         host.pass(60 * SECOND_NS);
     }
-    // 1000 minutes have passed; an eighth of them is allowed beside the day.
+    // In these 1000 minutes, accepted time may gain an eighth of 1000 minutes, and the allowance of one day.
     assert!(host.off().0 <= DAY_NS + 125 * 60 * SECOND_NS, "{}", host.off().0 / HOUR_NS);
     assert_eq!(host.changes, [Change::Jumped].repeat(host.changes.len()));
 }
@@ -260,10 +261,10 @@ fn no_jump_makes_data_being_written_drop_for_its_size() {
         // The clock is wrong, and samples have the right time.
         (YEAR_NS, Some(0), 0),
         (-YEAR_NS, Some(0), 0),
-        // The clock is right and the reference was not: samples agree with the clock.
+        // The clock is right and the limit was wrong: samples agree with the clock.
         (YEAR_NS, Some(YEAR_NS), YEAR_NS),
         (-YEAR_NS, Some(-YEAR_NS), -YEAR_NS),
-        // Only old samples come, or only some of a far future, or none.
+        // Only old samples arrive, or only samples of the far future, or none.
         (YEAR_NS, Some(-5 * YEAR_NS), 0),
         (YEAR_NS, Some(5 * YEAR_NS), YEAR_NS),
         (YEAR_NS, None, 0),
@@ -294,7 +295,7 @@ fn no_reading_overflows() {
     }
 }
 
-/// Generates the elapsed time and the jump of the system clock between two readings.
+/// Generates the elapsed time and the jump of the system clock between two readings, in nanoseconds.
 fn step() -> impl Strategy<Value = (i64, i64)> {
     let jump = prop_oneof![
         4 => Just(0),
@@ -332,11 +333,11 @@ proptest! {
             for &(then_ns, limit_then_ns, restarts_then) in &limits {
                 let passed_ns = host.elapsed_ns - then_ns;
                 let gained_ns = limit_ns - limit_then_ns;
-                // Each start has the whole allowance, because it knows nothing of the time before.
+                // Each start begins with the whole allowance, because the used part is not stored.
                 let allowed_ns = passed_ns + passed_ns / RATE + (1 + restarts - restarts_then) * DAY_NS;
                 prop_assert!(gained_ns <= allowed_ns, "{gained_ns} ns in {passed_ns}");
             }
-            // Log time is that of the first entry or of some limit, advanced by the elapsed time.
+            // Log time is at most the first log time or some limit, advanced by the elapsed time.
             let offsets = limits.iter().map(|&(then_ns, limit_ns, _)| limit_ns - then_ns).chain([first_log_ns]);
             let latest_ns = offsets.max().unwrap() + host.elapsed_ns;
             let next_ns = host.time.log_ns();
@@ -355,7 +356,8 @@ proptest! {
             host.elapsed_ns += passed_ns;
             host.pass(0);
         }
-        // From here on the clock is steady. It is accepted, or known as a jump ahead that nothing has confirmed.
+        // From here on the clock is steady. After two days, it is accepted, or it is a jump ahead that nothing has
+        // confirmed.
         host.pass(2 * DAY_NS);
         let off_ns = T + host.elapsed_ns + host.wrong_ns - host.time.now_ns();
         match host.time.standing() {

@@ -9,8 +9,8 @@
 //! meta           `time`                       accepted time of this node, i64, ns since 1970
 //! ```
 //!
-//! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and
-//! because one sync serves all shards.
+//! Integers are big-endian. Votes and entries are in one database, because the order in which they were written must
+//! survive a crash. In addition, one sync then serves all shards.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -37,11 +37,11 @@ use crate::metrics::{Metrics, gauge};
 const NODE_KEY: &[u8] = b"node";
 const TIME_KEY: &[u8] = b"time";
 
-/// The logs of all shards. Writes are not synced until [`LogDatabase::sync`] is called.
+/// The logs of all shards. A write is on disk for certain only after a later [`LogDatabase::sync`].
 #[derive(Debug)]
 pub(crate) struct LogDatabase {
     database: Arc<DB>,
-    // After `database`: the thread holds a reference to it.
+    // Declared after `database`: the thread holds the last reference to the database, and drops it when it ends.
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
@@ -49,7 +49,7 @@ pub(crate) struct LogDatabase {
     purged: Mutex<PurgedRanges>,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
-    /// The last stored accepted time; `None` if none was stored.
+    /// The last stored accepted time, in nanoseconds since 1970; `None` if none was stored.
     accepted_ns: Mutex<Option<i64>>,
     /// Marker that the database is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
@@ -108,7 +108,7 @@ impl LogDatabase {
         }
     }
 
-    /// Reads the stored accepted time.
+    /// Reads the accepted time from the database, in nanoseconds since 1970; `None` if none is stored.
     pub(crate) fn read_accepted(&self) -> Result<Option<i64>, ReplicaError> {
         let Some(value) = self.get(TIME_KEY)? else { return Ok(None) };
         let length = |_length| RecordError::Length { record: "accepted time" };
@@ -164,7 +164,8 @@ impl LogDatabase {
         ReplicaError::Log(error)
     }
 
-    /// Calls `callback` when everything that was written before this call is on disk.
+    /// Calls `callback` when everything that was written before this call is on disk. `entries` is the number of
+    /// entries that wait for this sync, for the metrics.
     pub(crate) fn sync(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
         self.sync_thread.request(callback, entries)
     }
@@ -184,8 +185,8 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// Returns the entries that exist in `[start, end)`. A gap between them is an error. Stops after the entry that
-    /// reaches `bytes_max`.
+    /// Returns the existing entries with an index in `[start, end)`. A gap between them is an error. Stops after the
+    /// entry with which their total size reaches `bytes_max` bytes.
     pub(crate) fn read(
         &self,
         shard: u32,
@@ -237,7 +238,7 @@ impl LogDatabase {
     /// Deletes the entries up to and including `last`, and stores `last` as the purge position.
     pub(crate) fn purge(&self, shard: u32, last: &LogId) -> Result<(), ReplicaError> {
         let first = self.last_purged(shard)?.map_or(0, |log_id| log_id.index + 1);
-        // From the end of the last purge: a range that always began at 0 would overlap every file.
+        // The range begins at the end of the last purge. A range that always began at 0 would overlap every file.
         let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, last.index + 1) };
         let mut batch = WriteBatch::default();
         batch.delete_range_cf(self.family(LOG)?, range.from, range.to);

@@ -2,7 +2,7 @@
 
 use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
 
-/// Name of the column family of entries, by shard and index.
+/// Name of the column family of entries, whose keys are shard and index.
 pub(super) const LOG: &str = "log";
 /// Name of the column family of votes, purge positions, the node id and the accepted time.
 pub(super) const META: &str = "meta";
@@ -11,8 +11,8 @@ pub(super) const META: &str = "meta";
 /// files.
 const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
 const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// Limit of the size of all WAL files, in bytes. A column family that is rarely written keeps old WAL files from
-/// deletion until this limit is reached.
+/// Largest total size of the files of the write-ahead log (WAL), in bytes. A column family that is rarely written keeps
+/// old WAL files from deletion until this limit is reached.
 const WAL_BYTES_MAX: u64 = 128 << 20;
 
 pub(super) fn options(mode: DBRecoveryMode) -> Options {

@@ -1,7 +1,7 @@
 //! Key ranges of purged entries that still take space on disk.
 //!
-//! Each shard has its own range. A single range for all shards would span live entries of the shards between them,
-//! and would lose ranges.
+//! Each shard has its own range. A single range for all shards would also contain live entries, for example those of
+//! the shards in between.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl PurgedRanges {
         self.0.is_empty()
     }
 
-    /// The ranges in the order of their keys.
+    /// Returns the ranges in the order of their keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = PurgedRange> + '_ {
         self.0.values().copied()
     }

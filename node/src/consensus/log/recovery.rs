@@ -16,11 +16,11 @@ use crate::consensus::log::families::{families, options};
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::error::ReplicaError;
 
-/// Opens or makes the database in `raft`.
+/// Opens or makes the database in the folder `raft`.
 ///
 /// # Errors
 /// [`ReplicaError::Lost`]: synced writes cannot be read. [`ReplicaError::Record`]: the mark is damaged.
-/// [`ReplicaError::Files`]: a file has damage on which RocksDB would read forever.
+/// [`ReplicaError::Files`]: a file has damage that would make RocksDB read without end.
 pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
     let expected = Expected {
         synced: SyncedMark::read(raft)?.unwrap_or_default(),
@@ -35,17 +35,18 @@ pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
         Err(damage) if damage.kind() == ErrorKind::Corruption => truncate_wal(raft, &expected, damage)?,
         opened => opened.map_err(ReplicaError::Log)?,
     };
-    // A file that ends early, at the end of a record, looks intact.
+    // RocksDB takes a file that ends early, at the end of a record, for intact. So the last write is checked here.
     expected.check(&database, None)?;
     Ok(database)
 }
 
 /// Truncates a torn end of the manifest, RocksDB's list of files, if the torn change never took effect.
 ///
-/// RocksDB syncs a change of the manifest before it deletes the files that the change makes superfluous. After a
-/// power cut within a change, the oldest WAL that the manifest needs without the change therefore exists. If that WAL
-/// is gone, the change was synced and the manifest was damaged later; truncating it would then delete files that hold
-/// entries or a vote. The check reads a copy made of hard links, because RocksDB changes what it opens.
+/// RocksDB syncs a change of the manifest before it deletes the files that the change makes superfluous. After a power
+/// cut during a change, the oldest WAL file that the manifest needs without this change therefore still exists. If that
+/// file is gone, the change was synced, and the manifest was damaged later. Without the change, RocksDB would then
+/// delete files that hold entries or a vote. The check truncates and opens a copy, made of hard links, so that the
+/// original stays as it is until the check has passed.
 fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
     let TornTail { path, length } = torn;
     let copy = raft.with_file_name("raft-look");
@@ -58,7 +59,7 @@ fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Resul
     let oldest = expected.files.iter().find(|file| number(file).is_some_and(|number| needed <= number));
     tracing::warn!(list = %path.display(), length, needed, ?oldest, "the end of the Raft log's manifest is torn");
     let is_there = match oldest {
-        // Before the first change that names a file, everything is in the WAL.
+        // The manifest names no table file yet, so all writes must be in the WAL, from the first on.
         Some(oldest) if needed == 0 => first_write(oldest).map_err(ReplicaError::Files)?.is_none_or(|first| first <= 1),
         Some(oldest) => number(oldest) == Some(needed),
         None => true,
@@ -111,10 +112,10 @@ fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
     Ok(copied)
 }
 
-/// Truncates the WAL at the first bad record and opens the database, if no synced write is lost.
+/// If this loses no synced write, truncates the WAL at its first bad record and opens the database.
 fn truncate_wal(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<DB, ReplicaError> {
-    // This is the only mode that stops at a bad record and leaves no gap. It deletes the WAL, so a read-only open
-    // comes first.
+    // `PointInTime` is the only mode that stops at a bad record and so leaves no gap. Opening in this mode deletes the
+    // WAL. Therefore the database is first opened read-only, to check the last write that can be read.
     let options = options(DBRecoveryMode::PointInTime);
     let readable = DB::open_cf_descriptors_read_only(&options, raft, families(), false).map_err(ReplicaError::Log)?;
     let synced = expected.synced;

@@ -16,7 +16,7 @@ use crate::consensus::log::unapplied::Unapplied;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::RecordError;
 
-/// Largest number of bytes that one read returns when entries are read to be applied.
+/// Size of entries, in bytes, at which one read of entries that must be applied stops.
 const READ_BYTES_MAX: usize = 4 << 20;
 
 /// The log of one shard. Clones share it.
@@ -130,7 +130,7 @@ impl RaftLogStorage<Types> for LogStore {
         let entries: Vec<_> = entries.into_iter().collect();
         self.log.append(self.shard, &entries).map_err(failed)?;
         let count = entries.len();
-        // Openraft reads entries for applying after the sync, so they are here by then.
+        // Openraft reads entries to apply them only after their sync, so they are in memory by then.
         entries.into_iter().for_each({
             let mut unapplied = self.unapplied.lock();
             move |entry| unapplied.push(entry)

@@ -21,11 +21,11 @@ use crate::error::ReplicaError;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// Largest number of requests that wait at one time. A group has one append per openraft batch, so the limit is never
-/// reached.
+/// Largest number of requests that wait for a sync at one time. Openraft makes one request for many entries, so the
+/// limit is never reached.
 const WAITING_MAX: usize = 4096;
-/// Longest wait until the writer of a failed write reports its error. The writer reports the error as soon as no sync
-/// runs.
+/// Longest time that the sync thread waits for the error of a failed write. The thread that wrote reports the error as
+/// soon as no sync runs.
 const WRITE_ERROR_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request that waits for a sync.
@@ -111,7 +111,7 @@ fn run(
     }
 }
 
-/// Syncs the log and writes the mark. Returns the reported error.
+/// Syncs the log, and writes the mark of the last synced write. Reports an error before it returns the error.
 fn sync_and_mark(
     database: &DB,
     mark: &SyncedMark,
@@ -120,11 +120,11 @@ fn sync_and_mark(
 ) -> Result<(), Arc<ReplicaError>> {
     let refused = {
         let _in_flight = in_flight.lock();
-        // Later writes may or may not be in this sync.
+        // Read before the sync, because the sync may or may not include later writes.
         let written = database.latest_sequence_number();
         match sync(database) {
             Ok(()) => return mark.write(written).map_err(|error| failure.report(error)),
-            // RocksDB tries no sync after a failed write.
+            // After a failed write, RocksDB refuses to sync.
             Err(error) if error.as_ref().contains("Writer has previous error") => error,
             Err(error) => return Err(failure.report(ReplicaError::Sync(error))),
         }
@@ -132,8 +132,9 @@ fn sync_and_mark(
     Err(error_of_write(refused, failure))
 }
 
-/// RocksDB refuses to sync after a failed write. Returns the error of that write, because only that error distinguishes
-/// a full disk from a broken disk. The writer reports the error once no sync runs.
+/// Returns the error of the failed write after which RocksDB refused to sync. Only that error distinguishes a full disk
+/// from a broken disk. The thread that wrote reports it once no sync runs. If it does not report in time, returns
+/// `refused`.
 fn error_of_write(refused: rocksdb::Error, failure: &Failure) -> Arc<ReplicaError> {
     let start = Instant::now();
     while start.elapsed() < WRITE_ERROR_PATIENCE {

@@ -1,11 +1,12 @@
-//! The number of the last synced write: the file `raft/SYNCED` beside the database, one mark record (see [`record`]).
+//! The mark: RocksDB's number of the last synced write. It is one mark record ([`record`]) in the file `raft/SYNCED`.
 //!
-//! RocksDB cannot distinguish two cases. A power cut has torn the WAL, and nothing after the tear was acknowledged. Or
-//! the WAL was damaged later, and everything in it was acknowledged. The mark distinguishes them.
+//! RocksDB cannot distinguish two cases. In the first, a power cut has torn the end of the WAL, and nothing after the
+//! tear was acknowledged. In the second, the WAL was damaged later, and all writes in it may have been acknowledged.
+//! The mark distinguishes the two cases.
 //!
 //! The mark is written after every sync, and is not synced. After the process dies, the mark is exact. After a power
-//! cut, the mark may be too small, so that less damage is found. The mark is never too large, because a too large mark
-//! would make opening refuse an intact log.
+//! cut, the mark may be too small; damage after the mark then passes for a tear. The mark is never too large, because
+//! opening would then refuse an intact log.
 //!
 //! Invariant: every write up to the mark was synced before the mark was written.
 

@@ -1,4 +1,4 @@
-//! Logs on disk for the tests of this folder.
+//! Helpers that open and fill logs on disk, for the tests of this folder.
 
 mod recovery;
 mod store;
@@ -32,7 +32,7 @@ fn entry(index: u64, bytes: usize) -> LogEntry {
     LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![index as u8; bytes]))))
 }
 
-/// Appends entries. The returned future ends when the entries are synced.
+/// Appends entries. The returned future completes when the entries are synced.
 async fn append(store: &mut LogStore, entries: Vec<LogEntry>) -> impl Future<Output = io::Result<()>> + use<> {
     let (sender, receiver) = Types::oneshot();
     store.append(entries, IOFlushed::signal(sender)).await.unwrap();

@@ -17,7 +17,8 @@ pub(super) struct Unapplied {
 }
 
 impl Unapplied {
-    /// Adds an entry. Above the byte limit, drops all entries, because the oldest are needed first.
+    /// Adds an entry. If the entries then exceed the byte limit, drops all of them, because the others are of no use
+    /// without the oldest.
     pub(super) fn push(&mut self, entry: LogEntry) {
         self.bytes += bytes_of(&entry);
         self.entries.push_back(entry);

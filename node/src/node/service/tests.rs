@@ -1,4 +1,4 @@
-//! Requests during a repair of the replica, and queries whose callers go away.
+//! Tests of an append that waits for a repair, of queries whose callers go away, and of the text for a full disk.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
         assert!(start.elapsed() < Duration::from_secs(5), "{bytes} bytes are held without budget");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A stop ends the wait.
+    // A shutdown ends the append's wait for the repair.
     let start = Instant::now();
     node.shutdown().await;
     let refusal = waiting.await.unwrap().unwrap_err();
@@ -55,7 +55,7 @@ async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
                     began.send(()).unwrap();
                     let start = Instant::now();
                     while is_wanted() {
-                        // A fault must fail this test and not block all others.
+                        // A query that never stops must fail this test, and not block it forever.
                         assert!(start.elapsed() < Duration::from_secs(30));
                         std::thread::sleep(Duration::from_millis(1));
                     }

@@ -1,4 +1,5 @@
-//! Opening the log after a crash, a power cut or damage: every synced write is there, or opening reports its loss.
+//! Tests of opening the log after a crash, a power cut or damage: every synced write is there, or opening reports its
+//! loss.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,8 @@ fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
     (path.clone(), bytes)
 }
 
-/// Opens a copy of the database whose WAL is `bytes`. A refused copy is opened again, to check that it is refused
-/// again.
+/// Opens a copy of the database in which the WAL has the content `bytes`. Returns the entries of the log, or the error.
+/// A refused copy is opened again, to check that it is refused again.
 async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String> {
     let copy = tempfile::tempdir().unwrap();
     let raft = copy.path().join("raft");
@@ -69,7 +70,7 @@ async fn a_flipped_bit_in_synced_writes_is_never_a_silent_loss() {
     let (_, bytes) = wal(&folder);
     assert_eq!(reopen(&folder, &bytes).await, Ok(range(0..20)));
     let mut refused = 0;
-    // Bytes all over the last record, and one byte of each other record. The bit changes from byte to byte.
+    // One byte of about every record, and several bytes of the last record. The flipped bit differs from byte to byte.
     for at in (0..bytes.len()).step_by(131).chain((bytes.len() - 40..bytes.len()).step_by(5)) {
         match reopen(&folder, &flipped(&bytes, at, (at % 8) as u8)).await {
             Ok(entries) => assert_eq!(entries, range(0..20), "byte {at}"),
@@ -82,7 +83,8 @@ async fn a_flipped_bit_in_synced_writes_is_never_a_silent_loss() {
     assert!(refused > 25, "{refused} of {} bytes", bytes.len());
 }
 
-/// RocksDB would read a WAL file with a recycled record forever.
+/// A flipped bit can give a record a kind that only recycled logs have. RocksDB would read such a WAL file or manifest
+/// without end, so opening must refuse it.
 #[tokio::test]
 async fn a_record_of_a_recycled_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,12 +127,13 @@ fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     kept.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
 }
 
-/// Overwrites the manifest with zeros from byte `was` to its end. Returns the path of the manifest.
+/// Overwrites the end of the manifest with zeros, from byte `was` on, except for the last byte. Returns the path of the
+/// manifest.
 fn tear_list(raft: &Path, was: usize) -> PathBuf {
     let list = raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim());
     let mut bytes = fs::read(&list).unwrap();
     assert!(was < bytes.len(), "the list has changed");
-    // Everything after the old end except for the last byte: no sector of the change is intact.
+    // The last byte stays, so that the end does not look like space that was never written.
     let end = bytes.len() - 1;
     bytes[was..end].fill(0);
     fs::write(&list, bytes).unwrap();
@@ -152,13 +155,13 @@ async fn a_torn_manifest_is_truncated_only_if_no_file_is_lost() {
             copy(&raft, before.path());
             list_bytes =
                 fs::metadata(raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim())).unwrap().len();
-            // Writes a file of entries and deletes the WAL.
+            // The flush writes the entries to a table file and deletes the WAL.
             log.flush().unwrap();
         }
         drop((store, log));
         let entries_there = range(0..rounds * 10);
 
-        // A power cut within the change: the WAL is still there.
+        // A power cut during the last change of the manifest: the WAL is still there.
         let torn = tempfile::tempdir().unwrap();
         let crashed = torn.path().join("raft");
         copy(&raft, &crashed);
@@ -170,7 +173,7 @@ async fn a_torn_manifest_is_truncated_only_if_no_file_is_lost() {
         assert!(!torn.path().join("raft-look").exists());
         assert_eq!(entries(&crashed).await, Ok(entries_there.clone()), "{rounds}");
 
-        // Damage long after the change: the WAL is gone, and only the lost change named the file of entries.
+        // Damage long after this change: the WAL is gone, and only the lost change named the table file of the entries.
         let list = tear_list(&raft, list_bytes as usize);
         let left = files(&raft);
         for _ in 0..2 {
@@ -213,13 +216,14 @@ async fn a_tear_after_the_last_synced_write_is_truncated() {
         let entries = reopen(&folder, bytes).await.unwrap();
         assert!(entries.len() >= 10 && entries == range(0..entries.len() as u64), "{} entries", entries.len());
     };
-    // RocksDB would read this kind of record forever, so it is refused anywhere.
+    // RocksDB would read a file with this kind of record without end, so it is refused even after the last synced
+    // write.
     let error = reopen(&folder, &flipped(&bytes, synced + 6, 2)).await.unwrap_err();
     assert!(error.contains(&format!(".log: the record at byte {synced} has kind 5")), "{error}");
     for at in (synced..bytes.len()).step_by(211) {
         check(&bytes[..at]).await;
         check(&flipped(&bytes, at, 3)).await;
-        // A page that was not written, followed by one that was.
+        // Bytes that were never written, followed by bytes that were.
         let mut hole = bytes.clone();
         let end = hole.len().min(at + 300);
         hole[at..end].fill(0);

@@ -1,4 +1,5 @@
-//! Openraft's suite over the log store, and tests of crashes, group commit and purging, which the suite does not cover.
+//! Runs openraft's test suite on the log store, and tests what the suite does not cover: restarts, group commit,
+//! purging and full disks.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::directory::used_bytes;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// State machine for the suite, which keeps only positions.
+/// State machine for openraft's suite. It holds positions and memberships, but no data.
 #[derive(Clone, Debug, Default)]
 struct Positions {
     applied: Option<LogId>,
@@ -208,7 +209,8 @@ async fn purged_entries_return_their_space_to_the_file_system() {
     assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
 }
 
-/// Appends 64 MiB to a shard's log and purges all but the last entry. Returns the index of the last entry.
+/// Appends 64 entries of 1 MiB, from the index `first` on, and purges all of them but the last. Returns the index of
+/// the last entry.
 async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
     for index in first..first + 64 {
         append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
@@ -231,7 +233,8 @@ async fn purged_space_is_reclaimed_for_every_order_of_shards() {
         let mut store = LogStore::new(large, Arc::clone(&log));
         let mut other = LogStore::new(small, Arc::clone(&log));
         append(&mut store, (0..24).map(|index| entry(index, 1 << 20)).collect()).await.await.unwrap();
-        // One file of this shard alone: RocksDB compacts only where there are more.
+        // Both files are of this shard alone, one with its entries and one with the purge. RocksDB does not compact a
+        // single file.
         log.flush().unwrap();
         store.purge(entry(23, 0).log_id).await.unwrap();
         log.flush().unwrap();
