@@ -9,24 +9,24 @@ use proto::Tier;
 pub struct Config {
     /// Directory that only this shard uses; created if it does not exist.
     pub directory: PathBuf,
-    /// Size of unsealed samples, in bytes, at which [`Engine::wants_flush`](crate::Engine::wants_flush) becomes true.
+    /// Bytes of unsealed samples in memory at which [`Engine::wants_flush`](crate::Engine::wants_flush) becomes true.
     pub head_bytes_max: usize,
     /// Budget of dictionaries and series in memory, in bytes. Beyond it, [`Engine::strip`](crate::Engine::strip)
     /// refuses new definitions.
     pub dictionary_bytes_max: usize,
     /// Size of RocksDB's block cache, in bytes. Write buffers count against it, but may always take 64 MiB.
     pub cache_bytes: usize,
-    /// Resolution of stored times.
+    /// Precision with which the times of samples are stored.
     pub time_resolution: TimeResolution,
-    /// Labels that the tier of hours drops, then labels that the tier of days drops. These labels identify instances.
-    /// Instances change often, so their labels would make years of coarse windows large.
+    /// Names of labels that are dropped: first those that hours drop, then those that days drop. They should be labels
+    /// that identify instances. Instances change often, so with such labels, years of hours and days would be large.
     pub dropped_labels: [Vec<String>; 2],
 }
 
 impl Config {
-    /// Returns the size of dictionaries, in bytes, above which idle partitions are evicted. The rest of the budget is
-    /// for partitions in use. If queries need more partitions than fit, each query loads them again, which takes
-    /// seconds if there are many stacks.
+    /// Returns the size of all dictionaries, in bytes, above which partitions that are not in use are evicted. The rest
+    /// of the budget is for partitions in use. If queries need more partitions than fit, each query loads them again,
+    /// which takes seconds if there are many stacks.
     pub(crate) fn idle_dictionary_bytes_max(&self) -> usize {
         self.dictionary_bytes_max / 4 * 3
     }
@@ -40,8 +40,9 @@ impl Config {
     }
 }
 
-/// Resolution of stored times. Times are most of the bytes of raw samples. A time is rounded up, so sums over whole
-/// minutes do not change.
+/// Precision with which the times of samples are stored. Times are most of the bytes of raw samples, so a lower
+/// precision saves space. Times are rounded up, which keeps each sample in its minute, so sums over whole minutes do
+/// not change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeResolution {
     /// Times are stored as received.

@@ -23,13 +23,14 @@ use crate::{Config, Position};
 /// Version of the format in `FORMAT.md`.
 pub(crate) const FORMAT_VERSION: u32 = 4;
 
-/// Bits per key of RocksDB's bloom filter. Every append looks up a batch ID, which is usually missing.
+/// Bits per key of RocksDB's bloom filter, which saves a read for most missing keys. Every append looks up a batch ID,
+/// and this ID is usually missing.
 const BLOOM_BITS: f64 = 10.0;
 /// Size of a table block, in bytes. Keys share long prefixes and values are large, so fewer and larger blocks make a
 /// smaller index.
 const BLOCK_BYTES: usize = 16 << 10;
-/// Size of a write buffer, in bytes. [`crate::Engine::flush`] flushes write buffers, so this limit matters only while
-/// one flush seals much.
+/// Size of a write buffer, in bytes. A full buffer is written to a table file. [`crate::Engine::flush`] writes all
+/// buffers, so this limit matters only while a flush writes more than one buffer.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
 /// The database as of one moment.
@@ -67,7 +68,8 @@ pub(crate) fn options(config: &Config) -> Options {
 pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError> {
     let mut options = options(config);
     options.set_disable_auto_compactions(is_damaged);
-    // The log is applied again from the end of the intact part. The state is refused if the log begins later.
+    // The database then ends before the torn part of RocksDB's list of files, and the node applies the log again from
+    // there. If the log begins later, the node refuses the state.
     if let Some(torn) = TornTail::find(&config.directory).map_err(EngineError::Files)? {
         torn.truncate().map_err(EngineError::Files)?;
     }
@@ -81,7 +83,7 @@ fn check_format(database: &DB) -> Result<(), EngineError> {
         let value = frame::seal(key::FORMAT, &FORMAT_VERSION.to_be_bytes());
         return Ok(database.put_opt(key::FORMAT, value, &unlogged())?);
     };
-    // Before version 3 the value had no frame.
+    // The value had no frame before version 3 of the format.
     let found = match <[u8; 4]>::try_from(value.as_slice()) {
         Ok(bare) => u32::from_be_bytes(bare),
         Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, &value)?),
@@ -99,7 +101,7 @@ pub(crate) fn unlogged() -> WriteOptions {
     options
 }
 
-/// Adds a frame to a small value, and puts it into the batch.
+/// Adds the frame of a value (version and checksum) to an uncompressed payload, and puts the value into the batch.
 pub(crate) fn put(batch: &mut WriteBatch, key: &[u8], payload: &[u8]) {
     batch.put(key, frame::seal(key, payload));
 }
@@ -118,7 +120,7 @@ pub(crate) fn scan<'a>(
     prefix: &[u8],
 ) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
     let mut end = prefix.to_vec();
-    // No key of a section continues with 20 bytes of ones.
+    // Keys with this prefix sort before this end, because none continues with 20 bytes of ones.
     end.extend([0xff; 20]);
     let mut options = ReadOptions::default();
     options.set_iterate_upper_bound(end);
@@ -187,9 +189,10 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
     let mut stale = BTreeSet::new();
     let mut walk = Walk::new(snapshot, key::stale().to_vec());
     while let Some(item) = walk.next()? {
-        // Windows whose marks cannot be read are restored when the engine is opened.
+        // A mark in a block that cannot be read is missing here. It is restored when the engine is opened.
         let Ok((at, _)) = item else { continue };
-        // The key holds everything. At worst, a window with a damaged value is summed again without need.
+        // The window is in the key, and the value is empty. If the value is damaged, at worst the window is summed
+        // again without need.
         let read = StaleKey::read(&at);
         stale.insert(read.ok_or_else(|| Corruption { key: at.to_vec(), check: CorruptionCheck::Content })?);
     }
@@ -221,8 +224,8 @@ pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<Pa
     Ok(keys)
 }
 
-/// Returns the partitions that may exist in a range of unreadable keys: for each tenant, one at every time for which
-/// any tier has keys.
+/// Returns the partitions that may exist in a range of unreadable keys. For each tenant, these are the partitions of
+/// every tier at the times of all `known` partitions, up to `until_ns`.
 pub(crate) fn that_may_exist(
     known: &BTreeSet<PartitionKey>,
     tenants: &[u32],

@@ -1,4 +1,4 @@
-//! Encodings of values: numbers, sums, events and timelines, and the chunks, windows and blocks made of them.
+//! Encodings of values: numbers, sums, events and timelines, and the chunks, windows and blocks that consist of them.
 //!
 //! FORMAT.md specifies each encoding.
 

@@ -1,12 +1,14 @@
 //! The engine: one shard's data, in memory and in the state database.
 //!
-//! The state is the database as of position `flushed`, plus heads, new definitions and new batch IDs in memory. A flush
-//! moves the part in memory into the database in one atomic write, together with the position of the last entry. So the
-//! database always holds the state as of exactly one position. Later entries are in the Raft log. The database has no
-//! WAL: a write is durable once [`Engine::flush`] returns. Entries may be applied during a flush.
+//! The state consists of the database as of position `flushed`, and of samples (heads), definitions and batch IDs that
+//! are only in memory. A flush moves the part in memory into the database in one atomic write, together with the
+//! position of the last entry. So the database always holds the state as of exactly one position. Later entries are in
+//! the Raft log. The database has no WAL: a write is durable once [`Engine::flush`] returns. Entries may be applied
+//! during a flush.
 //!
-//! This file is the whole interface. `state` and `store` are the data and its locks; functions over the store, or over
-//! the guard of its write lock, do everything else.
+//! This file is the whole interface of the engine. `state` holds the data in memory, and `store` holds the database,
+//! the state and their locks. Each method calls a function in another file, and passes it the store or the guard of the
+//! write lock.
 
 pub(crate) mod apply;
 mod recovery;
@@ -95,7 +97,8 @@ impl Engine {
         }
     }
 
-    /// Skips an entry that holds no command. Stores the entry's new membership, if any, for the log.
+    /// Advances the position over an entry that holds no command. If the entry changes the membership of the Raft
+    /// group, stores the new membership for the log.
     ///
     /// # Errors
     /// [`EngineError::OutOfOrder`].
@@ -107,7 +110,7 @@ impl Engine {
 
     fn check_order(&self, position: &Position) -> Result<(), EngineError> {
         let applied = self.store.state().applied().map_or(0, |applied| applied.index);
-        // A log begins at 0 or 1, and has no gaps after that.
+        // The first index of a log is 0 or 1, and its indexes have no gaps.
         if applied > 0 && position.index != applied + 1 {
             return Err(EngineError::OutOfOrder { index: position.index, applied });
         }
@@ -124,7 +127,7 @@ impl Engine {
         self.write_lock.durable()
     }
 
-    /// Returns the membership that was last stored with [`Engine::skip`].
+    /// Returns the membership of the Raft group that was last stored with [`Engine::skip`].
     pub fn membership(&self) -> Option<Bytes> {
         self.store.state().membership().cloned()
     }
@@ -140,8 +143,8 @@ impl Engine {
     /// Returns sums of samples. The response reflects each entry entirely or not at all.
     ///
     /// # Errors
-    /// [`SelectError`]: the query is invalid, its response is too large or its data no longer kept, or the state
-    /// cannot be read.
+    /// [`SelectError`]: the query is invalid, its response is too large, its data has expired, or the state cannot be
+    /// read.
     pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
         self.select_while(selection, &|| true)
     }
@@ -155,8 +158,8 @@ impl Engine {
         select::select(&self.store, selection, is_wanted)
     }
 
-    /// Returns the series that have samples in the window, and the times for which the list may be incomplete. Each
-    /// series has all the labels that any tier still has.
+    /// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label
+    /// that one tier dropped is listed if another tier still has it for these times.
     ///
     /// # Errors
     /// The errors of [`Engine::select`].
@@ -178,8 +181,9 @@ impl Engine {
         series::series(&self.store, tenant, matchers, window, is_wanted)
     }
 
-    /// Returns the next page of a tenant's locations in memory, after those that the router knows. Starts with the
-    /// first location if the router knows another generation. Returns an empty page for a tenant without locations.
+    /// Returns the next page of a tenant's locations in memory, after those that the router has already. The generation
+    /// in `known` identifies the dictionary that numbered these locations. If it is not the current one, the router
+    /// gets the first page. Returns an empty page for a tenant without locations.
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
         locations::locations(&self.store, tenant, known)
     }
@@ -187,34 +191,35 @@ impl Engine {
 
 /// Methods for upkeep, which changes no response.
 impl Engine {
-    /// Advances the clock for sealing to at least this time, in nanoseconds since 1970, so that windows also end in a
-    /// shard without new entries. Changes no response.
+    /// Advances the clock that decides when windows are sealed to at least this time, in nanoseconds since 1970.
+    /// Without this call, windows would not end in a shard that gets no entries.
     pub fn pass_time(&self, now_ns: i64) {
         self.store.state_mut().clock.pass(now_ns);
     }
 
-    /// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
+    /// Returns whether samples in memory exceed their budget, or a window is due to be sealed or summed up.
     pub fn wants_flush(&self) -> bool {
         flush::wants_flush(&self.store)
     }
 
-    /// Returns whether the head is so far over its budget that entries should wait for a flush.
+    /// Returns whether samples in memory exceed their budget so far that new entries should wait for a flush.
     pub fn is_overfull(&self) -> bool {
         flush::is_overfull(&self.store)
     }
 
-    /// Makes everything applied so far durable. Returns the position up to which the state is durable.
+    /// Makes all applied entries durable. Returns the position up to which the state is durable.
     ///
     /// # Errors
     /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
     pub fn flush(&self) -> Result<Flushed, EngineError> {
         let flushed = flush::flush(&self.writing());
-        // After a compaction read a damaged block, each write fails with an error that names the file.
+        // Once a compaction has read a damaged block, RocksDB fails every write. Its error names the damaged table
+        // file.
         flushed.inspect_err(|error| self.store.database().note_error(error))
     }
 
-    /// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts
-    /// the database. Returns the position up to which the state is durable. Takes long.
+    /// Seals all samples in memory, sums up every hour and day that is over, merges the blocks of each dictionary, and
+    /// compacts the database. Returns the position up to which the state is durable. This takes long.
     ///
     /// # Errors
     /// The errors of [`Engine::flush`].
@@ -222,8 +227,8 @@ impl Engine {
         compact::compact(self)
     }
 
-    /// Writes everything applied so far to `directory`, which must not exist yet. [`Engine::open`] opens `directory`
-    /// with the state of the returned position. Files are hard links where possible.
+    /// Writes the state as of the last applied entry to `directory`, which must not exist yet, and returns that
+    /// position. [`Engine::open`] can open `directory`. Files are hard links where possible.
     ///
     /// # Errors
     /// [`EngineError`]: the directory may be incomplete.
@@ -231,9 +236,10 @@ impl Engine {
         snapshot::snapshot(&self.writing(), directory)
     }
 
-    /// Frees the disk space of dropped partitions: those of a tier and class that end at or before a time. For minutes,
-    /// this includes the raw samples. Runs a compaction, because deleted keys take space in shared files until then.
-    /// Takes long. The drop must be flushed before.
+    /// Frees the disk space of the partitions of a tier and class that end at or before a time. These partitions must
+    /// have been dropped by an entry, and the drop must be flushed. For minutes, this includes the raw samples. Runs a
+    /// compaction, because until then the deleted keys still take space in files that other keys share. This takes
+    /// long.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         space::reclaim(&self.store, tier, retention_class, before_ns);
     }
@@ -247,7 +253,7 @@ impl Engine {
     }
 
     /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970; `None` if there are
-    /// none. This is about the newest time of recently written samples.
+    /// none. The newest of these samples is at most ten minutes older.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
         let state = self.store.state();
         let newest = |(_, partition): (&PartitionKey, &SharedPartition)| {
@@ -261,12 +267,12 @@ impl Engine {
         self.store.dictionary_bytes()
     }
 
-    /// Returns the approximate memory of samples that are in no chunk yet, in bytes.
+    /// Returns the approximate memory of unsealed samples, in bytes.
     pub fn head_bytes(&self) -> usize {
         self.store.state().partitions.head_size().bytes
     }
 
-    /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring a
+    /// Returns the end, in nanoseconds since 1970, of the oldest partition of each tier and retention class. Expiring a
     /// tier and class up to this time frees space.
     pub fn oldest_ends_ns(&self) -> BTreeMap<(Tier, u8), i64> {
         let mut oldest = BTreeMap::new();
@@ -277,7 +283,7 @@ impl Engine {
         oldest
     }
 
-    /// Returns the disk space of partitions by tier, class and time. They are ordered by the end of their time, then by
+    /// Returns the disk space of the partitions of each tier, class and time, ordered by the end of the time, then by
     /// tier, finest first.
     ///
     /// # Errors
@@ -297,7 +303,7 @@ impl Engine {
 
 /// Methods that check the data and report damage.
 impl Engine {
-    /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
+    /// Reads and checks everything on disk. Data that is only in memory is not checked. Takes as long as reading and
     /// unpacking all files.
     ///
     /// # Errors

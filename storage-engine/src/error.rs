@@ -122,7 +122,7 @@ pub enum StripError {
         /// Memory budget of definitions, in bytes.
         bytes_max: usize,
     },
-    /// The engine failed.
+    /// The state cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -167,13 +167,13 @@ impl std::fmt::Display for CorruptionCheck {
     }
 }
 
-/// Reason why a selection has no response.
+/// Reason why a query has no response, or why a deletion is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
     /// A regular expression does not parse or is too large.
     #[error("invalid regular expression {pattern:?}: {source}")]
     BadRegex {
-        /// The expression of the query.
+        /// The invalid expression.
         pattern: String,
         /// Error of the parser.
         source: Box<regex::Error>,
@@ -234,7 +234,7 @@ pub enum SelectError {
     /// The client has disconnected.
     #[error("cancelled: the client has disconnected")]
     Cancelled,
-    /// The engine failed.
+    /// The state cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

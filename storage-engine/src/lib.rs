@@ -1,12 +1,12 @@
-//! Durable storage for one shard of profiles: applies entries in log order, and selects sums.
+//! Durable storage of the profiles of one shard: applies log entries in order, and answers queries with sums of
+//! samples.
 //!
 //! # Promise
-//! When [`Engine::flush`] returns a position, everything applied up to it survives a power cut. Later entries are in
-//! the Raft log, which may be purged only up to that position. The same entries give the same responses on every
-//! replica.
+//! When [`Engine::flush`] returns a position, every entry up to it survives a power cut. Later entries are safe only in
+//! the Raft log, so the log must keep them. Replicas that applied the same entries give the same responses.
 //! # Limits
-//! The engine does not know Raft (positions are opaque) or limits of tenants. It uses no network, and starts no thread.
-//! It reads no clock.
+//! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
+//! thread, and reads no clock.
 //! # Read in this order
 //! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).
@@ -37,7 +37,7 @@ pub use integrity::verify::Verified;
 pub struct Position {
     /// Index of the entry in the log. Indexes are consecutive.
     pub index: u64,
-    /// ID that the log gives to the entry. The engine does not interpret it.
+    /// ID of the entry, in the log's own encoding. The engine stores it, and does not interpret it.
     pub log_id: Bytes,
 }
 
@@ -47,16 +47,16 @@ pub struct Flushed {
     /// Position up to which everything is durable; `None` if no entry was applied. The log may be purged up to this
     /// position.
     pub position: Option<Position>,
-    /// Membership as of this position.
+    /// Membership of the Raft group as of this position, in the log's encoding; `None` if no entry set one.
     pub membership: Option<Bytes>,
 }
 
 /// Result of applying an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The entry is in the state.
+    /// The whole entry was applied.
     Applied,
-    /// The entry is in the state, except for samples of times whose raw samples were dropped.
+    /// The entry was applied, but without its samples from times whose raw samples have expired.
     Partial {
         /// Number of samples that were not stored. It may be the number of all samples of the entry.
         samples_too_old: u64,
@@ -67,7 +67,7 @@ pub enum Outcome {
     Deleted {
         /// Number of raw samples that were deleted.
         samples: u64,
-        /// Number of minutes, hours and days that were deleted because their finer tier had been dropped.
+        /// Number of sums of a minute, an hour or a day that were deleted because their finer tier had expired.
         windows: u64,
     },
     /// The entry is a deletion, and nothing was deleted. It is undecidable which series of a tier match: the tier

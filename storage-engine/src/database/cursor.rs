@@ -8,18 +8,18 @@ use crate::database::Snapshot;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, RawIterator, Source, after};
 
-/// Maximum number of keys that the cursor steps over before it seeks.
+/// Number of steps with which the cursor tries to reach a later key before it seeks.
 const STEPS_MAX: usize = 6;
 
 /// Key and value of one entry of the database.
 type Item<'a> = (&'a [u8], &'a [u8]);
 
-/// A cursor that prefers steps to seeks.
+/// Position in a section that moves by steps where possible, because a step is cheaper than a seek.
 pub(crate) struct Cursor<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
-    /// Lower bound of the cursor's position: the key of the last seek, or the key just after the last item; `None`
-    /// before a seek.
+    /// Lower bound of the cursor's position: the key of the last seek, or the smallest key after the last item; `None`
+    /// before the first seek.
     floor: Option<Vec<u8>>,
     /// True if the section has no readable key at or after `floor`.
     is_at_end: bool,
@@ -62,7 +62,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Continues after the keys that [`Cursor::item`] failed to read. Returns those keys.
+    /// Moves the cursor behind the keys that [`Cursor::item`] failed to read. Returns the range of these keys; `None`
+    /// if the key at the cursor can be read after all.
     pub(crate) fn skip_damaged_keys(&mut self) -> Result<Option<DamagedKeys>, EngineError> {
         let floor = self.floor.take().unwrap_or_default();
         let (iterator, damaged) = self.source.after_error(&floor)?;

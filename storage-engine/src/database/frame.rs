@@ -16,7 +16,7 @@ const HEADER: usize = 5;
 /// Maximum uncompressed length of a payload, in bytes.
 const UNPACKED_BYTES_MAX: usize = 1 << 30;
 
-/// Adds the frame to a payload, without compression.
+/// Returns the value for an uncompressed payload: the payload after its frame.
 pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(HEADER + payload.len());
     value.push(VERSION);
@@ -25,7 +25,7 @@ pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     value
 }
 
-/// Compresses a payload, then adds the frame.
+/// Returns the value for a payload that is compressed first.
 pub(crate) fn pack(key: &[u8], bytes: &[u8], level: i32) -> Result<Vec<u8>, EngineError> {
     let length = u32::try_from(bytes.len()).ok().filter(|&length| length as usize <= UNPACKED_BYTES_MAX);
     let too_long = || std::io::Error::other(format!("{} bytes do not fit into one value", bytes.len()));

@@ -1,6 +1,6 @@
 //! Keys of the state database.
 //!
-//! All integers are big-endian, so keys sort by their parts in order.
+//! All integers are big-endian, so keys sort by their fields in order.
 //!
 //! ```text
 //! 00 tag                                                    of the shard: format f, position a, membership m, clock c
@@ -17,13 +17,13 @@
 //!    other: s: first series u32                             series, in blocks
 //!           d: sequence u32                                 dictionary blocks
 //!           n: sequence u32                                 names of labels and attributes that the tier drops
-//!           w: series u32 | window u32                      windows; a value holds the ten minutes of a chunk
+//!           w: series u32 | window u32                      sums of an hour or a day, or of each of ten minutes
 //! 11 partition ...                                          moved from 10: a partition with damaged definitions
 //! ```
 //!
-//! `start` is the number of the partition, and `window` the number of the window, both counted from 1970. The windows
-//! section of minutes uses the window numbers of chunks. Raw samples use the series and the dictionary of the partition
-//! of minutes of the same time.
+//! `start` is the number of the partition, and `window` the number of the window; both count from 1970 on. In the tier
+//! of minutes, `window` counts ten minutes, as for chunks. Raw samples use the series and the dictionary of the
+//! partition of minutes of the same time.
 
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
@@ -51,7 +51,7 @@ pub(crate) struct PartitionKey {
     pub(crate) tenant: u32,
 }
 
-/// Section of a partition's keys: one kind of value.
+/// Kind of the values of a partition. The keys of one kind are adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
     Chunks,
@@ -104,7 +104,7 @@ impl Section {
     }
 }
 
-/// Length of a partition's key prefix, in bytes: kind, tier, class, start, tenant.
+/// Length of a partition's key prefix, in bytes: first byte, tier, class, start, tenant.
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
 
 impl PartitionKey {
@@ -119,12 +119,12 @@ impl PartitionKey {
         Self::of(tier, class, tenant, tier.window_end_ns(window))
     }
 
-    /// Returns the partition of another tier that holds the start of this partition.
+    /// Returns the partition of another tier that holds the first nanosecond of this partition.
     pub(crate) fn in_tier(self, tier: Tier) -> Self {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
     }
 
-    /// Returns the partition of another tenant at the same time.
+    /// Returns the partition of another tenant with the same tier, class and time.
     pub(crate) fn of_tenant(self, tenant: u32) -> Self {
         Self { tenant, ..self }
     }
@@ -231,7 +231,7 @@ impl PartitionKey {
         Some(Self { tier, class: prefix[2], start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
     }
 
-    /// Returns the section of a partition's key, and the rest of the key.
+    /// Returns the section of a key of a partition, and the rest of the key after the section's tag.
     pub(crate) fn section_of(key: &[u8]) -> Option<(Section, &[u8])> {
         let (&tag, rest) = key.get(PARTITION_PREFIX..)?.split_first()?;
         Some((Section::ALL.into_iter().find(|section| section.tag() == tag)?, rest))
@@ -242,20 +242,22 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
-/// Splits the key after the section into two numbers and the rest: series and window, or window and series.
+/// Splits the rest of a key after the section's tag into two numbers and what follows them. The numbers are series and
+/// window; in the head section, window and series.
 pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
     let (numbers, rest) = rest.split_at_checked(8)?;
     Some((number(&numbers[..4]), number(&numbers[4..]), rest))
 }
 
-/// Key of a stale window: for one series of the finer tier's partition, the window is not the sum of its finer windows.
+/// Key of the mark that makes a window stale for one series: the window must be summed again from the finer tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StaleKey {
-    /// Tier of the stale window. It is coarser than the tier of the series.
+    /// Tier of the stale window.
     pub(crate) tier: Tier,
     pub(crate) class: u8,
     pub(crate) window: u32,
     pub(crate) tenant: u32,
+    /// Number of the series in the partition from which the window is summed.
     pub(crate) series: u32,
 }
 
@@ -266,10 +268,10 @@ impl StaleKey {
         key
     }
 
-    /// Returns whether the window is summed from values of the partition `key`. Minutes are summed from the raw samples
-    /// of the same partition.
+    /// Returns whether the window is summed from values of the partition `key`. For minutes, this is the partition of
+    /// minutes itself, because the raw samples of the same time use its series.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
-        // Minutes are numbered by the windows of chunks.
+        // The number of a window of minutes counts ten minutes, as for chunks.
         let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
         let end_ns = numbering.window_end_ns(self.window);
         let is_of_tier = Some(self.tier) == key.tier.coarser() || (key.tier, self.tier) == (Tier::Minute, Tier::Minute);
@@ -287,7 +289,7 @@ impl StaleKey {
     }
 }
 
-/// Returns the key of the events of a chunk that has a separate value for them.
+/// Returns the key of a chunk's events, for a chunk whose events are a separate value.
 pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
     let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
     numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())
@@ -302,29 +304,30 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
     [EXPIRED, &[tier.number(), class]].concat()
 }
 
-/// Returns the record key for keys that a repair lost, from `from` on.
+/// Returns the key of the record that a repair lost all keys from `from` on. The value of the record holds their end.
 pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
     [&[LOST], from].concat()
 }
 
-/// Returns the common prefix of the record keys for keys that repairs lost.
+/// Returns the prefix of the keys of all records of lost keys.
 pub(crate) fn losses() -> [u8; 1] {
     [LOST]
 }
 
-/// Returns the common prefix of the record keys for the damaged areas of a partition.
+/// Returns the prefix of the keys of a partition's damage records. Each record is about an area: a range of series and
+/// a range of windows.
 pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
     let mut bytes = key.prefix();
     bytes[0] = DAMAGE;
     bytes
 }
 
-/// Splits the record key of a damaged area into the area's partition and the rest.
+/// Splits the key of a damage record into the partition and the rest, which holds the area.
 pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
     Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
 }
 
-/// Returns the common prefix of the record keys for all damaged areas.
+/// Returns the prefix of the keys of all damage records.
 pub(crate) fn damage() -> [u8; 1] {
     [DAMAGE]
 }
@@ -338,17 +341,17 @@ pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Returns the common prefix of the keys of moved values.
+/// Returns the prefix of the keys of all moved values.
 pub(crate) fn quarantined_partitions() -> [u8; 1] {
     [QUARANTINED]
 }
 
-/// Returns the common prefix of the keys of stale windows.
+/// Returns the prefix of the keys of all stale windows.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
 }
 
-/// Returns the name of a key's kind, for a key that belongs to no partition.
+/// Returns the kind of a key that belongs to no partition, as reports name it.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
         Some(&TENANTS) => "tenants",
@@ -359,7 +362,7 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     }
 }
 
-/// Returns the common prefix of the keys of all partitions.
+/// Returns the prefix of the keys of all partitions.
 pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }

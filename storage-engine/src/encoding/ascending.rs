@@ -3,16 +3,16 @@
 //! ```text
 //! | form u8 | ... |                                     the count of numbers is stored elsewhere
 //! form 0..31: low `form` bits of each number, in packed blocks | high bits, with length |
-//! form 32:    differences less one, in packed blocks
+//! form 32:    differences minus one, in packed blocks
 //! ```
 //!
 //! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. The code of a
-//! number is a run of zero bits, then a one bit. The length of the run is the number's high part less that of the
-//! previous number. See Elias 1974, Fano 1971, and Vigna, "Quasi-succinct indices", 2013.
+//! number is a run of zero bits, then a one bit. The length of the run is the number's high part minus the high part of
+//! the previous number. See Elias 1974, Fano 1971, and Vigna, "Quasi-succinct indices", 2013.
 //!
-//! Elias-Fano takes about 2 bits per number plus the logarithm of the mean difference, for any distribution of the
-//! numbers. Form 32 is smaller if numbers are clustered. A reader checks that numbers ascend and fit into 32 bits, and
-//! that no bytes remain.
+//! For each number, Elias-Fano takes about 2 bits plus the binary logarithm of the mean difference, for any
+//! distribution of the numbers. Form 32 is smaller if numbers are clustered. A reader checks that numbers ascend and
+//! fit into 32 bits, and that no bytes remain.
 
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
 use crate::encoding::varint::{put_bytes, take_bytes};
@@ -77,7 +77,7 @@ struct HighBits<'a> {
     word: u64,
     /// Offset of the current word's first bit, plus 64.
     offset: u64,
-    /// Number of one bits that were taken.
+    /// Number of one bits that were read.
     taken: u64,
     /// Length of the bit string, in bytes.
     length: usize,
@@ -98,9 +98,9 @@ impl HighBits<'_> {
             while self.word == 0 {
                 self.next_word()?;
             }
-            // Takes the ones of this word, or those that are needed if these are fewer.
+            // Number of ones to read from this word: all, or only as many as there are numbers left to complete.
             let ones = (self.word.count_ones() as usize).min(numbers.len());
-            // The offset of the first word is 64.
+            // `offset` is 64 more than the offset of this word's first bit.
             let mut word = self.word;
             let mut high = 0;
             let before = self.offset - 64 - self.taken;
@@ -136,13 +136,14 @@ impl HighBits<'_> {
 }
 
 impl<'a> Ascending<'a> {
-    /// Takes `count` numbers from the front, as [`put_ascending`] appends them; `None` if the bytes are invalid.
+    /// Removes `count` numbers, as [`put_ascending`] appends them, from the front of `bytes`. Returns their reader;
+    /// `None` if the bytes are invalid.
     pub(crate) fn take(bytes: &mut &'a [u8], count: usize) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         let start = rest;
         let mut rest = rest;
         let mut left = count;
-        // Each block stores its own length.
+        // The first bytes of each block determine its length.
         while left > 0 {
             let length = left.min(BLOCK);
             crate::encoding::packed::skip_block(&mut rest, length)?;
@@ -182,7 +183,7 @@ impl<'a> Ascending<'a> {
                 high.take(numbers, *low_bits)?;
                 let &first = numbers.first()?;
                 let &last = numbers.last()?;
-                // All pairs are compared without a branch, because this code runs for every row of every query.
+                // All neighbors are compared without a branch, because this code runs for every row of every query.
                 let ascend = numbers.windows(2).fold(true, |ascend, pair| ascend & (pair[0] < pair[1]));
                 let is_whole = self.left > 0 || high.ends_with(last >> *low_bits);
                 if !ascend || u64::from(first) < *next || !is_whole {
@@ -269,7 +270,7 @@ mod tests {
         more.push(0);
         more[high - 1] += 1;
         assert_eq!(read(&more, 3), None, "an extra byte");
-        // Adjacent ones are numbers with equal high bits: 1, 1 and 1.
+        // Three adjacent one bits: the numbers have equal high parts, so all three are 1.
         let mut same = bytes;
         same[high] = 0b111;
         assert_eq!(read(&same, 3), None);

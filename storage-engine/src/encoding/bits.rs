@@ -10,7 +10,7 @@ pub(crate) struct BitWriter {
 }
 
 impl BitWriter {
-    /// Appends the lowest `bits` bits of a number, at most 32. The higher bits of the number must be zero.
+    /// Appends the lowest `bits` bits of a number, at most 32 bits. The higher bits of the number must be zero.
     pub(crate) fn put(&mut self, number: u32, bits: u32) {
         self.waiting |= u64::from(number) << self.count;
         self.count += bits;
@@ -34,7 +34,7 @@ impl BitWriter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Number of bits taken so far.
+    /// Number of bits that were read.
     taken: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, taken: 0 }
     }
 
-    /// Returns at least the next 56 bits without taking them.
+    /// Returns at least the next 56 bits, and stays before them.
     pub(crate) fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.taken / 8..).unwrap_or_default();
         let word = match rest.first_chunk::<8>() {
@@ -57,14 +57,14 @@ impl<'a> BitReader<'a> {
         self.taken += bits as usize;
     }
 
-    /// Takes the next `bits` bits, at most 32 at a time.
+    /// Reads the next `bits` bits as a number; at most 32 bits at a time.
     pub(crate) fn take(&mut self, bits: u32) -> u32 {
         let number = self.peek() & ((1 << bits) - 1);
         self.skip(bits);
         number as u32
     }
 
-    /// Returns whether the last byte was reached and no bit after the end was taken.
+    /// Returns whether the last bit that was read is in the last byte.
     pub(crate) fn is_at_end(&self) -> bool {
         self.taken.div_ceil(8) == self.bytes.len()
     }

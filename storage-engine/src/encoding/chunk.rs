@@ -8,8 +8,8 @@
 //! Times count from the start of the window.
 //!
 //! All but the smallest chunks have their events in a separate value: `| events |`. A query that covers the whole
-//! window therefore reads sums but no times, and a query for totals reads only the fields before the sums. For totals
-//! of parts of the window, it reads the timeline, see `encoding::timeline`.
+//! window therefore reads sums but no times, and a query for totals reads only the fields before the sums. A query for
+//! totals of a part of the window reads the timeline, see `encoding::timeline`.
 
 use proto::{Samples, Tier};
 
@@ -34,7 +34,8 @@ pub(crate) struct Sealed {
     pub(crate) events: Option<Vec<u8>>,
 }
 
-/// Tables with one slot for each pair. Sealing fills and empties them, and reuses their memory.
+/// Tables with one slot for each pair (the user part and the kernel part of a stack). Each sealing fills and empties
+/// the tables, so their memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) dense: SlotSums,
@@ -56,8 +57,8 @@ impl Scratch {
     }
 }
 
-/// Seals the samples of one window. There is at least one sample, and they are sorted by time. A gauge's chunk has no
-/// timeline, because a gauge does not add up over time.
+/// Seals the samples of one window. There must be at least one sample, and samples must be sorted by time. A gauge's
+/// chunk has no timeline, because a gauge does not add up over time.
 pub(crate) fn seal(
     samples: &Samples,
     window: u32,
@@ -97,7 +98,7 @@ pub(crate) fn seal(
     Ok(Sealed { chunk, events: are_separate.then_some(events) })
 }
 
-/// A chunk as stored.
+/// A chunk in its stored form. Sums, timeline and events are decoded when they are needed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a> {
     pub(crate) samples: u64,
@@ -154,7 +155,8 @@ impl<'a> Chunk<'a> {
         Some(stacks)
     }
 
-    /// Returns the events. `separate` is the separate value of the events, if they have one.
+    /// Returns a reader of the events; `None` if they fail a check. `separate` is the separate value of the events, if
+    /// they have one.
     pub(crate) fn events<'b>(&'b self, separate: Option<&'b [u8]>) -> Option<Events<'b>> {
         Events::read(self.events.or(separate)?, self.window, self.samples)
     }

@@ -13,11 +13,11 @@
 //! For each attribute set, form 0 stores the first time since the start of the minute (zigzag), then the differences of
 //! times. Its stacks are varints, and its values zigzag varints.
 //!
-//! In form 1, the column heads are pco's file header and chunk heads, and a body holds one pco page per column, each
-//! after its length. Times are stored as differences, as in form 0. A column of equal values takes no bytes.
+//! In form 1, the column heads are pco's file header and chunk heads. A body holds one pco page for each column, after
+//! the length of the page. As in form 0, times are stored as differences. A column of equal values takes no bytes.
 //!
-//! Invariant: every decoded sample is inside its minute, samples ascend by attribute set, then time, and their number
-//! is the expected one. Decoded samples take at most a small multiple of the stored bytes, or the memory of
+//! Invariant: every decoded sample is inside its minute, samples ascend by attribute set, then time, and there are as
+//! many as the caller expects. Decoded samples take at most a small multiple of the stored bytes, or the memory of
 //! [`COLUMNS_SAMPLES_MAX`] samples.
 
 pub(crate) mod sorted;
@@ -29,9 +29,9 @@ use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag}
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
-/// Minimum number of samples for form 1. Fewer samples take less space in form 0, because it has no column heads.
+/// Minimum number of samples for form 1: fewer samples take less space in form 0, because it has no column heads.
 pub(super) const COLUMNS_SAMPLES_MIN: usize = 256;
-/// Maximum number of samples for form 1: they take about 100 MB in memory. Columns of equal numbers take no bytes, so
+/// Maximum number of samples for form 1, which take about 100 MB in memory. Columns of equal numbers take no bytes, so
 /// without this limit a few bytes could claim much memory. Form 0 needs no limit, because each sample takes at least
 /// three bytes.
 pub(super) const COLUMNS_SAMPLES_MAX: usize = 1 << 22;
@@ -42,7 +42,7 @@ pub(super) fn minute_start_ns(window: u32, minute: u8) -> i64 {
     Tier::Raw.window_start_ns(window) + i64::from(minute) * Tier::Minute.window_ns()
 }
 
-/// Events as stored.
+/// Events in their stored form. Each minute is decoded when it is needed.
 pub(crate) struct Events<'a> {
     window: u32,
     unit: i64,
@@ -73,8 +73,8 @@ pub(crate) struct MinuteColumns {
 }
 
 impl<'a> Events<'a> {
-    /// Reads the bytes that `sorted::put_events` appended for this window; `None` if they fail a check or do not hold
-    /// `samples` samples.
+    /// Reads the bytes that `sorted::put_events` appended for this window; `None` if they fail a check, or if the
+    /// number of their samples is not `samples`.
     pub(crate) fn read(mut bytes: &'a [u8], window: u32, samples: u64) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         bytes = rest;
@@ -108,6 +108,7 @@ impl<'a> Events<'a> {
 
     /// Calls `is_wanted` with the `(start, end]` of each minute, and then `visit` if the minute is wanted. `stacks` are
     /// the stacks of the chunk's sums. Without `stacks`, samples have no pairs, and the column of stacks is not read.
+    /// Returns `None` if a wanted minute fails a check.
     pub(crate) fn for_each_minute(
         &mut self,
         stacks: Option<&[u32]>,
@@ -342,7 +343,7 @@ mod tests {
                     }
                 }
             }
-            // A different value or stack does not contradict anything.
+            // Damage that only changes a value or a stack contradicts nothing, so it cannot be detected here.
             assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
         }
     }
@@ -356,7 +357,7 @@ mod tests {
         put_events(&mut bytes, &samples(&rows_in, 1), WINDOW, &index).unwrap();
         assert!(bytes.len() < 1000, "{} bytes", bytes.len());
         assert_eq!(read_all(&bytes, count, &[0]).unwrap().len(), count);
-        // The number occurs as the length of the minute, and of its only attribute set.
+        // The number of samples occurs twice: for the minute, and for its only attribute set.
         let length = [0x80, 0x80, 0x80, 2];
         let mut bad = bytes.clone();
         let mut offsets = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == length);

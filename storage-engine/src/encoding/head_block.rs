@@ -14,7 +14,7 @@ use crate::database::frame;
 use crate::encoding::varint::{put, take, take_length, take_u32, unzigzag, zigzag};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 
-/// zstd level of head values. It is low because a head value is read at most once.
+/// zstd level of head values. It is low because a head value is read only once, after a restart, if at all.
 const LEVEL: i32 = 1;
 
 /// Encodes samples, at least one, that are sorted by time.

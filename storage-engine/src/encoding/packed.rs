@@ -1,6 +1,6 @@
-//! Packed blocks of up to 128 numbers of 32 bits. All numbers of a block get the same number of bits, which is enough
-//! for most of them. The few larger ones are patched. This is PFOR: Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU
-//! cache compression", ICDE 2006.
+//! Packed blocks of up to 128 numbers of 32 bits. A block stores the same number of low bits of each number, enough for
+//! most numbers. For each of the few larger ones, a patch stores the missing high bits. This is PFOR: Zukowski, Heman,
+//! Nes, Boncz, "Super-scalar RAM-CPU cache compression", ICDE 2006.
 //!
 //! ```text
 //! | width u8, bit 7: has patches | patches u8 | numbers | position u8 ... | high bits varint ... |
@@ -78,8 +78,8 @@ fn pack_tail(out: &mut Vec<u8>, numbers: &[u32], mask: u32, width: u8) {
     }
 }
 
-/// Takes a block of `count` numbers, at most 128, from the front; `None` if the block is invalid. Elements of `to`
-/// after the first `count` are undefined.
+/// Removes a block of `count` numbers, at most 128, from the front of `bytes`, and decodes it into `to`; `None` if the
+/// block is invalid. Elements of `to` after the first `count` are undefined.
 pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Option<()> {
     let (&head, rest) = bytes.split_first()?;
     let width = head & !HAS_PATCHES;
@@ -113,7 +113,8 @@ pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Opt
     Some(())
 }
 
-/// Skips a block of `count` numbers, at most 128, without decoding it.
+/// Removes a block of `count` numbers, at most 128, from the front of `bytes` without decoding it; `None` if the bytes
+/// end inside the block.
 pub(crate) fn skip_block(bytes: &mut &[u8], count: usize) -> Option<()> {
     let (&head, rest) = bytes.split_first()?;
     let (patches, rest) = if head & HAS_PATCHES == 0 {

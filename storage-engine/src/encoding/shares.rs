@@ -1,24 +1,25 @@
-//! Division of each stack's sum among the ten minutes of a value.
+//! Splits of sums: how much of each stack's sum belongs to each of the ten minutes of a value.
 //!
-//! A stack that occurs in several minutes is stored once for ten minutes, with its sum and the division of the sum. A
-//! query of all stored minutes does not read the divisions.
+//! A stack that occurs in several minutes is stored once for ten minutes, with its sum over all of them and the split
+//! of this sum. A query that selects all stored minutes does not read the splits.
 //!
 //! ```text
 //! | digits, with length | codes |                                bits, lowest first
 //! sum 1:      a digit, which is the minute; three digits in 10 bits of `digits`: first + 10 x second + 100 x third
-//! sum 2 to 5: the number of the division, in 6, 8, 10 or 11 bits of `codes`
+//! sum 2 to 5: the number of the split, in 6, 8, 10 or 11 bits of `codes`
 //! larger:     in `codes`: a symbol for each of the first nine minutes, see `codes`; then the low bits of each part
 //! ```
 //!
-//! Each unit of a small sum belongs to one minute. In order, these minutes are `m0 <= m1 <= ...`. The number of the
-//! division is `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number
-//! system of Lehmer, 1964.
+//! A sum of 2 to 5 units is a list of minutes, one for each unit: `m0 <= m1 <= ...`. The number of the split is
+//! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
+//! Lehmer, 1964.
 //!
-//! A larger sum has n bits. The lowest n - 6 bits of each part are stored without a code. The bits above them are a
-//! symbol, at most 63, with a canonical code: shorter codes first, then by symbol, highest bit first. The part of the
-//! tenth minute is the remainder, and is not stored.
+//! A larger sum has n bits. The lowest n - 6 bits of each part are stored as they are. The bits above them are a
+//! symbol, at most 63, which is stored as a canonical Huffman code. Codes are assigned in the order of their length,
+//! then of their symbol. They are written highest bit first. The part of the tenth minute is the remainder, and is not
+//! stored.
 //!
-//! A reader checks that parts are at most the sum, that only stored minutes have parts, and that no bits remain.
+//! A reader checks that parts are at most the sum, that only minutes of the value have parts, and that no bits remain.
 
 pub(crate) mod codes;
 
@@ -28,19 +29,19 @@ use crate::encoding::shares::codes::{
 };
 use crate::encoding::varint::{put_bytes, take_bytes};
 
-/// Number of minutes among which a sum is divided.
+/// Number of minutes to which the parts of a sum belong.
 pub(crate) const MINUTES: usize = 10;
 
-/// Number of parts of a larger sum that have codes: the tenth part is the remainder.
+/// Number of parts that are stored of a larger sum. The tenth part is not stored, because it is the remainder.
 const CODED: usize = MINUTES - 1;
 
-/// The part of each minute in one sum, in units.
+/// Parts of one sum, in units: one part for each minute.
 pub(crate) type Parts = [u32; MINUTES];
 
 const DIGITS: u32 = 3;
 const DIGITS_BITS: u32 = 10;
 
-/// Appends the divisions of sums. Each division has at least one part that is not 0.
+/// Appends the splits of sums, one for each sum. Each split has at least one part that is not 0.
 pub(crate) fn put_shares(out: &mut Vec<u8>, shares: impl Iterator<Item = Parts>) {
     let mut digits = BitWriter::default();
     let mut codes = BitWriter::default();
@@ -88,30 +89,30 @@ fn put_parts(to: &mut BitWriter, sum: u32, parts: &Parts) {
 /// A set of minutes as a bit mask.
 pub(crate) type Minutes = u16;
 
-/// Divisions of sums, as stored.
+/// Splits of sums in their stored form, with the minutes that a query selects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares<'a> {
     digits: &'a [u8],
     codes: &'a [u8],
-    /// Minutes that the value stores.
+    /// Minutes for which the value has entries.
     stored: Minutes,
     /// Minutes that the query selects.
     selected: Minutes,
 }
 
 impl<'a> Shares<'a> {
-    /// Reads all the bytes that [`put_shares`] appended. `stored`: the minutes that the value stores.
+    /// Reads all the bytes that [`put_shares`] appended. `stored` are the minutes for which the value has entries.
     pub(crate) fn read(mut bytes: &'a [u8], stored: Minutes) -> Option<Self> {
         let digits = take_bytes(&mut bytes)?;
         Some(Self { digits, codes: bytes, stored, selected: stored })
     }
 
-    /// Returns these divisions for a query of the minutes `selected`.
+    /// Returns these splits for a query that selects the minutes `selected`.
     pub(crate) fn of(self, selected: Minutes) -> Self {
         Self { selected, ..self }
     }
 
-    /// Returns whether all stored minutes are selected, so that no division has to be read.
+    /// Returns whether all stored minutes are selected, so that no split has to be read.
     pub(crate) fn are_all_selected(&self) -> bool {
         self.selected == self.stored
     }
@@ -146,14 +147,14 @@ impl<'a> Shares<'a> {
     }
 }
 
-/// Sums over the parts of one division.
+/// Sums over the parts of one split.
 #[derive(Default)]
 struct PartSums {
     /// Sum of all parts.
     all: u64,
     /// Sum of the parts of the selected minutes.
     selected: u64,
-    /// Not 0 if a part belongs to a minute that is not stored.
+    /// Bitwise OR of all parts that belong to minutes that are not stored. The split is invalid unless this is 0.
     others: u32,
 }
 
@@ -170,7 +171,7 @@ impl PartSums {
 struct MinuteMasks {
     /// All ones if the query selects the minute, and otherwise 0.
     selected: u32,
-    /// All ones if the value does not store the minute, and otherwise 0.
+    /// All ones if the value has no entry for the minute, and otherwise 0.
     not_stored: u32,
 }
 
@@ -180,10 +181,10 @@ fn nibble_sum(nibbles: u64) -> u64 {
     ((nibbles & EVEN) + (nibbles >> 4 & EVEN)).wrapping_mul(0x0101_0101_0101_0101) >> 56
 }
 
-/// Reader of the divisions, in the order of the sums.
+/// Reader of the splits, in the order of the sums.
 pub(crate) struct ShareReader<'a> {
     digits: BitReader<'a>,
-    /// Remaining digits of the current group.
+    /// Digits of the current group that were not read yet. The next one is the lowest decimal digit.
     group: u32,
     /// Number of digits in `group`.
     left: u32,
@@ -204,7 +205,7 @@ pub(crate) struct ShareReader<'a> {
 }
 
 impl ShareReader<'_> {
-    /// Returns the part of the next sum that belongs to the selected minutes; `None` if the division is invalid.
+    /// Returns the part of the next sum that belongs to the selected minutes; `None` if its split is invalid.
     pub(crate) fn part(&mut self, sum: u32) -> Option<u32> {
         match sum {
             0 => None,
@@ -229,7 +230,7 @@ impl ShareReader<'_> {
         let minute = self.group % MINUTES as u32;
         self.group /= MINUTES as u32;
         self.left -= 1;
-        // A group above 999 has no third digit.
+        // Something remains after the third digit of a group above 999, which is invalid.
         let is_one = self.left > 0 || self.group == 0;
         (is_one && self.stored >> minute & 1 == 1).then_some(u32::from(self.selected >> minute & 1))
     }
@@ -280,7 +281,7 @@ impl ShareReader<'_> {
         (parts.others == 0).then_some(parts.selected as u32)
     }
 
-    /// Returns whether no bits remain after the last division.
+    /// Returns whether no bits remain after the last split.
     pub(crate) fn is_at_end(&self) -> bool {
         self.group == 0 && self.digits.is_at_end() && self.codes.is_at_end()
     }
@@ -320,7 +321,7 @@ mod tests {
             let of = |parts: &Parts| (0..MINUTES).filter(|i| selected >> i & 1 == 1).map(|i| parts[i]).sum::<u32>();
             let wanted: Vec<u32> = shares.iter().map(of).collect();
             prop_assert_eq!(read(&bytes, &sums, 0x3ff, selected), Some(wanted));
-            // Minutes that are not stored have no part.
+            // Decoding fails if a minute that has a part is not among the stored minutes.
             let is_used = |&i: &usize| shares.iter().any(|parts| parts[i] > 0);
             let used = (0..MINUTES).filter(is_used).fold(0, |used, i| used | 1 << i);
             prop_assert!(read(&bytes, &sums, used, selected).is_some());
@@ -344,13 +345,13 @@ mod tests {
 
     #[test]
     fn unknown_divisions_and_parts_above_the_sum_are_refused() {
-        // There are 55 divisions of 2.
+        // A sum of 2 has 55 splits, numbered from 0 to 54.
         assert_eq!(read(&[0, 54], &[2], 0x3ff, 0x200), Some(vec![2]));
         assert_eq!(read(&[0, 55], &[2], 0x3ff, 0x200), None);
-        // Three digits in 10 bits.
+        // The digits 9, 9 and 9 in 10 bits, then 1000, which has four digits.
         assert_eq!(read(&[2, 0xe7, 3], &[1, 1, 1], 0x3ff, 0x200), Some(vec![1, 1, 1]));
         assert_eq!(read(&[2, 0xe8, 3], &[1, 1, 1], 0x3ff, 0x200), None);
-        // Two parts of 5, with a sum of 6.
+        // Two parts of 5 for a sum of 6.
         let mut codes = BitWriter::default();
         let five = TABLES.codes[0][5];
         (0..2).for_each(|_| codes.put(five.bits, five.length));

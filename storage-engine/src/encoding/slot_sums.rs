@@ -1,15 +1,16 @@
 //! Sums by slot. A slot stands for one stack of a partition, or for one bucket of time.
 //!
-//! Slots hold 64 bits, because 64-bit additions are fast. `bound` limits the absolute value of any slot. Before a slot
-//! could overflow, all sums are moved to 128 bits.
+//! Slots hold 64 bits, because 64-bit additions are fast. `bound` is an upper bound of the absolute value of every
+//! slot. Before a slot could overflow, all sums are moved to 128 bits.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// Number of slots that are checked together when the sums are drained.
+/// Number of slots in a group. Draining skips the groups to which nothing was added.
 const GROUP: usize = 64;
 
-/// Values above 2^40 are added in 128 bits. Millions of smaller values fit in 64 bits before all sums must be moved.
+/// Number of bits of the largest values that are added in 64 bits. Millions of such values fit before all sums must be
+/// moved to 128 bits. Larger values are added in 128 bits at once.
 const LARGE_BITS: u32 = 40;
 
 /// Sums by slot, in 64 bits while they fit.
@@ -18,12 +19,12 @@ pub(crate) struct SlotSums {
     /// Current number of slots; `narrow`, `groups` and `zeros` keep the largest length ever needed.
     slots: usize,
     narrow: Vec<i64>,
-    /// Sums that were moved from `narrow` before it could overflow.
+    /// Sums in 128 bits: large values, and sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
     /// For each group of slots: not 0 if anything was added to one of them. This is a byte, so it can be set without
     /// being read.
     groups: Vec<u8>,
-    /// One bit for each slot. It is set if something was added to the slot, but the sum may be 0.
+    /// One bit for each slot. It is set if something was added to the slot that may have left its sum at 0.
     zeros: Vec<u64>,
     bound: u64,
 }
@@ -33,7 +34,7 @@ impl SlotSums {
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
         if self.narrow.is_empty() {
-            // The system zeroes the pages on first use.
+            // Allocated as zeros, so the system provides each page only on first use.
             self.narrow = vec![0; slots];
             self.groups = vec![0; slots.div_ceil(GROUP)];
             self.zeros = vec![0; slots.div_ceil(GROUP)];
@@ -147,7 +148,7 @@ impl SlotSums {
         Some(())
     }
 
-    /// Returns an upper bound of the number of slots that have sums.
+    /// Returns an upper bound of the number of slots to which something was added.
     pub(crate) fn used_max(&self) -> usize {
         self.groups.iter().filter(|noted| **noted != 0).count() * GROUP
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Most stacks have a sum of one or two samples. Form 2 therefore lists the pairs of each frequent small sum together.
-//! Unit, number of samples and total are stored by the value that contains the sums.
+//! The unit, the number of samples and the total are stored outside, in the value that contains the sums.
 
 use crate::encoding::ascending::{Ascending, put_ascending};
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
@@ -21,13 +21,13 @@ const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;
 const BY_SUM: u8 = 2;
 
-/// Largest sum, in units, that may have a list in form 2.
+/// Largest sum, in units, that may have a list of its own in form 2.
 const LISTED_SUM_MAX: u32 = 8;
 /// Minimum number of rows of a list; a list also has at least 1 / [`LISTED_SHARE_MIN`] of all rows.
 const LISTED_ROWS_MIN: usize = 32;
 const LISTED_SHARE_MIN: usize = 16;
 
-/// A stack pair and its sum.
+/// Number of a stack pair, and the sum of this pair.
 pub(crate) type Row = (u32, i128);
 
 /// Returns the greatest common divisor of all sums; 1 if the divisor exceeds 64 bits or all sums are 0.
@@ -93,14 +93,14 @@ fn put_by_sum(rows: &[(u32, u32)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Rows as stored; there are none by default.
+/// Sums in their stored form. The default has no rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums<'a> {
     rows: usize,
     form: u8,
     unit: u64,
     bytes: &'a [u8],
-    /// Divisions of the sums among minutes; `None` unless the minutes of the value share their sums.
+    /// Splits of the sums among minutes; `None` unless the minutes of the value share their sums.
     shares: Option<Shares<'a>>,
 }
 
@@ -114,18 +114,18 @@ impl<'a> Sums<'a> {
         is_possible.then_some(Self { rows, form, unit, bytes: rest, shares: None })
     }
 
-    /// Reads sums that the minutes of a value share, with their divisions.
+    /// Reads sums that the minutes of a value share. `shares` are the splits of these sums.
     pub(crate) fn read_shared(bytes: &'a [u8], unit: u64, shares: Shares<'a>) -> Option<Self> {
         let sums = Self::read(bytes, unit).filter(|sums| sums.form != WIDE)?;
         Some(Self { shares: Some(shares), ..sums })
     }
 
-    /// Returns these sums. If minutes share them, the sums are restricted to the minutes `selected`.
+    /// Returns these sums. If minutes share them, only the parts of the minutes `selected` are added up or visited.
     pub(crate) fn of_minutes(self, selected: Minutes) -> Self {
         Self { shares: self.shares.map(|shares| shares.of(selected)), ..self }
     }
 
-    /// Returns the number of stored rows. A selection of minutes may have fewer.
+    /// Returns the number of stored rows. Selected minutes may have fewer.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -143,7 +143,7 @@ impl<'a> Sums<'a> {
         })
     }
 
-    /// Calls `visit` with every row, until `visit` returns `None`.
+    /// Calls `visit` with every row. Returns `None` if the rows cannot be read, or as soon as `visit` returns `None`.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, i128) -> Option<()>) -> Option<()> {
         let unit = i128::from(self.unit);
         if self.form != WIDE {
@@ -216,7 +216,7 @@ impl<'a> Sums<'a> {
 }
 
 /// Writes the stacks that have a part in the selected minutes to `to_stacks`, and these parts to `to_parts`. Returns
-/// their number; `None` if a division is invalid.
+/// their number; `None` if a split is invalid.
 fn select_parts(
     stacks: &[u32],
     sums: BlockSums<'_>,
@@ -238,7 +238,7 @@ fn select_parts(
     Some(count)
 }
 
-/// Sums of a block of stacks, in units.
+/// Sums of the stacks of a block, in units: one for each stack, or one that all stacks have.
 #[derive(Clone, Copy)]
 enum BlockSums<'a> {
     Each(&'a [u32]),

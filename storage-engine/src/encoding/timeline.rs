@@ -1,14 +1,14 @@
 //! Timeline: for each bin of time, the number of a chunk's samples and their sum, over all stacks.
 //!
 //! A query that groups by labels alone reads the timeline and no events, if its windows begin and end on edges of bins.
-//! A bin is `(start, end]`, as windows are, and bins are aligned to 1970.
+//! A bin is an interval `(start, end]`, as windows are, and bins are aligned to 1970.
 //!
 //! ```text
 //! timeline: | width u8 | first bin varint | bins varint | samples of each bin, in blocks | sums |
 //! sums:     | 0 u8 | value zigzag |                         every sample has this value
 //!           | 1 u8 | unit varint | sum / unit, in blocks |  one for each bin that has samples
-//!           | 2 u8 | unit varint | sum / unit ... |         same as 1, if a sum is negative or needs over 32 bits
-//! block:    | minimum varint | up to 128 numbers less the minimum, as a packed block |
+//!           | 2 u8 | unit varint | sum / unit ... |         same as 1, if a sum is negative or exceeds 32 bits
+//! block:    | minimum varint | up to 128 numbers minus the minimum, as a packed block |
 //! ```
 //!
 //! The width is an index into [`WIDTHS_NS`]. The first bin is counted from the start of the window. A reader checks
@@ -25,15 +25,16 @@ use crate::encoding::varint::{take, take_length, take_sum, take_u32, unzigzag};
 
 /// Widths of bins in nanoseconds, finest first. Each width divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
-/// For each width, the `n` that limits the size of a timeline to 1 / n of the chunk's bytes. The finest timeline that
-/// fits is stored. The coarsest may be larger than the others, because queries read the events if there is no timeline.
+/// Divisors that limit the size of a timeline, one for each width. A timeline may take the bytes of the chunk and its
+/// events, divided by this number. The finest timeline that fits is stored. The coarsest may be larger than the others,
+/// because queries read the events if there is no timeline.
 const PARTS_MAX: [usize; 3] = [100, 100, 50];
 
 const SAME_VALUE: u8 = 0;
 const NARROW: u8 = 1;
 const WIDE: u8 = 2;
 
-/// A decoded timeline: cumulative sample counts and sums before each bin, and the totals at the end.
+/// A decoded timeline. It holds the number of samples before each bin and their sum, and the totals at the end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Timeline {
     width_ns: i64,
@@ -49,15 +50,14 @@ enum BinSums {
     Each(Vec<i128>),
 }
 
-/// An interval, split into the part that a timeline covers and the parts that need events.
+/// An interval, split into whole bins, which a timeline covers, and parts of bins, which need events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     /// Number of samples in whole bins.
     pub(crate) samples: u64,
     /// Sum of the values of these samples.
     pub(crate) sum: i128,
-    /// The rest `(start, end]` at each of the two ends, which is only a part of a bin; `None` if an end needs no
-    /// events.
+    /// Part of a bin at each of the two ends of the interval, as `(start, end]`; `None` if an end needs no events.
     pub(crate) parts: [Option<(i64, i64)>; 2],
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) ->
     })
 }
 
-/// Takes blocks with `count` numbers from the front, and calls `visit` with each number.
+/// Removes blocks with `count` numbers from the front of `bytes`, and calls `visit` with each number.
 fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -> Option<()>) -> Option<()> {
     let mut block: Block = [0; BLOCK];
     while count > 0 {
@@ -85,8 +85,8 @@ fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -
 }
 
 impl Timeline {
-    /// Reads a timeline that [`timeline_of`] returned for a chunk of this window, with this number of samples and this
-    /// total.
+    /// Reads a timeline that [`timeline_of`] returned for a chunk of this window; `None` if a check fails. `samples`
+    /// and `total` are those of the chunk.
     pub(crate) fn read(mut bytes: &[u8], window: u32, samples: u64, total: i128) -> Option<Self> {
         let (&width, rest) = bytes.split_first()?;
         bytes = rest;
@@ -120,7 +120,8 @@ impl Timeline {
         Split { samples, sum, parts: if is_on_edge { [None, parts[1]] } else { parts } }
     }
 
-    /// Returns the interval of a part of a bin; `None` if the bin has no samples.
+    /// Returns the interval `(start, end]`, which is a part of a bin; `None` if the interval is empty or the bin has no
+    /// samples.
     fn part(&self, bin: usize, start_ns: i64, end_ns: i64) -> Option<(i64, i64)> {
         (start_ns < end_ns && self.of_bins(bin, bin + 1).0 > 0).then_some((start_ns, end_ns))
     }
@@ -133,7 +134,7 @@ impl Timeline {
         is_as_long && (self.first..).zip(of_samples).all(|(bin, wanted)| self.of_bins(bin, bin + 1) == wanted)
     }
 
-    /// Returns the samples and the sum of the bins `[from, to)`, counted from the window's start.
+    /// Returns the number of samples in the bins `[from, to)`, and their sum. Bins are counted from the window's start.
     fn of_bins(&self, from: usize, to: usize) -> (u64, i128) {
         let bins = self.samples.len() - 1;
         let index = |bin: usize| bin.saturating_sub(self.first).min(bins);
@@ -148,7 +149,8 @@ impl Timeline {
     }
 }
 
-/// Takes the cumulative sample counts before each bin, and the total. The first and the last bin must have samples.
+/// Decodes the sample counts. Returns the number of samples before each bin, then the total; `None` if the first or the
+/// last bin is empty.
 fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
     let mut before = Vec::with_capacity(bins + 1);
     let mut sum = 0_u32;
@@ -163,7 +165,8 @@ fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
 }
 
 impl BinSums {
-    /// Takes the cumulative sums before each bin, and the total. `before` holds the cumulative sample counts.
+    /// Decodes the sums. Returns the sum before each bin, then the total. `before` holds the number of samples before
+    /// each bin.
     fn take(bytes: &mut &[u8], before: &[u32]) -> Option<Self> {
         let (&form, rest) = bytes.split_first().filter(|(form, _)| **form <= WIDE)?;
         *bytes = rest;

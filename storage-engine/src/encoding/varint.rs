@@ -1,6 +1,6 @@
 //! LEB128 varints, and zigzag for signed numbers.
 
-/// Appends a number: seven bits a byte, lowest first.
+/// Appends a number as a varint: seven bits in each byte, lowest first.
 pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         // The high bit says that more bytes follow.
@@ -10,7 +10,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Takes a number from the front; `None` if the bytes end early, or the number needs more than 64 bits.
+/// Removes a varint from the front of `bytes`; `None` if the bytes end early, or the number needs more than 64 bits.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -25,17 +25,17 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Takes a number of at most 32 bits from the front.
+/// Removes a varint of at most 32 bits from the front of `bytes`.
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     u32::try_from(take(bytes)?).ok()
 }
 
-/// Takes a length from the front.
+/// Removes a varint that is a length from the front of `bytes`.
 pub(crate) fn take_length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(take(bytes)?).ok()
 }
 
-/// Takes a length from the front, then that many bytes.
+/// Removes a length, then that many bytes, from the front of `bytes`. Returns the latter.
 pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_length(bytes)?;
     let (taken, rest) = bytes.split_at_checked(length)?;
@@ -68,7 +68,7 @@ pub(crate) fn put_sum(out: &mut Vec<u8>, sum: i128) {
     out.push(number as u8);
 }
 
-/// Takes a sum that [`put_sum`] appended.
+/// Removes a sum that [`put_sum`] appended from the front of `bytes`.
 pub(crate) fn take_sum(bytes: &mut &[u8]) -> Option<i128> {
     let mut number = 0_u128;
     for shift in (0..128).step_by(7) {

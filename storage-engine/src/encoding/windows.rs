@@ -1,4 +1,4 @@
-//! Windows: sums of one series in a minute, an hour or a day. A value holds one window, or the ten minutes of one
+//! Windows: sums of one series in a minute, an hour or a day. A value holds one hour or one day, or the minutes of one
 //! chunk's window.
 //!
 //! ```text
@@ -9,18 +9,18 @@
 //!
 //! kind 2: minutes that share their sums
 //! | kind u8 = 2 | unit varint | windows varint | ( slot u8 | samples varint | total ) ... |
-//! | sums of all windows, with length | divisions, see `encoding::shares` |
+//! | sums of all windows, with length | splits, see `encoding::shares` |
 //! ```
 //!
 //! Most stacks of a minute also occur in the minutes before and after it. Kind 2 stores each stack once, with its sum
-//! over all minutes and the division of the sum. Kind 2 is used for at least two minutes of a series that is not a
-//! gauge, if every sum and every per-stack total fits into `1..=u32::MAX`.
+//! over all minutes and the split of this sum among the minutes. Kind 2 is used for at least two minutes of a series
+//! that is not a gauge, if every sum and every total of a stack is in `1..=u32::MAX` units.
 //!
 //! Gauges do not add up over time, so kind 1 keeps only the last point of each window: the values of all stacks at one
-//! time. The time of the point counts from the start of the value.
+//! time. The time of the point counts from the start of the time that the value covers.
 //!
-//! A reader checks that there is a window, that slots ascend and belong to the value, that a last point is inside its
-//! window, that every window has a sample, and that no bytes remain.
+//! A reader checks that there is a window, that slots ascend and are in range, that a last point is inside its window,
+//! that every window has a sample, and that no bytes remain.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ const SUMS: u8 = 0;
 const LAST_POINTS: u8 = 1;
 const SHARED: u8 = 2;
 
-/// One window of a value.
+/// One decoded window of a value: a minute, an hour or a day.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WindowRows {
     /// Index of the window among the windows of the value.
@@ -48,7 +48,7 @@ pub(crate) struct WindowRows {
     pub(crate) rows: Vec<Row>,
 }
 
-/// Encodes windows that ascend by slot. `start_ns` is the start of the value.
+/// Encodes windows that ascend by slot. `start_ns` is the start of the time that the value covers.
 pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> Vec<u8> {
     let unit = unit_of(windows.iter().flat_map(|window| &window.rows).map(|row| row.1));
     let are_shared = !is_gauge && windows.len() > 1;
@@ -73,8 +73,8 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
     out
 }
 
-/// Returns the sum of each stack in each minute, in units, ascending by stack; `None` if a sum or a total does not fit
-/// into `1..=u32::MAX`.
+/// Returns the sum of each stack in each minute, in units, ascending by stack; `None` if one of these sums, or the
+/// total of a stack, is not in `1..=u32::MAX`.
 fn parts_of(windows: &[WindowRows], unit: u64) -> Option<Vec<(u32, Parts)>> {
     let mut of_minutes: Vec<(u32, u8, u32)> = Vec::new();
     for window in windows {
@@ -113,7 +113,7 @@ fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> V
     let mut in_order = Vec::new();
     put_rows(&mut sums, &rows, unit, false);
     put_bytes(&mut out, &sums);
-    // Divisions follow in the order in which a reader visits the sums.
+    // The splits follow in the order in which a reader visits the sums.
     if let Some(sums) = Sums::read(&sums, unit) {
         let _read: Option<()> = sums.for_each(|stack, _| {
             in_order.push(parts.get(parts.binary_search_by_key(&stack, |of| of.0).ok()?)?.1);
@@ -124,7 +124,7 @@ fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> V
     out
 }
 
-/// Returns the minutes of one chunk's window. `samples` holds the window's samples, sorted by time.
+/// Returns the minutes of one chunk's window. `samples` holds the samples of this window, sorted by time.
 pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch: &mut Scratch) -> Vec<WindowRows> {
     let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
     let mut minutes = Vec::new();
@@ -143,12 +143,13 @@ pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch
     minutes
 }
 
-/// Minutes of one chunk's window, whose samples are added in parts.
+/// Minutes of one chunk's window, added up from several parts of its samples.
 #[derive(Debug, Default)]
 pub(crate) struct Minutes(BTreeMap<u8, WindowRows>);
 
 impl Minutes {
-    /// Adds the minutes of a part. For a gauge, only the last point is kept, with the stacks of all parts at its time.
+    /// Adds the minutes of one part of the samples. For a gauge, only the last point is kept, with the stacks of all
+    /// parts at its time.
     pub(crate) fn add(&mut self, part: Vec<WindowRows>, is_gauge: bool) {
         for minute in part {
             match self.0.entry(minute.slot) {
@@ -181,7 +182,7 @@ impl WindowRows {
     }
 }
 
-/// One window as stored.
+/// One window of a value, in its stored form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWindow<'a> {
     pub(crate) slot: u8,
@@ -200,7 +201,8 @@ impl<'a> StoredWindow<'a> {
     }
 }
 
-/// Returns the windows of one value. Windows that share their sums become one window, so the sums are read once.
+/// Returns these windows of one value. Windows that share their sums are returned as one window, so that the sums are
+/// read only once.
 pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = StoredWindow<'a>> {
     let shared = windows.first().filter(|first| first.are_shared).map(|first| {
         let minutes = windows.iter().fold(0, |minutes, window| minutes | window.minutes());
@@ -215,8 +217,8 @@ pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = S
     shared.into_iter().chain(apart.iter().copied())
 }
 
-/// Reads the windows of a value, ascending; `None` if a check fails. `window` is the number of the value's window,
-/// counted in windows of tier `values`: [`Tier::Raw`] for minutes.
+/// Reads the windows of a value, ascending; `None` if a check fails. `window` is the window number in the value's key,
+/// which counts windows of tier `values`. For minutes, `values` is [`Tier::Raw`].
 pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<StoredWindow<'_>>> {
     let start_ns = values.window_start_ns(window);
     let (slots, width_ns) = match values {
@@ -227,7 +229,7 @@ pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<
     bytes = rest;
     let unit = take(&mut bytes)?;
     let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= slots as usize)?;
-    // The divisions of a single window would never be read, so never checked.
+    // A query of the only minute would never read its splits, so damage in them would never be found.
     if kind == SHARED && count < 2 {
         return None;
     }
@@ -302,7 +304,7 @@ mod tests {
                 prop_assert_eq!(got.total, wanted.rows.iter().map(|row| row.1).sum::<i128>());
                 prop_assert_eq!(got.last_ns, is_gauge.then_some(wanted.last_ns));
             }
-            // A selection of the windows together.
+            // The sums over several windows, which are read together.
             let selected = selected.min(windows.len());
             let mut slots = SlotSums::default();
             slots.resize(500);
@@ -359,7 +361,7 @@ mod tests {
         let minutes: Vec<WindowRows> = (0..10).map(minute).collect();
         let apart: usize = minutes.iter().map(|minute| length(std::slice::from_ref(minute))).sum();
         assert!(length(&minutes) * 3 < apart * 2, "{} and apart {apart}", length(&minutes));
-        // Minutes with a sum of 0 do not share their sums.
+        // A sum of 0 has no split, so these minutes do not share their sums.
         let mut odd = minutes.clone();
         odd[3].rows[5].1 = 0;
         assert!(length(&odd) > apart / 2, "{} and apart {apart}", length(&odd));

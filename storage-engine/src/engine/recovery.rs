@@ -10,7 +10,7 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::integrity::quarantine::lost_keys::quarantine_lost;
 
-/// Quarantines values that were lost or became unreadable since they were written, and loads the heads.
+/// Quarantines values that were lost or became unreadable since they were written, and loads heads into memory.
 pub(crate) fn recover(writing: &Writing<'_>) -> Result<(), EngineError> {
     quarantine_lost(writing)?;
     find_orphans(writing)?;
@@ -35,7 +35,7 @@ fn find_orphans(store: &Store) -> Result<(), EngineError> {
         store.state_mut().partitions.add(key);
         let raw = key.in_tier(Tier::Raw);
         let snapshot = store.database().snapshot();
-        // Batch IDs need no definitions.
+        // Only keys before the batch IDs count, because batch IDs need no definitions.
         let samples = Walk::between(&snapshot, raw.prefix(), raw.section(Section::BatchIds), false).next()?;
         if samples.is_some() {
             let lost = Corruption { key: key.section(Section::Series), check: CorruptionCheck::Missing };

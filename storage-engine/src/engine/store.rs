@@ -86,9 +86,9 @@ impl Store {
             let drops = state.partitions.drops();
             let now_ns = state.clock.entries_ns();
             drop(state);
-            // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
-            // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
-            // its place.
+            // The partition is read without the locks that `apply` takes. A partition that is not loaded has no head,
+            // so the database holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one
+            // created in its place.
             let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
                 let damaged_head = std::mem::take(&mut stored.damaged_head);
                 Ok((stored.into_partition(&mut shared.write())?, damaged_head))
@@ -97,7 +97,7 @@ impl Store {
                 Err(error) if error.is_damage() && self.state.read().partitions.drops() == drops => {
                     return Err(quarantine_partition(self, key, &error));
                 }
-                // The partition was dropped meanwhile, with its files.
+                // The damage is that the partition and its files were dropped while it was read.
                 Err(error) if error.is_damage() => continue,
                 read => read?,
             };
@@ -126,7 +126,8 @@ impl Store {
         }
         match StoredPartition::outline(snapshot, key) {
             Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
-            // A snapshot does not keep the files of partitions that were dropped meanwhile.
+            // The partition may have been dropped meanwhile, and a snapshot does not keep the files of dropped
+            // partitions.
             Err(error) if error.is_damage() && self.state.read().partitions.exists(&key) => {
                 Err(quarantine_partition(self, key, &error))
             }

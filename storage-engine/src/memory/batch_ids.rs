@@ -2,10 +2,10 @@
 //! restart.
 //!
 //! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with that
-//! partition. A retry with the same times is found for as long as any of its samples could be stored. A push without
-//! times gets later times on a retry. An ID is therefore also looked up in the earlier partitions of the last
-//! [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. A flush writes
-//! them together with the samples of their batches.
+//! partition. A retry with the same times is found for as long as any of its samples could be stored. If a push has no
+//! times, varve sets them, so a retry has later times. An ID is therefore also looked up in the earlier partitions of
+//! the last [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. A flush
+//! writes them together with the samples of their batches.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use crate::database;
 use crate::database::key::PartitionKey;
 use crate::error::{EngineError, is_corruption};
 
-/// Number of raw partitions in which the ID of a retried batch may be, including the partition of the batch's samples.
+/// Number of raw partitions in which the ID of a retried batch may be, including that of the batch's newest sample.
 const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
-/// Set of IDs, each with its partition. An ID that was sent again much later is in several partitions.
+/// Set of IDs, each with its partition. If a batch is sent again much later, its ID is in several partitions.
 type IdsByPartition = HashMap<(BatchId, PartitionKey), (), FixedState>;
 
 /// IDs of applied batches that are not in the state database yet.
 #[derive(Debug, Default)]
 pub(crate) struct BatchIds {
     new: IdsByPartition,
-    /// IDs that a flush is writing.
+    /// IDs that a flush is writing, or that a failed flush has not written.
     frozen: Arc<IdsByPartition>,
 }
 

@@ -9,7 +9,8 @@
 //! The definitions are a `varve.v1.Definitions` without stacks and pairs. Its attribute sets, from 1 on, are those that
 //! the partition added, in order. Stacktraces are a tree in depth-first order, so a node stores no reference to its
 //! parent. The parent of a node is `step / 2` levels above the previous node, and `step % 2` is 1 if a stacktrace ends
-//! at the node. A pair is two indexes into the list of these ends, counted from 1, with 0 for the empty stacktrace.
+//! at the node. Stacktraces are numbered from 1 in the order in which they end; 0 is the empty stacktrace. A pair is
+//! two of these numbers.
 
 use prost::Message as _;
 use proto::{Dictionary, Importer, StackHash, limits, wire};
@@ -20,7 +21,8 @@ use crate::encoding::varint::{put, put_bytes, take_bytes, take_length, take_u32}
 use crate::error::{Corruption, CorruptionCheck};
 use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
 
-/// zstd level of blocks that flushes add. `LEVEL_FINAL` is for the joined block, which stays as long as the partition.
+/// zstd level of the blocks that flushes add. `LEVEL_FINAL` is the level of the block into which compaction merges
+/// them, and which stays as long as the partition.
 pub(crate) const LEVEL_GROWING: i32 = 3;
 pub(crate) const LEVEL_FINAL: i32 = 12;
 
@@ -52,8 +54,9 @@ pub(crate) fn encode(shared: &TenantDictionary, pairs: &[Pair], attribute_sets: 
 struct Tree {
     /// Nodes of the tenant's dictionary in depth-first order.
     order: Vec<u32>,
+    /// Step of each node in `order`, as the block stores it.
     steps: Vec<u32>,
-    /// For each node, the index of the stacktrace that ends there, counted from 1; 0 if none ends there.
+    /// For each node of the tenant's dictionary, the number of the stacktrace that ends there; 0 if none ends there.
     end_index: Vec<u32>,
 }
 
@@ -70,7 +73,7 @@ impl Tree {
                 node = shared.node(node).parent;
             }
         }
-        // Children of one parent are adjacent; a node's number is larger than its parent's.
+        // Groups the nodes by parent, so that the children of a node are adjacent in `children`.
         let mut starts = vec![0_u32; count + 1];
         let wanted = |node: &u32| needed[*node as usize];
         let nodes = || (1..).take(count.saturating_sub(1)).filter(wanted);
@@ -110,7 +113,7 @@ impl Tree {
     }
 }
 
-/// A decoded block. Its numbers are valid only within the block.
+/// A decoded block. All numbers in it are valid only within the block.
 #[derive(Debug)]
 pub(crate) struct Block {
     local: Dictionary,
@@ -119,7 +122,7 @@ pub(crate) struct Block {
     nodes: Vec<(u32, u32)>,
     /// Ends of stacktraces: ascending indexes into `nodes`, each with the hash of its stacktrace.
     ends: Vec<(u32, StackHash)>,
-    /// Pairs of indexes into `ends`, counted from 1; 0 is the empty stacktrace.
+    /// Pairs of stacktrace numbers. These are indexes into `ends`, counted from 1; 0 is the empty stacktrace.
     pairs: Vec<(u32, u32)>,
 }
 
@@ -148,8 +151,8 @@ impl Block {
         for (index, step) in (0..).zip(steps) {
             let location = take_u32(&mut bytes).filter(|&location| (location as usize) < local.locations.len())?;
             hashes.truncate(hashes.len().checked_sub((step >> 1) as usize)?);
-            // No deeper than a push allows: without this limit, a few bytes could expand to many copies of a long
-            // path.
+            // Stacks are no deeper than pushes allow. Without this limit, a few bytes could expand to many copies of a
+            // long path.
             if hashes.len() == limits::STACK_DEPTH_MAX * 2 {
                 return None;
             }
@@ -181,7 +184,7 @@ impl Block {
     /// Adds the definitions of the block to the tenant's dictionary; `None` if the block has a stacktrace twice.
     pub(crate) fn add_to(&self, shared: &mut TenantDictionary) -> Option<AddedEntries> {
         let mut importer = Importer::new(&self.local);
-        // Path from the root in the tenant's stack tree.
+        // Nodes of the tenant's stack tree on the path from the root to the current node.
         let mut path: Vec<u32> = Vec::new();
         let mut ends = Vec::with_capacity(self.ends.len() + 1);
         ends.push(ROOT);
@@ -206,7 +209,7 @@ impl Block {
     }
 }
 
-/// Reads `count` indexes, each at most `ends`.
+/// Reads `count` stacktrace numbers, each at most `ends`; `None` if a check fails.
 fn read_ends(bytes: &mut &[u8], count: usize, ends: usize) -> Option<Vec<u32>> {
     let mut out = Vec::with_capacity(count);
     let mut block = [0; BLOCK];
@@ -227,7 +230,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a tenant dictionary with these stacks of functions 0 to 19, root first, and the node of each stack.
+    /// Returns a tenant dictionary with these stacks, and the node of each stack. A stack lists the numbers of its
+    /// functions, 0 to 19, root first.
     fn tenant_dictionary(stacks: &[Vec<u8>]) -> (TenantDictionary, Vec<u32>) {
         let mut shared = TenantDictionary::new(1);
         let nodes = stacks.iter().map(|stack| {
@@ -290,7 +294,7 @@ mod tests {
         }
     }
 
-    // Nodes below a new node were not looked up, so the second stacktrace became another node of the same stack.
+    // Children of new nodes are added without a lookup, so a stacktrace that a block held twice used to get two nodes.
     #[test]
     fn a_block_with_one_stacktrace_twice_is_refused() {
         let (from, nodes) = tenant_dictionary(&[vec![0, 1], vec![0, 2]]);

@@ -30,8 +30,8 @@ impl DroppedName {
     }
 }
 
-/// Encodes the names that a tier dropped. Each name follows its length and begins with an added byte: `l` for a label
-/// or `a` for an attribute.
+/// Encodes the names that a tier dropped. Each name begins with an added byte, `l` for a label or `a` for an attribute.
+/// Before it is the length of the name with this byte.
 pub(crate) fn encode<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {

@@ -2,7 +2,7 @@
 //!
 //! Samples are kept in runs, each sorted by time. A closed run never changes, so queries and flushes share it without a
 //! copy. Only the last run of a head chunk can still grow. The first `written` runs of a head chunk are also on disk,
-//! for a restart. They stay in memory, so queries never read them from disk.
+//! so that a restart can restore them. They stay in memory, so queries never read them from disk.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, RangeInclusive, SubAssign};
@@ -50,12 +50,13 @@ impl SubAssign for HeadSize {
 #[derive(Debug, Default)]
 pub(crate) struct HeadChunk {
     runs: Vec<Arc<Run>>,
+    /// True if the last run can still grow.
     is_open: bool,
     /// Number of runs, counted from the first, that are also on disk.
     written: usize,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
     written_at: Vec<u64>,
-    /// Time of the state's clock when the first sample arrived.
+    /// Time of the state's clock when the first sample arrived, in nanoseconds since 1970.
     since_ns: i64,
     size: HeadSize,
 }
@@ -73,7 +74,7 @@ pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) runs: Vec<Arc<Run>>,
-    /// Number of runs, counted from the first, that were on disk before.
+    /// Number of runs, counted from the first, that were on disk at that moment.
     pub(crate) written: usize,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
     pub(crate) written_at: Vec<u64>,
@@ -131,7 +132,7 @@ impl Head {
         });
     }
 
-    /// Closes the runs of all head chunks and returns them.
+    /// Closes the last run of every head chunk. Returns the runs of all head chunks.
     pub(crate) fn freeze(&mut self) -> Vec<Frozen> {
         let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
             chunk.is_open = false;
@@ -148,7 +149,7 @@ impl Head {
         self.chunks.iter_mut().map(freeze).collect()
     }
 
-    /// Removes frozen runs, after they were sealed into a chunk.
+    /// Removes frozen runs from memory, after they were sealed into a chunk.
     pub(crate) fn remove(&mut self, frozen: &Frozen) {
         self.change((frozen.window, frozen.series), |chunk| {
             chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len()));
@@ -203,9 +204,8 @@ impl HeadChunk {
         });
     }
 
-    /// Joins small runs, because every flush closes a run, and a run takes more memory than a few samples. Only runs
-    /// among the first `runs` and after the last large one are joined. Returns the number of runs that replace the
-    /// first `runs`.
+    /// Joins the small runs after the last large one among the first `runs` runs. Every flush closes a run, and a run
+    /// takes more memory than a few samples. Returns the number of runs that replace the first `runs`.
     fn join_small(&mut self, runs: usize) -> usize {
         let small = self.runs[..runs].iter().rev().take_while(|run| run.len() < RUN_SAMPLES).count();
         if small < 2 {
@@ -305,7 +305,7 @@ mod tests {
             got.sort_unstable();
             wanted.sort_unstable();
             prop_assert_eq!(got, wanted);
-            // Frozen runs are unchanged, and are removed without the others.
+            // Frozen runs did not change. Removing them leaves the samples that were added later.
             let left = head.size().samples - before.iter().sum::<usize>();
             frozen.iter().for_each(|chunk| head.remove(chunk));
             prop_assert_eq!(head.size().samples, left);

@@ -1,5 +1,5 @@
-//! Interning of small values as consecutive numbers. A partition interns its pairs and attribute sets, possibly
-//! millions.
+//! Interner: gives each distinct value a number, consecutively. A partition interns its pairs and attribute sets, of
+//! which there may be millions.
 
 use std::hash::{BuildHasher as _, Hash};
 
@@ -59,7 +59,7 @@ impl<T: Copy + Eq + Hash> FromIterator<T> for Interner<T> {
     }
 }
 
-/// Converts the index of an entry to its number. `limits` keeps a partition far below 2^32 entries of a kind.
+/// Converts an index to a number of 32 bits. The limits of a partition keep the number of its entries far below 2^32.
 pub(crate) fn saturating_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -40,8 +40,9 @@ impl LabelIndex {
         }
     }
 
-    /// Returns the series that the matchers do not exclude by label. A series without the label of a matcher is kept if
-    /// its samples may have an attribute of that name: `is_attribute` returns whether any sample has it.
+    /// Returns the series that the matchers do not exclude by label. A series without the label of a matcher is not
+    /// excluded if its samples may have an attribute of that name. `is_attribute` returns whether any sample has an
+    /// attribute of a name.
     pub(crate) fn matching(&self, matchers: &[ReadyMatcher], is_attribute: impl Fn(&str) -> bool) -> RoaringBitmap {
         let mut matching = self.series.clone();
         for matcher in matchers {
@@ -118,7 +119,7 @@ mod tests {
             (0..).zip(&sets).for_each(|(id, set)| index.insert(id, set));
             let attribute = format!("n{attribute}");
             let got = index.matching(&ready, |name| name == attribute);
-            // A matcher on an attribute fails if no sample can have the attribute.
+            // A series without the label is excluded, unless the matcher accepts "" or a sample may have the attribute.
             let wanted = (0..).zip(&sets).filter(|(_, set)| {
                 on_series(&ready, set).is_some_and(|rest| rest.iter().all(|m| m.accepts("") || m.name == attribute))
             });

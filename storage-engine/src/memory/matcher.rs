@@ -26,7 +26,7 @@ enum Test {
 }
 
 impl ReadyMatcher {
-    /// Compiles all matchers of a query.
+    /// Compiles all matchers of a query, of which only a limited number may be regular expressions.
     pub(crate) fn all(matchers: &[Matcher]) -> Result<Vec<Self>, SelectError> {
         let is_regex = |matcher: &&Matcher| matches!(matcher.operation, Operation::Match | Operation::NotMatch);
         if matchers.iter().filter(is_regex).count() > limits::QUERY_REGEXES_MAX {
@@ -94,8 +94,8 @@ pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str)
         .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
 }
 
-/// Returns whether `name` is the name that queries use for an attribute key, which may have dots. Allocates nothing if
-/// the key is a label name already.
+/// Returns whether `name` is the form in which queries write an attribute key. The key itself may have dots. Allocates
+/// nothing if both are equal.
 fn is_written_as(key: &str, name: &str) -> bool {
     key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
 }

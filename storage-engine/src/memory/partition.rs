@@ -26,13 +26,13 @@ use crate::memory::label_index::LabelIndex;
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary};
 use crate::memory::unwritten::{FramedValue, UncompressedValue, Unwritten};
 
-/// Approximate memory of a name in a set without its text, in bytes.
+/// Approximate memory of a name in a set, in addition to its text, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
 
-/// Number of entries of each list of a partition.
+/// Number of entries in each of a partition's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lengths {
     pub(crate) pairs: usize,
@@ -108,8 +108,8 @@ impl Partition {
         is_new
     }
 
-    /// Completes a partition that was read: takes the generation of the tenant's dictionary, shares equal label sets,
-    /// and records that all entries are in the state database.
+    /// Completes a partition that was read from the database. Records the generation of the tenant's dictionary,
+    /// replaces label sets by the tenant's equal ones, and records that all entries are in the state database.
     pub(crate) fn join(&mut self, shared: &mut TenantDictionary) {
         self.generation = shared.generation();
         for labels in self.series.values_mut() {
@@ -178,7 +178,7 @@ impl Partition {
 
     /// Records a name that the windows of this tier do not have.
     pub(crate) fn add_dropped_name(&mut self, name: DroppedName) {
-        // Raw samples belong to the minutes' partition, and have their attributes.
+        // A partition of minutes is also that of raw samples, which keep their attributes.
         if let DroppedName::Attribute(name) = &name
             && self.key.tier == Tier::Minute
         {
@@ -227,8 +227,8 @@ impl Partition {
                 .all(|series| series.labels.is_some() || self.series.contains_key(&series.fingerprint))
     }
 
-    /// Returns the definitions up to `to` that are not in the state database. The caller must call [`Partition::wrote`]
-    /// after it has written them.
+    /// Returns the definitions that are not in the state database, of the first `to` entries of each list. The caller
+    /// must call [`Partition::wrote`] after it has written them.
     pub(crate) fn unwritten(&self, to: &Lengths, shared: &TenantDictionary) -> Unwritten {
         let from = &self.persisted;
         let mut unwritten = Unwritten::default();
@@ -258,7 +258,7 @@ impl Partition {
         unwritten
     }
 
-    /// Records that the definitions up to `to` are in the state database.
+    /// Records that the first `to` entries of each list are in the state database.
     pub(crate) fn wrote(&mut self, to: Lengths) {
         let from = &self.persisted;
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
@@ -280,7 +280,7 @@ impl Partition {
         self.dictionary_blocks
     }
 
-    /// Returns the written part of the dictionary as one block that replaces the others. The caller must call
+    /// Returns the written part of the dictionary as one block that replaces all its blocks. The caller must call
     /// [`Partition::joined_dictionary`] after it has written the block.
     pub(crate) fn whole_dictionary(&self, shared: &TenantDictionary) -> Unwritten {
         let pairs = &self.pairs.as_slice()[1..self.persisted.pairs];
@@ -295,8 +295,8 @@ impl Partition {
         self.dictionary_blocks = 1;
     }
 
-    /// Replaces all numbers of the tenant's dictionary by those of the rebuilt one. `attribute_sets` has the same
-    /// order.
+    /// Replaces the numbers of the tenant's dictionary by those of the rebuilt one. `node` maps an old node to the new
+    /// one. `attribute_sets` holds the new number of each attribute set of the partition, in order.
     pub(crate) fn move_to(
         &mut self,
         shared: &mut TenantDictionary,

@@ -1,6 +1,7 @@
 //! A run: samples of one series in one window of the head, sorted by time.
 //!
-//! A run also stores facts about its samples that suffice for most queries, so these queries do not read the samples.
+//! A run also stores its first and last time, and the value that all samples have in common. These suffice for most
+//! queries, so most queries do not read the samples.
 
 use std::ops::Deref;
 use std::sync::Arc;

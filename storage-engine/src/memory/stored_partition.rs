@@ -18,14 +18,14 @@ use crate::memory::dropped_name;
 use crate::memory::partition::{Lengths, Partition};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// A partition that was read, but has not joined the tenant's dictionary yet.
+/// A partition that was read, and whose definitions are not in the tenant's dictionary yet.
 #[derive(Debug)]
 pub(crate) struct StoredPartition {
     /// The partition without its pairs and attribute sets, because these are numbers of a tenant's dictionary.
     partition: Partition,
     /// Dictionary blocks, each with its key.
     blocks: Vec<(Box<[u8]>, Block)>,
-    /// Damaged areas of the head, each with the error.
+    /// Areas (ranges of series and windows) with damaged head values, each with the error.
     pub(crate) damaged_head: Vec<(Area, String)>,
 }
 

@@ -1,10 +1,11 @@
 //! The dictionary that all partitions of a tenant in memory share: distinct names, locations, attributes, label sets,
 //! and stacks as a tree.
 //!
-//! On disk each partition has its own dictionary, so that the partition can be dropped. In memory most of these would
-//! hold equal definitions, so partitions hold numbers of the tenant's dictionary instead. Node 0 of the tree is the
-//! root. A stacktrace is the node at which it ends, and its frames are on the path to the root. Parents have smaller
-//! numbers than their children. The dictionary only grows. After partitions were evicted, it is rebuilt.
+//! On disk each partition has its own dictionary, so that the partition can be dropped. In memory, most of these
+//! dictionaries would hold equal definitions, so partitions hold numbers of the tenant's dictionary instead. Node 0 of
+//! the tree is the root. A stacktrace is identified by the node at which it ends, and its frames are on the path from
+//! there to the root. A parent has a smaller number than its children. Definitions are only added. When partitions were
+//! evicted, the whole dictionary is rebuilt without the definitions that only they needed.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) struct Pair {
     pub(crate) kernel: u32,
 }
 
-/// Nodes of a batch's stacktraces; `None` for each unknown stacktrace. The nodes are valid for one generation.
+/// Nodes of a batch's stacktraces; `None` for each unknown stacktrace. The nodes are valid only in one generation of
+/// the dictionary.
 #[derive(Debug)]
 pub(crate) struct BatchNodes {
     generation: u64,
@@ -102,20 +104,21 @@ impl TenantDictionary {
         self.stacks.iter().map(|(&hash, &node)| (hash, node))
     }
 
-    /// Returns the nodes of a batch's stacktraces, in the order of their IDs.
+    /// Returns the nodes of a batch's stacktraces, in the order of the batch's stack IDs.
     pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> BatchNodes {
         let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
         BatchNodes { generation: self.generation, nodes }
     }
 
-    /// Returns a batch's nodes in the current generation. All are `None` if the dictionary was rebuilt in the meantime.
+    /// Returns a batch's nodes in the current generation. All are `None` if the dictionary was rebuilt after they were
+    /// found.
     pub(crate) fn current(&self, of: &BatchNodes) -> Vec<Option<u32>> {
         if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
-    /// Returns the child of a node for a location, and creates it if it is missing. `known` is the number of nodes
-    /// before the caller began to add a tree of distinct nodes. Nodes from `known` on have no other children, so the
-    /// lookup, which is the slowest step, is skipped.
+    /// Returns the child of a node for a location, and creates it if it is missing. The caller adds a tree of distinct
+    /// nodes, and `known` is the number of nodes before its first call. A node that was added since then has no such
+    /// child yet, so the lookup, which is the slowest step, is skipped.
     pub(crate) fn child(&mut self, parent: u32, location: u32, known: usize) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
@@ -171,7 +174,7 @@ impl TenantDictionary {
         proto::dictionary::stack_hash(&hashes)
     }
 
-    /// Returns the shared copy of a label set.
+    /// Returns the tenant's copy of a label set, which its partitions share.
     pub(crate) fn share_labels(&mut self, labels: Arc<LabelSet>) -> Arc<LabelSet> {
         if let Some(known) = self.labels.get(&labels) {
             return Arc::clone(known);
@@ -181,7 +184,7 @@ impl TenantDictionary {
         labels
     }
 
-    /// Replaces the dictionary by a rebuilt one, also in the total of memory use.
+    /// Replaces the dictionary by a rebuilt one. The total memory use then counts the rebuilt one instead.
     pub(crate) fn replace_by(&mut self, mut new: Self) {
         new.footprint = std::mem::take(&mut self.footprint);
         new.renewed_bytes = new.memory_bytes();
@@ -207,7 +210,7 @@ impl TenantDictionary {
 
     /// Returns the approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        // A slot of a hash table takes a byte besides its content, divided by the load factor.
+        // A hash table has more slots than entries, and needs one byte for each slot in addition to its content.
         self.dictionary.memory_bytes()
             + self.nodes.capacity() * size_of::<Node>()
             + self.children.capacity() * 6

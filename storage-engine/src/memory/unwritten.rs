@@ -5,8 +5,8 @@ use rocksdb::WriteBatch;
 use crate::database::frame;
 use crate::error::EngineError;
 
-/// Definitions for the state database. Values are compressed after all locks are released, because compression takes
-/// longest.
+/// Definitions for the state database. Values are compressed after all locks are released, because compression is the
+/// slowest step.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
     /// Values that have to be compressed before they are written.

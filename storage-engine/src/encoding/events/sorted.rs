@@ -8,7 +8,7 @@ use crate::encoding::events::{COLUMNS, COLUMNS_SAMPLES_MAX, COLUMNS_SAMPLES_MIN,
 use crate::encoding::sums::unit_of;
 use crate::encoding::varint::{put, put_bytes, zigzag};
 
-/// Appends the samples of one window. `row_of_pair` maps a pair to the index of its row in the chunk's sums.
+/// Appends the samples of one window as events. `row_of_pair` maps a pair to the index of its row in the chunk's sums.
 ///
 /// # Errors
 /// Pco rejects the numbers; no case is known in which it does.
@@ -19,7 +19,8 @@ pub(crate) fn put_events(
     row_of_pair: &[u32],
 ) -> Result<(), pco::errors::PcoError> {
     let unit = unit_of(samples.values.iter().map(|&value| i128::from(value)));
-    // The values are all `i64::MIN` or 0, so the unit does not fit into 64 bits with a sign.
+    // The unit needs more than 63 bits only if every value is 0 or `i64::MIN`. Such values are stored as they are, with
+    // a unit of one.
     let unit = i64::try_from(unit).unwrap_or(1);
     let sorted = Sorted::new(samples, window, unit, row_of_pair);
     let is_plain = !(COLUMNS_SAMPLES_MIN..=COLUMNS_SAMPLES_MAX).contains(&samples.len());
@@ -103,7 +104,8 @@ impl Sorted {
         Self { times, stacks, values, minutes }
     }
 
-    /// Appends the heads of the three columns. A column has one page for each minute.
+    /// Appends the heads of the three columns, and returns the compressors of times, stacks and values. A column has
+    /// one page for each minute.
     fn columns(&self, out: &mut Vec<u8>) -> Result<[ChunkCompressor; 3], pco::errors::PcoError> {
         let pages: Vec<usize> = self.minutes.iter().map(|minute| minute.length).collect();
         let config = |delta| {

@@ -1,25 +1,25 @@
-//! Constant tables for the division of sums: the numbers of the divisions of small sums, and the codes of the parts
-//! of larger ones. `shares` describes their use.
+//! Constant tables for the splits of sums: the numbers of the splits of small sums, and the codes of the parts of
+//! larger ones. `shares` describes the format.
 
 use std::sync::LazyLock;
 
 use crate::encoding::shares::{MINUTES, Parts};
 
-/// For each of the sums 2 to 5: the length of a division's number, in bits.
+/// Length of a split's number, in bits, for each of the sums 2 to 5.
 pub(crate) const SMALL_BITS: [u32; 4] = [6, 8, 10, 11];
-/// The largest sum whose divisions are numbered.
+/// The largest sum whose splits are numbered.
 pub(crate) const SMALL_MAX: u32 = 5;
 
-/// Number of high bits of a sum that determine its class. Symbols are below 2^6.
+/// Number of high bits of a sum that determine its class. A symbol has as many bits, so it is below 2^6.
 pub(crate) const SYMBOL_BITS: u32 = 6;
-/// First symbol without a code of its own. This symbol and all larger ones share the last code, which is followed by
-/// the symbol itself.
+/// First symbol without a code of its own. All symbols from this one on share the last code, which is followed by the
+/// symbol itself.
 pub(crate) const ESCAPE: u32 = 15;
 /// Length of the longest code, in bits.
 pub(crate) const CODE_LENGTH_MAX: u32 = 10;
-/// Code lengths of the symbols, by class of the sum. The highest six bits of a sum are at least 6, 8, 12, 16, 24, 32 or
-/// 48 in the seven classes. The codes are Huffman codes for symbols from three sources: the mixes H and L of `bench`,
-/// and a Poisson distribution.
+/// Length of each symbol's code, in bits, by class of the sum. A sum is in the last class whose number is not above the
+/// highest six bits of the sum. The numbers 6, 8, 12, 16, 24, 32 and 48 are those of the seven classes. The codes are
+/// Huffman codes for symbols from three sources: the mixes H and L of `bench`, and a Poisson distribution.
 const CODE_LENGTHS: [[u8; 16]; 7] = [
     [1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 10, 10, 10, 10, 9, 9],
     [1, 2, 3, 4, 5, 6, 8, 9, 10, 10, 10, 10, 10, 10, 9, 9],
@@ -30,14 +30,14 @@ const CODE_LENGTHS: [[u8; 16]; 7] = [
     [5, 6, 4, 3, 3, 2, 3, 3, 4, 5, 6, 6, 7, 9, 9, 8],
 ];
 
-/// Code of a symbol: its bits, in the order in which they are written, and their number.
+/// Code of a symbol: its bits, with the first written bit lowest, and the number of its bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Code {
     pub(crate) bits: u32,
     pub(crate) length: u32,
 }
 
-/// The symbols, at most three, whose codes are complete in the next ten bits. [`ESCAPE`] is never among them.
+/// Up to three symbols whose codes lie entirely in the next ten bits. [`ESCAPE`] is never among them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Symbols {
     /// The symbols, four bits each.
@@ -73,7 +73,8 @@ pub(crate) struct CodeTables {
     pub(crate) codes: [[Code; 16]; 7],
     /// Decoded symbols, by class and the next ten bits.
     pub(crate) symbols: Vec<[Symbols; 1 << CODE_LENGTH_MAX]>,
-    /// Divisions of the sums 2 to 5, by sum and number of the division, with three bits for each minute.
+    /// All splits of the sums 2 to 5, by sum and number of the split. A split has three bits for each minute, which
+    /// hold the minute's part.
     pub(crate) small: [Vec<u32>; 4],
 }
 
@@ -98,12 +99,12 @@ fn canonical(lengths: &[u8; 16]) -> [Code; 16] {
     codes
 }
 
-/// Returns all divisions of a small sum, in the order of their numbers.
+/// Returns all splits of a small sum, in the order of their numbers.
 fn divisions(sum: u32) -> Vec<u32> {
     let mut divisions = vec![0];
     for unit in 1..=sum {
         let mut more = Vec::new();
-        // Divisions are numbered by the last minute, then by those before it.
+        // Splits are ordered by the minute of the last unit, then by the minutes of the units before it.
         for minute in 0..MINUTES as u32 {
             let before = divisions.iter().take(binomial(minute + unit - 1, unit - 1) as usize);
             more.extend(before.map(|division| division + (1 << (3 * minute))));
@@ -117,7 +118,7 @@ fn binomial(n: u32, k: u32) -> u32 {
     (1..=k).fold(1, |product, i| product * (n + 1 - i) / i)
 }
 
-/// Returns the number of a division of a small sum.
+/// Returns the number of a split of a small sum.
 pub(crate) fn number_of(parts: &Parts) -> u32 {
     let minutes = (0..).zip(parts).flat_map(|(minute, &part)| std::iter::repeat_n(minute, part as usize));
     (0..).zip(minutes).map(|(unit, minute): (u32, u32)| binomial(minute + unit, unit + 1)).sum()
@@ -128,7 +129,7 @@ pub(crate) fn low_bits(sum: u32) -> u32 {
     (32 - sum.leading_zeros()).saturating_sub(SYMBOL_BITS)
 }
 
-/// Returns the class of a sum: its index in the tables of codes.
+/// Returns the class of a sum, which is an index into the tables of codes.
 pub(crate) fn class(sum: u32) -> usize {
     [8, 12, 16, 24, 32, 48].partition_point(|&from| from <= sum >> low_bits(sum))
 }

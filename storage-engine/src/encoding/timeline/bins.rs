@@ -7,7 +7,7 @@ use crate::encoding::sums::unit_of;
 use crate::encoding::timeline::{NARROW, SAME_VALUE, WIDE};
 use crate::encoding::varint::{put, put_sum, zigzag};
 
-/// Sample counts and sums of bins, from the first bin with samples to the last.
+/// Number and sum of the samples in each bin, from the first bin with samples to the last.
 pub(super) struct Bins {
     pub(super) first: usize,
     pub(super) samples: Vec<u32>,
@@ -19,7 +19,7 @@ impl Bins {
     /// Returns the bins of samples, which are sorted by time; `None` if there are no samples.
     pub(super) fn of(samples: &Samples, start_ns: i64, width_ns: i64) -> Option<Self> {
         let (&first_ns, &value) = samples.times_ns.first().zip(samples.values.first())?;
-        // Counts have 32 bits.
+        // A timeline stores the number of samples in 32 bits.
         u32::try_from(samples.len()).ok()?;
         let mut bins = Self {
             first: bin_of(first_ns - start_ns, width_ns)?,
@@ -43,7 +43,7 @@ impl Bins {
         Some(bins)
     }
 
-    /// Encodes the bins as a timeline. `width` is the index of the bins' width.
+    /// Encodes the bins as a timeline. `width` is the index of the bin width in the list of widths.
     pub(super) fn encode(&self, width: u8) -> Vec<u8> {
         let mut out = vec![width];
         put(&mut out, self.first as u64);
@@ -78,7 +78,7 @@ fn put_blocks(out: &mut Vec<u8>, numbers: &[u32]) {
     }
 }
 
-/// Returns the bin of a time, counted from the window's start.
+/// Returns the number of the bin of a time, both counted from the window's start; `None` before the window.
 fn bin_of(since_ns: i64, width_ns: i64) -> Option<usize> {
     usize::try_from((since_ns - 1).div_euclid(width_ns)).ok()
 }

@@ -58,8 +58,8 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
         engine.store.state_mut().apply(position.clone(), now_ns);
         Ok(outcome)
     };
-    // Raw samples of this time were dropped while the batch was on its way. Its samples would create a chunk
-    // without the dropped ones.
+    // Samples whose partition of raw samples expired while the batch was on its way are not stored. They would create a
+    // chunk without the expired samples.
     let (parts, late): (Vec<_>, Vec<_>) =
         split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
     let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
@@ -79,9 +79,9 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
     }
     let shared = engine.store.tenant_dictionary(tenant);
     let (nodes, incomplete) = known_nodes(batch, &destinations, &shared.read());
-    // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
-    // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
-    // damage that only this replica has.
+    // A partition that replaced a damaged one lacks definitions that the entry may omit. Samples that need them are
+    // skipped, and their windows are quarantined. The outcome must not depend on the damage, because other replicas do
+    // not have it.
     if incomplete.iter().any(|&key| engine.store.state().damage.newest_replaced_file(key).is_none()) {
         return pass(Outcome::Dangling);
     }
@@ -102,8 +102,8 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
     Ok(outcome)
 }
 
-/// Adds the definitions of a batch to a partition. Returns the samples with the partition's numbers. If `is_complete`
-/// is false, samples whose series or stack is not defined are skipped.
+/// Adds the definitions of a batch to a partition. Returns the samples with the partition's numbers. Unless
+/// `is_complete`, skips samples whose series or stack is not defined.
 fn import(
     engine: &Engine,
     batch: &Batch,
@@ -124,7 +124,7 @@ fn import(
     Imported { key, partition, samples, skipped }
 }
 
-/// Returns a partition, if it exists. Replaces it first if its definitions are damaged.
+/// Returns a partition; `None` if it does not exist. Replaces it first if its definitions are damaged.
 pub(crate) fn partition_or_replacement(
     engine: &Engine,
     key: PartitionKey,
@@ -163,7 +163,7 @@ fn existing_or_new(
     state.partitions.keep(Partition::new(key, generation))
 }
 
-/// Returns the known nodes of a batch's stacks, and the partitions that do not have a definition that the batch omits.
+/// Returns the known nodes of a batch's stacks, and the partitions that lack a definition that the batch omits.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],

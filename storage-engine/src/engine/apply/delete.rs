@@ -1,9 +1,10 @@
 //! Deletes samples by selector and time when a deletion entry is applied.
 //!
-//! Raw samples are deleted exactly. Where raw samples were dropped already, coarser windows that overlap the time are
-//! deleted entirely, so that nothing remains of the samples to delete. Windows with deleted samples are stale until
-//! they are summed up again. Series are selected by their labels. If a tier dropped a label that decides whether a
-//! series matches, nothing is deleted, and the outcome gives the reason.
+//! Raw samples are deleted exactly. Where raw samples have expired already, coarser windows that overlap the time are
+//! deleted entirely, so that nothing remains of the samples to delete.
+//! Windows with deleted samples are stale until they are summed up again. Series are selected by their labels. If a
+//! tier dropped a label that decides whether a series matches, nothing is deleted, and the outcome names the tier and
+//! the matcher.
 //!
 //! The deletion is written in pieces of bounded size, and the log position is written last. A piece holds whole windows
 //! and their stale marks. After an interruption, the deletion is applied again, with the same result.
@@ -41,7 +42,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct Changes {
     pub(crate) batch: WriteBatch,
     pub(crate) stale: Vec<StaleKey>,
-    /// Partition, series and window of values that are deleted entirely. Their records of damage are deleted, too.
+    /// Partition, series and window of each value that is deleted entirely. Its damage record is deleted, too.
     gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
     windows: u64,
@@ -65,7 +66,7 @@ pub(crate) fn delete(
     now_ns: i64,
     deletion: &Deletion,
 ) -> Result<Outcome, EngineError> {
-    // Invalid matchers were refused when the deletion was proposed. A check here would differ between versions.
+    // Invalid matchers were refused when the deletion was proposed. If there is one nevertheless, nothing is deleted.
     let matchers = deletion.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>().unwrap_or_default();
     let mut selected = Vec::new();
     if !matchers.is_empty() {
@@ -85,7 +86,7 @@ pub(crate) fn delete(
     if selected.is_empty() {
         return Ok(pass(writing, position, now_ns, Outcome::Deleted { samples: 0, windows: 0 }));
     }
-    // After this write, no head has samples of the time.
+    // After this write, no samples of the deleted time are only in a head.
     let sealed_ns = deletion.window.end_ns.saturating_add(Tier::Raw.window_ns());
     write_all(writing, WriteBatch::default(), Sealing::Before(sealed_ns))?;
     let mut changes = Changes::default();
@@ -148,7 +149,7 @@ fn complete_coarser(writing: &Writing<'_>, deletion: &Deletion) -> Result<(), En
     roll_up(writing, complete_ns)
 }
 
-/// Walks the values of a series in a section, limited to the windows that overlap a time.
+/// Walks the values of a series in a section, limited to the windows that overlap the time.
 fn stored<'a>(snapshot: &'a Snapshot<'_>, selected: Selected, section: Section, time: Window) -> Walk<'a> {
     let Selected { key, series, .. } = selected;
     let values = values_of(key.tier);
@@ -196,7 +197,8 @@ fn delete_raw(
             }
             continue;
         }
-        // Its events are deleted unread. The number of samples of a damaged chunk is unknown.
+        // The chunk's events are deleted without being read. The samples of a damaged chunk are not counted, because
+        // their number is unknown.
         changes.samples += count_of(&at, &value, window).unwrap_or_default();
         changes.batch.delete(&at);
         changes.batch.delete(events_key(&at));
@@ -207,8 +209,8 @@ fn delete_raw(
     write_if_large(writing, changes)
 }
 
-/// Deletes a part of a window on the edge of the deleted time, and rebuilds the window's minutes. Damaged chunks of the
-/// window are deleted.
+/// Deletes the samples of a window that is only partly in the deleted time, and rebuilds the window's minutes. Damaged
+/// chunks of the window are deleted entirely.
 fn delete_in_window(
     writing: &Writing<'_>,
     Selected { key: raw, series, is_gauge }: Selected,
@@ -280,7 +282,7 @@ fn delete_windows(
         let (at, value) = match item {
             Ok(item) => item,
             Err(keys) => {
-                // Values that cannot be read are deleted too. Their area stays.
+                // Values that cannot be read are deleted too. Their area stays marked as damaged.
                 quarantine_keys(writing, key, Section::Windows, &keys);
                 changes.batch.delete_range(&keys.from, &keys.to);
                 continue;
@@ -289,7 +291,7 @@ fn delete_windows(
         let window = window_of(&at)?;
         let start_ns = values.window_start_ns(window);
         let end_ns = values.window_end_ns(window);
-        // If the finer tier still has the window, it is summed up again.
+        // A window that the finer tier still has is summed up again instead.
         if end_ns > gone_ns {
             continue;
         }
@@ -321,8 +323,8 @@ fn delete_windows(
     Ok(())
 }
 
-/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes have the
-/// window number of their chunk.
+/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes are stored
+/// under the window number of their chunk.
 fn values_of(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }

@@ -72,10 +72,10 @@ pub(crate) fn expire(
     Ok(Outcome::Applied)
 }
 
-/// Returns whether the finer windows that a stale window would be summed from were dropped.
+/// Returns whether a stale window can no longer be summed up, because its finer windows were dropped.
 fn is_without_source(key: &StaleKey, expired: &[PartitionKey]) -> bool {
     let Some(finer) = Tier::from_number(key.tier.number().saturating_sub(1)) else { return false };
-    // Windows of minutes are numbered as those of chunks.
+    // A window of minutes has the number of its chunk's window.
     let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
     expired.contains(&PartitionKey::of(finer, key.class, key.tenant, numbered.window_end_ns(key.window)))
 }

@@ -60,7 +60,8 @@ pub(crate) fn selected_in(
         let labels = partition.series.get_index(series as usize);
         let Some(absent) = labels.and_then(|(_, labels)| on_series(matchers, labels)) else { continue };
         if let Some(undecided_by) = absent.iter().find(|matcher| is_undecided(&matcher.name)) {
-            // The first matcher over all series: their order depends on when this replica rolled them up.
+            // The smallest index over all series is returned, because the order of series differs between replicas: it
+            // depends on the time of each replica's rollups.
             let index = matchers.iter().position(|matcher| std::ptr::eq(matcher, *undecided_by)).unwrap_or_default();
             undecided = Some(undecided.map_or(index, |first: usize| first.min(index)));
         } else if absent.iter().all(|matcher| matcher.accepts("")) {

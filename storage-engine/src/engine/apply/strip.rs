@@ -45,11 +45,11 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     Ok(removed)
 }
 
-/// Removes definitions that every partition of the batch's samples has. Returns `None` if the batch omits a definition
-/// that one of these partitions misses.
+/// Removes the definitions that every partition of the batch's samples has. Returns `None` if the batch omits a
+/// definition that one of these partitions lacks.
 fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
-    // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
+    // A definition stays if any partition lacks it. Partitions are locked one at a time, so that `apply` never waits
     // long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
     let mut unknown_series = vec![false; batch.series.len()];
@@ -68,7 +68,7 @@ fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &Tena
     (!dangles).then(|| batch.strip(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
 }
 
-/// Returns whether all definitions of a stripped batch are in memory already.
+/// Returns whether a stripped batch contains no definition that is not in memory already.
 fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))

@@ -1,9 +1,11 @@
 //! Clock of a shard: the times that entries and the node passed to the shard. The shard itself reads no clock.
 
-/// Latest times that were passed to a shard, in nanoseconds since 1970. Neither goes back.
+/// Latest times, in nanoseconds since 1970, that were passed to a shard. Neither goes back.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
+    /// Largest `proposed_at_ns` of the applied entries.
     entries_ns: i64,
+    /// Largest time that the node passed with [`Clock::pass`].
     passed_ns: i64,
 }
 

@@ -14,7 +14,7 @@ impl Horizons {
         Self(expired)
     }
 
-    /// Returns the end of the last dropped partition of a tier, in nanoseconds since 1970. The tier has no data up to
+    /// Returns the end, in nanoseconds since 1970, of the last dropped partition of a tier. The tier has no data up to
     /// this time.
     pub(crate) fn horizon_ns(&self, tier: Tier, class: u8) -> i64 {
         let before_ns = self.0.get(&(tier, class)).copied().unwrap_or_default();

@@ -13,8 +13,8 @@ use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Maximum number of partitions that have no new samples, but are kept in memory for queries. Beyond it, a quarter of
-/// them is evicted at once, so that a query of many partitions does not evict one partition at a time.
+/// Number of partitions in memory above which those without new samples are evicted. At least a quarter is evicted at
+/// once, so that a query of many partitions does not evict one partition at a time.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// Partition in memory, shared with the queries that read it.
@@ -34,7 +34,7 @@ pub(crate) struct Partitions {
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     loaded: BTreeMap<PartitionKey, SharedPartition>,
     dictionaries: BTreeMap<u32, SharedDictionary>,
-    /// Generation of the newest dictionary of any tenant.
+    /// Generation of the newest dictionary of any tenant. Each new or rebuilt dictionary gets the next number.
     generations: u64,
     /// Size of the heads of all partitions in memory.
     head: HeadSize,
@@ -50,7 +50,7 @@ pub(crate) struct Partitions {
 impl Partitions {
     /// Creates the partitions of a state that was just read: all are in the database, and none is in memory.
     pub(crate) fn stored(existing: BTreeSet<PartitionKey>) -> Self {
-        // Generations of an earlier process are invalid in this one.
+        // Generations begin at a random number, so that routers recognize those of an earlier process as outdated.
         let generations = RandomState::new().build_hasher().finish() / 2;
         Self { existing, generations, ..Self::default() }
     }
@@ -133,7 +133,7 @@ impl Partitions {
         Arc::clone(shared)
     }
 
-    /// Returns the total memory of all definitions, which can be read without the lock.
+    /// Returns the total memory of all definitions, which can be read without the state's lock.
     pub(crate) fn definitions(&self) -> &MemoryTotal {
         &self.definitions
     }
@@ -158,9 +158,9 @@ impl Partitions {
         }
     }
 
-    /// Evicts unused partitions until the memory fits, those with the oldest times first, because new samples and most
-    /// queries use the newest. A partition that a query uses stays, because new samples would go to a second copy that
-    /// the query does not see.
+    /// Evicts partitions that nobody uses until the memory fits into `bytes_max`. Those with the oldest times are
+    /// evicted first, because new samples and most queries use the newest. A partition that a query uses stays, because
+    /// new samples would go to a second copy that the query does not see.
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |partitions: &Self| partitions.definitions.bytes() > bytes_max;
         if is_over(self) {
@@ -178,7 +178,8 @@ impl Partitions {
         oldest_first.sort_by_key(|key| key.end_ns());
         let mut freed = 0;
         for key in oldest_first {
-            // Entries of the tenant dictionary that only this partition needs are freed later, about as much again.
+            // `freed` estimates the entries of tenant dictionaries that only evicted partitions needed. These entries
+            // are freed later, and take about as much memory as the partitions themselves.
             let bytes = self.definitions.bytes().saturating_sub(freed);
             if self.loaded.len() <= 1 || (self.loaded.len() <= count_left && bytes <= bytes_left) {
                 break;

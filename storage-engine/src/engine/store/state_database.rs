@@ -131,7 +131,8 @@ impl StateDatabase {
     /// Adds a table file to the list for repair, if a description of damage names the file.
     pub(crate) fn note_file(&self, what: &str) {
         let Some(number) = repair::file_named(what) else { return };
-        // If one of these fails, the next compaction fails, and the database is opened again after that.
+        // If the file cannot be noted or compactions cannot be stopped, the next compaction fails. The file is then
+        // noted when the database is opened again.
         let _is_noted = self.damaged_files.note(&self.directory, number, || {
             let _is_stopped = self.database.set_options(&[("disable_auto_compactions", "true")]);
         });

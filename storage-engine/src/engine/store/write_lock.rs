@@ -58,7 +58,7 @@ impl Writing<'_> {
 
     /// Flushes the database. Returns the position up to which the state is durable afterwards.
     pub(crate) fn make_durable(&self) -> Result<Flushed, EngineError> {
-        // Both were written in the same batch.
+        // The position and the membership were written in the same batch.
         let snapshot = self.store.database.snapshot();
         let position = database::read_position(&snapshot)?;
         let written = Flushed { position, membership: database::read_membership(&snapshot)? };

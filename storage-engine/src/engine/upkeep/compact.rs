@@ -13,8 +13,8 @@ use crate::engine::upkeep::roll_up::{due, roll_up_window};
 use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
-/// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts the
-/// database. Returns the position up to which the state is durable. This takes long.
+/// Seals all samples in memory, sums up every hour and day that is over, merges the blocks of each dictionary, and
+/// compacts the database. Returns the position up to which the state is durable. This takes long.
 pub(crate) fn compact(engine: &Engine) -> Result<Flushed, EngineError> {
     // Entries wait for this lock if the head is full, so it is released between steps.
     write_all(&engine.writing(), WriteBatch::default(), Sealing::Before(i64::MAX))?;
@@ -48,7 +48,7 @@ fn join_dictionary(writing: &Writing<'_>, key: PartitionKey) -> Result<(), Engin
         return Ok(());
     }
     let shared = writing.tenant_dictionary(key.tenant);
-    // The next flush writes definitions that entries add meanwhile.
+    // Entries may add definitions meanwhile. The next flush writes those.
     let (blocks, whole) = {
         let shared = shared.read();
         let partition = partition.read();

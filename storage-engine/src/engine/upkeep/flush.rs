@@ -1,10 +1,11 @@
-//! Flush: makes everything applied so far durable, and turns windows whose time is over into chunks.
+//! Flush: makes all applied entries durable, and turns windows that are over into chunks.
 //!
 //! 1. Freeze, under the state's lock: record the samples, definitions and IDs in memory, and their position.
 //! 2. Encode, without locks. Later entries are applied meanwhile.
 //! 3. Write, under the state's lock, in one batch, so that no query finds samples both in the database and in the
 //!    head.
-//! 4. Merge the chunks of windows that were evicted before and whose time is over (`seal`).
+//! 4. Merge the chunks of evicted windows that are over (`seal`). An evicted window was written as chunks before its
+//!    end, because the head was over its budget.
 //! 5. Sum up windows of coarser tiers (`roll_up`), then flush RocksDB.
 
 use std::collections::BTreeMap;
@@ -53,7 +54,7 @@ struct FrozenPartition {
 /// Result of a flush for one head chunk: the head's samples of one series in one window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The window is over, and its samples were written as one chunk with the sums of its minutes.
+    /// The window is over, and its samples were written as a chunk, together with the sums of its minutes.
     Sealed,
     /// The head is over its budget, so the samples were written as a chunk. More chunks of the window may follow.
     Evicted,
@@ -89,7 +90,7 @@ pub(crate) fn is_overfull(store: &Store) -> bool {
     store.state().partitions.head_size().bytes >= store.config().head_bytes_max / 8 * 9
 }
 
-/// Makes everything applied so far durable. Returns the position up to which the state is durable.
+/// Makes all applied entries durable. Returns the position up to which the state is durable.
 pub(crate) fn flush(writing: &Writing<'_>) -> Result<Flushed, EngineError> {
     write_all(writing, WriteBatch::default(), Sealing::Due)?;
     let clock_ns = writing.state().clock.sealing_ns();
@@ -97,8 +98,8 @@ pub(crate) fn flush(writing: &Writing<'_>) -> Result<Flushed, EngineError> {
     writing.make_durable()
 }
 
-/// Moves everything from memory into the database in one write, after the changes of `batch`. Also seals windows that
-/// were evicted before.
+/// Moves everything from memory into the database in one write, which begins with the changes of `batch`. Then seals
+/// the windows that earlier flushes evicted and that are over.
 pub(crate) fn write_all(writing: &Writing<'_>, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
     let Some(frozen) = freeze(writing) else { return Ok(()) };
     let encoded = encode(writing, &frozen, batch, sealing)?;

@@ -1,5 +1,5 @@
-//! Rollup: sums up windows of the next finer tier into each window of hours and days, and does so again after one of
-//! them changed.
+//! Rollup: sums up windows of a finer tier into one window of the next coarser tier, hours or days. A window is summed
+//! up again after one of its finer windows changed.
 //!
 //! The database lists the windows to sum up (`key::StaleKey`). A window is added to the list in the write of its finer
 //! windows, and removed in the write of its sum. A window that is neither stale nor in a head is therefore exact.
@@ -184,7 +184,7 @@ fn sum_up(
         !damaged
     };
     // Both partitions are locked, so that their numbers are of the same tenant dictionary. The finer one is locked
-    // first, as a rebuild does.
+    // first, as everywhere.
     let source = roll_up.source.read();
     let mut target = roll_up.target.write();
     let key = target.key.series_window(Section::Windows, series, window);
@@ -264,7 +264,7 @@ fn windows_of(
     Ok(added)
 }
 
-/// Adds up the windows of one stored value.
+/// Adds up the windows of one stored value. For a gauge, only the last one is used.
 fn add_windows(stored: &Stored, unit: Tier, pairs: usize, dense: &mut SlotSums) -> Result<AddedWindows, Corruption> {
     let Stored { key, value, window } = stored;
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };

@@ -1,8 +1,8 @@
 //! Sealing: writes the samples of one series in one window as one chunk, with the sums of its minutes.
 //!
-//! A window is sealed when its time is over. If the head is over its budget, windows are evicted earlier, each as
-//! several chunks without minutes. An evicted window is stale until its time is over. Its chunks are then merged into
-//! one, unless they are too large to hold at once. Neither eviction nor sealing changes a response.
+//! A window is sealed when its time is over. If the head is over its budget, windows are evicted earlier: each is
+//! written as one or more chunks without minutes. An evicted window is stale until its time is over. Its chunks are
+//! then merged into one, unless they are too large to hold at once. Neither eviction nor sealing changes a response.
 
 use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
@@ -28,16 +28,16 @@ use crate::memory::run::joined;
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
 /// Time for which late samples of a sealed window are collected before the window is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
-/// Maximum time, by the state's clock, for which samples of a window that has not ended are collected: three windows.
-/// Only windows in the future wait this long. Without this limit, samples of senders whose clocks are ahead would stay
-/// in memory until the state's clock catches up.
+/// Longest time, by the state's clock, for which samples of a window that is not over are collected: three windows.
+/// Only windows in the future are collected for so long. Without this limit, samples of senders whose clocks are ahead
+/// would stay in memory until the state's clock catches up.
 const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
-/// Divisor of the head's budget. A window with more samples than this part of the budget is not merged into one chunk,
-/// because sorting and encoding take a multiple of the samples' memory.
+/// Divisor of the head's budget. A window whose samples exceed this fraction of the budget is not merged into one
+/// chunk, because sorting and encoding take a multiple of the samples' memory.
 const SEALED_PART: usize = 4;
 
-/// Windows that a flush seals in addition to those whose time is over. Evictions do not depend on this choice.
+/// Windows that a flush seals in addition to those that are over. Evictions do not depend on this choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealing {
     /// No additional windows.
@@ -52,7 +52,7 @@ impl Sealing {
     }
 }
 
-/// Size, in bytes, at which a piece of evicted windows is written.
+/// Bytes of writes after which a piece of the evicted windows is written.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// One window of one series of raw samples.
@@ -79,7 +79,7 @@ impl StaleChanges {
         state.stale.extend(self.stale);
         state.stale.remove(&self.no_longer_stale);
         for (key, series, window) in self.restored {
-            // Samples that were lost in the head stay lost.
+            // Samples that were lost in the head are still missing, so the window stays damaged.
             if !state.damage.touches(key.in_tier(Tier::Raw), series, (window, window)) {
                 state.damage.restored(key, series, window);
             }
@@ -115,7 +115,7 @@ impl SealBatch {
 }
 
 impl State {
-    /// Returns the evicted windows whose time is over and that have no samples in the head now.
+    /// Returns the evicted windows that are over or that `sealing` includes, and that have no samples in the head now.
     pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
         let clock_ns = self.clock.sealing_ns();
         let is_due = move |key: &StaleKey| {
@@ -131,7 +131,7 @@ impl State {
     }
 }
 
-/// Merges the chunks of each evicted window whose time is over.
+/// Merges the chunks of each evicted window that is over or that `sealing` includes.
 pub(crate) fn seal_evicted(writing: &Writing<'_>, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
     let evicted: Vec<StaleKey> = writing.state().evicted(sealing).collect();
     let mut sealed = SealBatch::default();
@@ -167,8 +167,8 @@ fn write_sealed(writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), Eng
     Ok(())
 }
 
-/// Merges all samples of a series in a window into one chunk, unless the chunk would be too large, and writes the
-/// window's minutes. Marks the hour of the window as stale.
+/// Merges all samples of a series in a window into one chunk, unless the chunk would be too large. Also writes the
+/// window's minutes, and marks the hour of the window as stale.
 pub(crate) fn seal(
     store: &Store,
     at: SeriesWindow,
@@ -230,7 +230,7 @@ pub(crate) fn seal(
     Ok(())
 }
 
-/// Returns the chunks of a window. If a repair lost a chunk, that is returned as damage, too.
+/// Returns the readable chunks of a window, and the error if a chunk is damaged or a repair lost one.
 fn chunks_left(
     store: &Store,
     SeriesWindow { raw, window, series, .. }: SeriesWindow,
@@ -284,7 +284,8 @@ fn minutes_with_damage(
     Ok(Some(minutes.into_windows()))
 }
 
-/// Returns whether a window is due for sealing: it has ended, or its samples have been collected for long enough.
+/// Returns whether a window is due for sealing: it is over, or its samples were collected for long enough. `since_ns`
+/// is the arrival of its first unsealed sample.
 pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     let over_ns = Tier::Raw.window_end_ns(window).saturating_add(GRACE_NS);
     let is_late = since_ns > over_ns;

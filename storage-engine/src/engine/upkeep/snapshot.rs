@@ -1,5 +1,5 @@
-//! Snapshots: writes the state of one position to a separate directory, without a copy if it is on the same file
-//! system.
+//! Snapshots: writes the state as of one position to a separate directory. Files are not copied if the directory is on
+//! the same file system.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::engine::upkeep::flush::write_all;
 use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
-/// Writes everything applied so far to `directory`, which must not exist yet. [`Engine::open`](crate::Engine::open)
-/// opens `directory` with the state of the returned position. Files are hard links where possible.
+/// Writes the state as of the last applied entry to `directory`, which must not exist yet, and returns that position.
+/// [`Engine::open`](crate::Engine::open) can open `directory`. Files are hard links where possible.
 pub(crate) fn snapshot(writing: &Writing<'_>, directory: &Path) -> Result<Flushed, EngineError> {
     write_all(writing, WriteBatch::default(), Sealing::Due)?;
     let flushed = writing.make_durable()?;

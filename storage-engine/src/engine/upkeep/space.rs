@@ -23,8 +23,8 @@ pub struct Extent {
     pub disk_bytes: u64,
 }
 
-/// Returns the disk space of partitions by tier, class and time. They are ordered by the end of their time, then by
-/// tier, finest first.
+/// Returns the disk space of the partitions of each tier, class and time, ordered by the end of the time, then by tier,
+/// finest first.
 pub(crate) fn extents(store: &Store) -> Result<Vec<Extent>, EngineError> {
     let keys = read_partition_keys(&store.database().snapshot())?;
     let ranges: Vec<_> = keys.iter().map(|key| key.prefix()..key.end()).collect();
@@ -36,9 +36,9 @@ pub(crate) fn extents(store: &Store) -> Result<Vec<Extent>, EngineError> {
     Ok(extents.into_iter().map(extent).collect())
 }
 
-/// Frees the disk space of dropped partitions: those of a tier and class that end at or before a time. For minutes,
-/// this includes the raw samples. Runs a compaction, because deleted keys take space in shared files until then. Takes
-/// long. The drop must be flushed before.
+/// Frees the disk space of the partitions of a tier and class that end at or before a time. These partitions must have
+/// been dropped by an entry, and the drop must be flushed. For minutes, this includes the raw samples. Runs a
+/// compaction, because until then the deleted keys still take space in files that other keys share. This takes long.
 pub(crate) fn reclaim(store: &Store, tier: Tier, retention_class: u8, before_ns: i64) {
     let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
     for &tier in tiers {
