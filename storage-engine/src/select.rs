@@ -35,7 +35,7 @@ pub(crate) fn select(
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<Answer, SelectError> {
     let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
-    // Series that a tier merged into one have no last point of their own.
+    // If a tier merged several series into one, it does not have the last point of each of them.
     let by_series = selection.group_by_series || aggregate == Aggregate::Last;
     select_as(store, selection, aggregate, by_series, is_wanted)
 }

@@ -1,11 +1,11 @@
 //! Verification: reads and checks everything on disk, and checks that the tiers agree.
 //!
-//! Sums must equal those of their events, minutes those of their chunks, hours those of their minutes, and days those
-//! of their hours. Every reference must exist. Hours and days of gauges do not add up, so each is checked only by
-//! itself.
+//! Sums must equal those of their events, minutes the sums of their chunks, hours the sums of their minutes, and days
+//! the sums of their hours. Every reference must exist. Hours and days of gauges do not add up, so each of them is
+//! checked alone.
 //!
-//! Partitions and their values are read one after another. To compare tiers, 16 bytes are kept per window
-//! (`signature`).
+//! Partitions and their values are read one after another. To compare tiers, a signature of 16 bytes is kept for each
+//! window (`signature`).
 
 pub(crate) mod partition;
 pub(crate) mod signature;
@@ -24,7 +24,7 @@ use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
 use crate::integrity::quarantine::report::{damaged_windows, describe_key};
 use crate::integrity::verify::partition::PartitionCheck;
 
-/// Maximum number of faults with a description. Further faults are only counted.
+/// Maximum number of faults that are described. Further faults are only counted.
 const DESCRIBED_MAX: usize = 100;
 
 /// Result of a verification.
@@ -38,7 +38,7 @@ pub struct Verified {
     pub faults: u64,
     /// Descriptions of the first hundred faults. Each names the value and the failed check.
     pub described: Vec<String>,
-    /// Sum of the signatures of all windows of minutes, hours and days, except those of gauges, modulo 2^128. The sum
+    /// Sum, modulo 2^128, of the signatures of all windows of minutes, hours and days, except those of gauges. The sum
     /// is equal on replicas that applied the same entries and have sealed and rolled up everything.
     pub signature: u128,
     /// Keys of the first hundred faulty values, each with the description of the fault.
@@ -58,7 +58,7 @@ impl Verified {
         }
     }
 
-    /// Counts keys that the database cannot read as faults.
+    /// Counts the keys that the database cannot read as one fault.
     pub(crate) fn note_damaged_keys(&mut self, keys: &DamagedKeys) {
         self.note(&keys.from, Err(format!("unreadable up to key {}: {}", to_hex(&keys.to), keys.error)));
     }
@@ -74,7 +74,7 @@ impl Verified {
     }
 }
 
-/// For each window of hours and days, the signature of its own value and that of its finer windows (`signature`).
+/// For each window of hours and days, two signatures (`signature`): of its own value, and of its finer windows.
 #[derive(Debug, Default)]
 pub(crate) struct Signatures(BTreeMap<(PartitionKey, u32), Compared>);
 
@@ -101,7 +101,7 @@ impl Signatures {
 /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
 /// unpacking all files.
 pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
-    // Writes continue. The check reads the state of one moment.
+    // Writes continue during the check, so it reads a snapshot.
     let snapshot = store.database().snapshot();
     let mut verified = Verified::default();
     let keys = partitions(&snapshot, &mut verified)?;
@@ -153,7 +153,7 @@ fn keep_if_there(store: &Store, key: PartitionKey, found: Verified, verified: &m
     }
 }
 
-/// Compares windows with the sums of their finer windows, where all of the finer windows still exist.
+/// Compares the signature of each window with that of its finer windows, if all of the finer windows still exist.
 fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
     let state = store.state();
     for (&(key, window), compared) in &signatures.0 {
@@ -171,8 +171,8 @@ fn compare(store: &Store, signatures: &Signatures, stale: &BTreeSet<StaleKey>, v
     }
 }
 
-/// Returns all partitions, ascending by key. For the same time, those of finer tiers come first. Checks the values that
-/// belong to no partition.
+/// Returns all partitions, ascending by key, so those of finer tiers come first. Also checks the values that belong to
+/// no partition.
 fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut walk = Walk::once(snapshot, Vec::new());

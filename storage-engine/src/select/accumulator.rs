@@ -26,18 +26,18 @@ use crate::select::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse
 use crate::select::totals::{Total, Totals};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Number of stacks that get nodes under one hold of the tenant dictionary's lock. The deepest ones take some
-/// milliseconds.
+/// Number of stacks that get nodes while the lock of the tenant dictionary is held without a break. For the deepest
+/// stacks, this takes some milliseconds.
 const STACKS_PER_LOCK: usize = 4096;
 
 /// A sum of one partition, before its stack has a node in the response's tree.
 struct PartSum {
     group: u32,
-    /// Number of the bucket. If the fold is by time, the time in nanoseconds since 1970.
+    /// Number of the bucket. Unless the fold is `Fold::Sum`, the time of the point in nanoseconds since 1970.
     bucket: i64,
     /// Number of the pair; [`UNPASSED`] if the sum only records that there are samples.
     pair: u32,
-    /// Index of the series in [`Accumulator::last`], with `Fold::Last`.
+    /// Index of the series in [`Accumulator::last`] if the fold is `Fold::Last`, and otherwise 0.
     series: u32,
     sum: i128,
 }
@@ -66,14 +66,15 @@ pub(crate) struct Accumulator<'a> {
     /// Evaluation of the stack filters; `None` if all stacks pass.
     filtering: Option<StackFiltering<'a>>,
     dense: SlotSums,
-    /// Buckets that have samples. Only filled if not all stacks pass.
+    /// Buckets that have samples, even if the stack filters exclude all of them. Filled only if there are filters.
     seen: SlotSums,
     tree: SelectedStacks,
     totals: Totals,
     added: Added,
     /// Series that had any of the selected samples.
     series: HashSet<Arc<LabelSet>, FixedState>,
-    /// Last point of each series so far, with `Fold::Last`. Another class or tier may still have a newer one.
+    /// Newest point of each series so far, if the fold is `Fold::Last`. A partition of another class or tier may still
+    /// have a newer point.
     last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
 }
 
@@ -81,7 +82,8 @@ impl Collector for Accumulator<'_> {
     fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError> {
         let passing = match &mut self.filtering {
             Some(filtering) if !part.series.is_empty() => {
-                // The response will be empty, so partitions are only read to load their locations.
+                // Once a stack has a location that the router does not know, the response will be empty. The remaining
+                // partitions are read only to load their locations.
                 let passing =
                     if filtering.has_unknown() { Some(Passing::default()) } else { filtering.passing(view, part) };
                 let Some(passing) = passing else { return Ok(Progress::Dropped) };
@@ -166,7 +168,7 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// Adds all samples of the series of one group to slots. Attributes of the samples do not matter.
+    /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples.
     fn add_whole(
         &mut self,
         reader: &mut PartReader<'_>,
@@ -320,7 +322,7 @@ impl<'a> Accumulator<'a> {
         Ok(Progress::Done)
     }
 
-    /// Returns the response. Stores that hold the same data in the same form give equal responses.
+    /// Returns the response. Engines that hold the same data in the same form give equal responses.
     pub(crate) fn finish(mut self, summary: ReadSummary) -> Answer {
         let mut samples = self.added.samples;
         let mut series = self.series.len() as u64;

@@ -27,8 +27,8 @@ use crate::select::missing::missing_times;
 use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Maximum number of passes of a query that each found new damage. After these, partitions in which more damage is
-/// found are quarantined as a whole.
+/// Number of passes in which a query may find new damage and mark exactly the damaged areas. If it still finds more,
+/// the partitions with this damage are quarantined as a whole.
 const PASSES_MAX: usize = 8;
 
 /// Query of one tenant's data.
@@ -65,8 +65,8 @@ pub(crate) enum Aggregate {
     Any,
     /// Sums of values. The windows of gauges hold no sums.
     Sums,
-    /// Last points. Only the windows of gauges hold them. A series whose samples cannot match in one partition may
-    /// still have its last point there.
+    /// Last points. Only the windows of gauges hold them. The last point of a series may be in a partition in which
+    /// none of the samples match.
     Last,
 }
 
@@ -129,8 +129,8 @@ pub(crate) fn read<C: Collector>(
     let mut refused = None;
     for pass in 0_usize.. {
         let mut planned = plan_query(store, query, tiers)?;
-        // Times before the found points do not matter to a query for last points, so it is checked only after
-        // reading.
+        // A query for last points is checked only after reading, because times before the found points do not matter to
+        // it.
         if query.aggregate != Aggregate::Last
             && let Some(conflict) = &refused
         {
@@ -177,7 +177,7 @@ fn quarantine_found(store: &Store, planned: &mut PlannedQuery<'_>, pass: usize) 
     let mut is_new = false;
     for mut found in found {
         if pass > PASSES_MAX {
-            // Each pass found more.
+            // Every pass so far has found more damage.
             found.area = Area::whole(found.key, found.key.end_ns());
         }
         is_new |= quarantine(store, &found);
@@ -241,19 +241,20 @@ fn read_each(
             None => {
                 let plan = planned.plan.parts.get(key).cloned().unwrap_or_default();
                 if damage.has_damaged_definitions {
-                    // Without definitions, it is unknown whether its series match.
+                    // Without definitions, it is unknown whether the partition has series that match.
                     planned.damaged.extend(damage.missing(*key, &plan, |_, _| true));
                     continue;
                 }
                 let partition = match partition_for(store, query, *key, &planned.view.snapshot) {
                     Ok(Some(partition)) => partition,
                     Ok(None) => return Ok(Progress::Dropped),
-                    // It has been quarantined.
+                    // The partition has just been quarantined, so the query is planned again.
                     Err(error) if error.is_damage() => return Ok(Progress::Dropped),
                     Err(error) => return Err(error.into()),
                 };
                 planned.view.shared = Some(store.tenant_dictionary(key.tenant));
-                // A partition that was not loaded at that moment had no head.
+                // The partition was not in memory when the query was planned, so it had no head then. Later samples are
+                // left out.
                 let mut part = gather(*key, partition, plan, query);
                 part.series.iter_mut().for_each(|series| series.head.clear());
                 part
@@ -268,7 +269,7 @@ fn read_each(
             progress => return Ok(progress),
         }
         let concerns = |(first, last): (u32, u32), end_ns: i64| {
-            // Any of the series may have matched.
+            // The area covers all series, even those without definitions, so one of them may have matched.
             (first, last) == (0, u32::MAX)
                 || part.series.iter().any(|series| {
                     (first..=last).contains(&series.number) && collector.is_affected(&series.labels, end_ns)
@@ -279,7 +280,7 @@ fn read_each(
     Ok(Progress::Done)
 }
 
-/// Returns a partition for a query. Leaves out the partition's dictionary if the query does not need it.
+/// Returns a partition for a query. Reads it without its dictionary if the query does not need the dictionary.
 fn partition_for(
     store: &Store,
     query: &Query<'_>,
@@ -314,7 +315,7 @@ impl PartView {
         let partition = self.partition.read();
         let tier = self.key.tier;
         if self.series.is_empty() {
-            // The label that the tier dropped may be the reason why no series matches.
+            // The tier dropped a label of a matcher, and this may be the reason why no series matches.
             let is_matched = |name: &&String| query.matchers.iter().any(|matcher| matcher.name == **name);
             let mut labels = partition.dropped_names().filter_map(DroppedName::label);
             return labels.find(is_matched).map(|name| Conflict::DroppedName(tier, name.clone()));

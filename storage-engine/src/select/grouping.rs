@@ -23,7 +23,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     fn number(&mut self, labels: LabelSet) -> u32 {
-        // The table needs a slot in addition to the labels.
+        // Besides the labels, a group takes a slot of the hash table.
         let bytes = labels.memory_bytes() + 64;
         let (number, is_new) = self.sets.insert_full(labels);
         if is_new {
@@ -37,8 +37,8 @@ impl Groups {
         self.bytes
     }
 
-    /// Returns the sorted label sets of the groups that have a cell. Renumbers the groups in the cells to this order,
-    /// and sorts the cells by it.
+    /// Returns the label sets of the groups that have a cell (a sum of the response), in sorted order. Renumbers the
+    /// groups of the cells by this order, and sorts the cells by group.
     pub(crate) fn with_cells(self, cells: &mut [Cell]) -> Vec<LabelSet> {
         let mut has_cell = vec![false; self.sets.len()];
         cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
@@ -55,7 +55,7 @@ impl Groups {
     }
 }
 
-/// Tenant dictionary and partition, which give the names for the numbers of attribute sets.
+/// Tenant dictionary and partition, from which the names of an attribute set are looked up.
 pub(crate) type Names<'a> = (&'a Arc<RwLock<TenantDictionary>>, &'a Arc<RwLock<Partition>>);
 
 /// Groups of one series by attribute set, and the matchers that depend on attributes.

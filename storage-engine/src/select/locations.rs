@@ -14,8 +14,9 @@ const LOCATIONS_MAX: usize = 1 << 14;
 /// Size of a page, in bytes, after which no location is added. The last location may exceed this size.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Returns the next page of a tenant's locations in memory, after those that the router knows. Starts with the first
-/// location if the router knows another generation. Returns an empty page for a tenant without locations.
+/// Returns the next page of a tenant's locations in memory, after those that the router has already. The generation in
+/// `known` identifies the dictionary that numbered these locations. If it is not the current one, the router gets the
+/// first page. Returns an empty page for a tenant without locations.
 pub(crate) fn locations(store: &Store, tenant: &TenantId, known: KnownLocations) -> LocationPage {
     let shared = {
         let state = store.state();

@@ -1,7 +1,7 @@
-//! Times that are missing from a response: no tier holds them in the resolution that the query needs.
+//! Times that are missing from a response, because no tier holds them in the resolution that the query needs.
 //!
-//! Coarser windows show whether a matching series has samples in such a time. The time is reported only in that case,
-//! so a response without reported times is complete.
+//! Coarser windows show whether a matching series has samples in such a time. Only then is the time reported, so a
+//! response without reported times is complete.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
 use crate::select::read::PartReader;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 
-/// Maximum number of times that are checked one by one. More times are checked together for each class and holding
-/// tier. All of them are reported if their whole span has a matching sample.
+/// Maximum number of missing times that are checked one by one. If there are more, those that the same tier holds for
+/// the same class are checked together: if their whole span has a matching sample, all of them are reported.
 const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
 /// Returns the times that are missing from the response, ascending. `is_affected` returns whether samples of a series
@@ -55,7 +55,7 @@ fn has_samples(
     range: &MissingRange,
     is_affected: &impl Fn(&LabelSet, i64) -> bool,
 ) -> Result<bool, SelectError> {
-    // The coarser windows that overlap the time.
+    // Windows of the tier that holds the time, and that overlap it.
     let MissingRange { class, holder, missing } = *range;
     let Window { start_ns, end_ns } = missing.window;
     let width_ns = holder.window_ns();
@@ -100,7 +100,8 @@ fn has_samples(
     Ok(false)
 }
 
-/// Returns one range for each class and holding tier. The range reaches from the first to the last missing time.
+/// Returns one range for each pair of a class and the tier that holds the times. The range reaches from the first to
+/// the last missing time.
 fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
     let mut spans: Vec<MissingRange> = Vec::new();
     for range in ranges {

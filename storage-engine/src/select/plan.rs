@@ -3,8 +3,9 @@
 //! Windows are days, hours and minutes. The edges of a bucket are read from raw samples.
 //!
 //! A window is used if it is completely inside the bucket and exact: it is not stale, and no head has samples of its
-//! time. If a window cannot be used, windows of the next finer tier replace it. A query thus reads at most 46 hours,
-//! 118 minutes and two raw edges, in addition to the days and the times that are not sealed yet.
+//! time. If a window cannot be used, windows of the next finer tier replace it. For each bucket, a query thus reads at
+//! most 46 hours, 118 minutes and two raw edges. It also reads the days of the bucket, and the times that are not
+//! sealed yet.
 
 mod stale;
 
@@ -42,7 +43,7 @@ pub(crate) struct PartPlan {
     pub(crate) windows: Vec<WindowRun>,
 }
 
-/// Partitions to read, and times that no partition can answer.
+/// Result of planning: the partitions to read, and the times that no partition can answer.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Data to read by partition. Raw samples are read with the partition of their minutes.
@@ -70,7 +71,7 @@ impl MissingRange {
 }
 
 impl PartPlan {
-    /// Returns the end of the last time that is read from a partition of this tier.
+    /// Returns the latest time that this plan reads, in nanoseconds since 1970. `tier` is the tier of the partition.
     pub(crate) fn end_ns(&self, tier: Tier) -> i64 {
         let raw = self.raw.last().map(|interval| interval.end_ns);
         let windows = self.windows.last().map(|run| tier.window_start_ns(run.end));
@@ -104,7 +105,7 @@ pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers)
         classes.entry(key.class).or_default().push(*key);
     }
     for (class, keys) in classes {
-        // No partition exists outside this time.
+        // No partition of the class has other times than these.
         let start_ns = keys.iter().map(|key| key.start_ns()).min().unwrap_or_default();
         let end_ns = keys.iter().map(|key| key.end_ns()).max().unwrap_or_default();
         let stale = Stale::of(state, tenant, class);
@@ -180,8 +181,8 @@ impl Splitter<'_> {
         self.split(finer, end * width_ns, end_ns, bucket);
     }
 
-    /// Returns whether a window is exact, and the end of the run of windows that are like it in this respect. Runs
-    /// avoid a lookup for each minute of a year.
+    /// Returns whether a window can be used, and the end of the run of adjacent windows for which this answer is the
+    /// same. Runs avoid a lookup for each minute of a year.
     fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
         // A horizon is the end of a partition, so it is also the end of a window.
         let kept = self.state.horizons.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
@@ -239,7 +240,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Adds missing times: those parts of a time that some tier holds.
+    /// Adds the parts of `(start, end]` that some coarser tier holds to the missing times.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
         let from = self.times.partition_point(|times| times.1 <= start_ns);
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {

@@ -56,12 +56,12 @@ impl<'a> PartReader<'a> {
         }
     }
 
-    /// Returns the partition that holds a section.
+    /// Returns the partition whose keys have a section: chunks are in the partition of raw samples.
     fn partition_of(&self, section: Section) -> PartitionKey {
         if section == Section::Chunks { self.part.key.in_tier(Tier::Raw) } else { self.part.key }
     }
 
-    /// Records damage. Reading continues after the damage.
+    /// Records damage of a section. Reading continues after the damage.
     fn meet(&self, section: Section, area: Area, damage: EngineError) {
         let is_raw = section == Section::Chunks;
         let skipped = match &damage {
@@ -100,7 +100,7 @@ impl<'a> PartReader<'a> {
         let Err(error) = visited else { return Ok(()) };
         match error.of_value(place.key) {
             SelectError::Engine(damage) if damage.is_damage() => {
-                // Some of its samples may have been counted already, so it must not be read again.
+                // Some samples of the value may have been counted already, so the value must not be read again.
                 let damage = if damage.is_content() { corrupt(place.key).into() } else { damage };
                 self.meet(place.section, place.area, damage);
                 Ok(())
@@ -128,7 +128,7 @@ impl<'a> PartReader<'a> {
     }
 
     fn read_windows(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
-        // Minutes are stored by the window of their chunk.
+        // Minutes are stored under the window number of their chunk.
         let PartView { key: part, plan, .. } = self.part;
         let values = if part.tier == Tier::Minute { Tier::Raw } else { part.tier };
         let per_value = part.tier.windows_in(values);

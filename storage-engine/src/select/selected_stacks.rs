@@ -19,13 +19,14 @@ pub(crate) struct SelectedStacks {
     known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Children by parent and location. Holds kernel parts and single leaves. After the tenant dictionary was rebuilt,
-    /// it holds all nodes.
+    /// Child node by parent and location. Contains only nodes of kernel parts and of single leaves, until the tenant
+    /// dictionary is rebuilt. From then on, it contains all nodes.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
     /// Node of each user part in this tree, by node of the tenant dictionary; 0 if the part is not in this tree yet.
     users: Vec<u32>,
-    /// Nodes of the tenant dictionary that must be added, one bit each. All bits are 0 outside [`Naming::name`].
+    /// One bit for each node of the tenant dictionary. It is set if the node must be added to this tree. All bits are 0
+    /// while [`Naming::name`] is not running.
     marked: Vec<u64>,
     copied: Copied,
     /// Generation of the tenant dictionary that was used last; `None` if none was used yet.
@@ -104,7 +105,7 @@ impl SelectedStacks {
         Ok(node)
     }
 
-    /// Returns the number of nodes, with the root.
+    /// Returns the number of nodes, including the root.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -183,7 +184,7 @@ impl Naming<'_> {
                 if parent == tenant_dictionary::ROOT {
                     continue;
                 }
-                // Most callers are in the same word, below the callee.
+                // Most callers are in the same word of marks as the callee, at a lower bit.
                 if parent as usize / 64 == word {
                     marked |= u64::from(self.tree.users[parent as usize] == ROOT) << (parent % 64);
                 } else {

@@ -1,7 +1,7 @@
 //! Lists the series that have samples in a window, and the attribute names of these samples.
 //!
-//! A series is listed after its first sample in the window was found. If a matcher depends on attributes, the samples
-//! of the series are read instead.
+//! A series is listed as soon as one of its samples in the window is found. If a matcher depends on attributes, the
+//! samples of the series are read one by one instead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::select::read::PartReader;
 use crate::select::select_as;
 use crate::select::view::{PartView, View};
 
-/// Returns the series that have samples in the window, and the times for which the list may be incomplete. Each series
-/// has all the labels that any tier still has. Stops when `is_wanted` returns false.
+/// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label that
+/// one tier dropped is listed if another tier still has it for these times. Stops when `is_wanted` returns false.
 pub(crate) fn series(
     store: &Store,
     tenant: &TenantId,

@@ -13,20 +13,22 @@ use proto::{FramePlace, LocationSets};
 use crate::memory::tenant_dictionary::{Pair, ROOT, TenantDictionary};
 use crate::select::view::{PartView, View};
 
-/// Set of filters that match, one bit each, before negation. The last bit marks a stack with an unknown location.
+/// Set of the filters that match a location or a stack, before negation: one bit for each filter. The highest bit means
+/// that the router does not know a location.
 type Mask = u32;
 
 const UNKNOWN: Mask = 1 << 31;
 
-/// Number of nodes or pairs that are processed under one hold of the locks, which takes some milliseconds.
+/// Number of nodes or pairs that are processed while the locks are held without a break, which takes some milliseconds.
 const NODES_PER_LOCK: usize = 1 << 16;
 
 /// Evaluation of the stack filters of one query.
 pub(crate) struct StackFiltering<'a> {
     sets: &'a LocationSets,
-    /// Mask of each location that the router knows, up to the last one in a filter. Later locations are in no filter.
+    /// Mask of each location that the router knows, up to the last one that is in a filter.
     known: Vec<Mask>,
-    /// Hashes of the locations that the router knows, recorded while their generation was current.
+    /// Hashes of the locations that the router knows. They are recorded while the tenant dictionary still has their
+    /// generation.
     hashes: Vec<u128>,
     /// Masks by hash of the location; `None` until the tenant dictionary is rebuilt.
     by_hash: Option<HashMap<u128, Mask, FixedState>>,
@@ -97,7 +99,7 @@ impl<'a> StackFiltering<'a> {
             negated |= if filter.is_negated { bit } else { 0 };
             empty |= if filter.has_empty { bit } else { 0 };
             for location in filter.iter() {
-                // Locations ascend, and their number is bounded by the size of the request.
+                // The size of the request limits the highest location.
                 if known.len() <= location as usize {
                     known.resize(location as usize + 1, 0);
                 }
@@ -186,7 +188,8 @@ impl<'a> StackFiltering<'a> {
             self.hashes = (0..count).map(|location| shared.dictionary.location_hash(location)).collect();
             self.by_hash = None;
         } else if self.by_hash.is_none() {
-            // Empty if the tenant dictionary of the filters was never seen. Then all locations are unknown.
+            // The hashes are unknown if the tenant dictionary never had the generation of the filters. Then all
+            // locations are unknown.
             let mask = |(location, &hash): (usize, &u128)| (hash, self.known.get(location).copied().unwrap_or(0));
             self.by_hash = Some(self.hashes.iter().enumerate().map(mask).collect());
         }
@@ -276,7 +279,7 @@ mod tests {
         let pass = |filters| passing(&of, 5, GENERATION, filters);
         let any = FramePlace::Any;
         let leaf = FramePlace::Leaf;
-        // empty, 1-2, 1-3, 4, 1-2-1-3, 1-3-4
+        // The six stacks, root first: empty, 1-2, 1-3, 4, 1-2-1-3, 1-3-4.
         let ways = |bits: [u8; 6]| (bits.map(|bit| bit == 1).to_vec(), false);
         assert_eq!(pass(vec![filter(any, false, &[2])]), ways([0, 1, 0, 0, 1, 0]));
         assert_eq!(pass(vec![filter(any, true, &[2])]), ways([1, 0, 1, 1, 0, 1]));
@@ -299,8 +302,8 @@ mod tests {
         assert!(passing(&of, 4, GENERATION + 1, only(FramePlace::Leaf)).1, "other numbers");
     }
 
-    // Regression: after the tenant dictionary was rebuilt while partitions were read, every stack had unknown
-    // locations, at each retry.
+    // Regression: when the tenant dictionary was rebuilt while partitions were read, every stack counted as having
+    // unknown locations, again at each retry.
     #[test]
     fn filters_match_the_same_locations_after_their_numbers_change() {
         let first = dictionary_of(1, &["a", "b", "c"]);

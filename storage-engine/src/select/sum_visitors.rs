@@ -1,4 +1,4 @@
-//! Visitors that sum the samples of a series.
+//! Visitors that add up the samples of a series.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::stack_filter::Passing;
 use crate::select::view::{PartView, View};
 
-/// Kind and number of the slots of a table of sums.
+/// Meaning of the slots in a table of sums (one for each pair, or one for each bucket), and their number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slots {
     Pairs(usize),
@@ -27,7 +27,7 @@ impl Slots {
     }
 }
 
-/// Stands in place of a pair for samples whose stack does not pass the filters. No partition has a pair of this number.
+/// Takes the place of the pair number for samples whose stack does not pass the filters. No pair has this number.
 pub(crate) const UNPASSED: u32 = u32::MAX;
 
 /// Sums by group, bucket (or time), and pair.
@@ -51,12 +51,12 @@ pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectErro
     if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
 }
 
-/// Visitor that adds all samples of a series. Attributes of the samples do not matter.
+/// Visitor that adds all samples of a series, regardless of the attributes of the samples.
 pub(crate) struct WholeAdder<'a> {
     pub(crate) dense: &'a mut SlotSums,
     pub(crate) slots: Slots,
-    /// Pairs that pass the filters; `None` if all stacks pass. If slots are pairs, all pairs are added, and the caller
-    /// filters them when it drains the slots.
+    /// Pairs that pass the filters; `None` if all stacks pass. If each pair has a slot, all pairs are added, and the
+    /// caller filters them when it drains the slots.
     pub(crate) passing: Option<&'a Passing>,
     /// Buckets that have samples, whether their stacks pass or not.
     pub(crate) seen: &'a mut SlotSums,
@@ -128,7 +128,7 @@ impl Visitor for WholeAdder<'_> {
 /// Returns the sum of values. Sums the upper and the lower 32 bits separately, because SIMD then adds several 64-bit
 /// numbers at a time.
 fn sum_of(values: &[i64]) -> i128 {
-    // SIMD shifts unsigned numbers, so each value is made larger by this.
+    // SIMD shifts only unsigned numbers. So 2^63 is added to each value, and subtracted from the total.
     const SHIFTED: i64 = i64::MIN;
     let of_part = |values: &[i64]| {
         let (upper, lower) = values.iter().fold((0_u64, 0_u64), |(upper, lower), value| {

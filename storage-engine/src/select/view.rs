@@ -19,7 +19,7 @@ use crate::select::plan::PartPlan;
 pub(crate) struct View<'a> {
     pub(crate) shared: Option<Arc<RwLock<TenantDictionary>>>,
     pub(crate) snapshot: Snapshot<'a>,
-    /// Function that returns false if the caller no longer waits: `is_wanted` of the query.
+    /// Function `is_wanted` of the query. It returns false if the caller no longer waits.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
     /// Damage that the query found and that was unknown before. A query that finds any is planned again.
     pub(crate) found: RefCell<Vec<NewDamage>>,

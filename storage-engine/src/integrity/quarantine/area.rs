@@ -122,7 +122,7 @@ pub(crate) fn area_of(key: PartitionKey, section: Section, keys: &DamagedKeys) -
     area_between(key, section, &keys.from, &keys.to)
 }
 
-/// Returns the area of a section's keys between two keys: the first included, the second not.
+/// Returns the area of the keys of a section from key `from`, inclusive, to key `to`, exclusive.
 pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to: &[u8]) -> Area {
     let prefix = key.section(section);
     let numbers = |bound: &[u8]| match bound.strip_prefix(prefix.as_slice()) {
@@ -139,7 +139,7 @@ pub(crate) fn area_between(key: PartitionKey, section: Section, from: &[u8], to:
     if section != Section::Head {
         return Area::between(key, from, to);
     }
-    // Windows come first.
+    // In keys of the head, the window precedes the series.
     let whole = Area::whole(key, key.end_ns());
     let clamped = |window: u32| window.clamp(whole.windows.0, whole.windows.1);
     let series = if from.0 == to.0 { (from.1, to.1.min(SERIES_MAX)) } else { (0, SERIES_MAX) };

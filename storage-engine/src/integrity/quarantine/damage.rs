@@ -24,7 +24,7 @@ use crate::integrity::quarantine::damaged_keys::{Walk, after};
 /// the other areas into another.
 const AREAS_MAX: usize = 64;
 
-/// Maximum number of keys in [`Damage::skipped`].
+/// Maximum number of values in [`Damage::skipped`].
 const SKIPPED_MAX: usize = 1000;
 
 /// Maximum length of the text that describes an area, in bytes.
@@ -46,8 +46,8 @@ pub(crate) struct NewDamage {
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
-    /// Partitions whose definitions cannot be read. None holds raw samples, because these use the definitions of their
-    /// minutes.
+    /// Partitions whose definitions cannot be read. Partitions of raw samples are not listed, because they use the
+    /// definitions of their minutes.
     without_definitions: BTreeSet<PartitionKey>,
     /// Keys of the values that reads must skip.
     skipped: Arc<BTreeSet<Vec<u8>>>,
@@ -61,15 +61,16 @@ pub(crate) struct Damage {
     /// Number of damaged values and blocks that were found since the engine was opened.
     damaged_reads: u64,
     /// Partitions that replaced a partition with damaged definitions. The value is the number of the newest table file
-    /// that may hold values of the old partition. None holds raw samples.
+    /// that may hold values of the old partition. Partitions of raw samples are not listed.
     replaced: BTreeMap<PartitionKey, u64>,
 }
 
 impl Damage {
-    /// Adds an area of damage. Returns true if it was unknown.
+    /// Adds an area of damage. Returns true if the area was unknown.
     pub(crate) fn add(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         let areas = self.areas.entry(key).or_default();
-        // It is unknown which defined series of an area of all series lost chunks, so the area replaces none of theirs.
+        // An area of all series does not tell which of the defined series lost chunks, so it does not replace their
+        // areas.
         let replaces = |a: Area, b: Area| a.covers(b) && a.has_all_series() == b.has_all_series();
         if areas.keys().any(|known| replaces(*known, area)) {
             return false;
@@ -149,7 +150,7 @@ impl Damage {
         self.areas_of(key).any(|area| (area.series.0..=area.series.1).contains(&series) && area.touches(windows))
     }
 
-    /// Returns whether a window of a series lost values, although its partition kept its definitions.
+    /// Returns whether a window of a series lost values, although the definitions of the partition are intact.
     pub(crate) fn is_partly_damaged(&self, key: PartitionKey, series: u32, window: u32) -> bool {
         self.areas_of(key).any(|area| !area.has_all_series() && area.holds(series, window))
     }
@@ -281,7 +282,7 @@ impl UnwrittenDamage {
     }
 }
 
-/// Reads [`Damage::replaced`].
+/// Reads the replaced partitions ([`Damage::replaced`]) from their markers in the database.
 fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>, EngineError> {
     let mut replaced = BTreeMap::new();
     let mut walk = Walk::new(snapshot, key::quarantined_partitions().to_vec());

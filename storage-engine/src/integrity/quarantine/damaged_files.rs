@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::error::EngineError;
 use crate::integrity::quarantine::repair;
 
-/// Table files that are known to be damaged while the database is open.
+/// Table files that were found to be damaged while the database is open, and the result of the last repair.
 #[derive(Default)]
 pub(crate) struct DamagedFiles {
     /// Error of the repair when the database was opened, if the repair failed.
@@ -50,7 +50,7 @@ impl DamagedFiles {
         stop_compactions();
         let is_new = repair::note_file(directory, number)?;
         found.numbers.insert(number);
-        // A file that was listed before could not be repaired when the database was opened.
+        // A file that was listed before is one that the repair at opening could not repair.
         found.needs_repair |= is_new;
         Ok(())
     }

@@ -136,7 +136,7 @@ impl<'a> Walk<'a> {
         Self::between(snapshot, prefix, end, true)
     }
 
-    /// Creates a walk as [`Walk::new`] does, but without filling the cache.
+    /// Creates a walk as [`Walk::new`] does, but does not put the blocks that it reads into the cache.
     pub(crate) fn once(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let end = after(&prefix);
         Self::between(snapshot, prefix, end, false)
@@ -147,7 +147,8 @@ impl<'a> Walk<'a> {
         Self::of(Source { of: Of::Snapshot(snapshot), end, fill_cache }, from)
     }
 
-    /// Creates a walk over keys of a database that nothing writes to, without filling the cache.
+    /// Creates a walk over keys of a database that nothing writes to. Does not put the blocks that it reads into the
+    /// cache.
     pub(crate) fn on(database: &'a DB, from: Vec<u8>, end: Vec<u8>) -> Self {
         Self::of(Source { of: Of::Database(database), end, fill_cache: false }, from)
     }
@@ -195,7 +196,7 @@ impl<'a> Walk<'a> {
 
 /// Returns the end of the range of all keys that begin with a prefix.
 pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
-    // No key continues with this many bytes of ones.
+    // No key continues with 20 bytes of ones.
     [prefix, &[0xff; 20]].concat()
 }
 
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(plus(&[0, 0], 16), None);
     }
 
-    /// Flips a bit in two blocks of a file that are far from each other.
+    /// A walk over a file with one flipped bit in each of two blocks, which are far from each other.
     #[test]
     fn a_walk_passes_damaged_blocks_and_returns_all_other_keys() {
         let folder = tempfile::tempdir().unwrap();

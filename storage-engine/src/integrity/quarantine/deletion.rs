@@ -70,7 +70,8 @@ fn delete_made_from(
     writing.write(batch)
 }
 
-/// Returns the series of a partition that match; all series if a matcher is undecided.
+/// Returns the series of a partition that match. Returns all series if it is unknown for one of them whether it
+/// matches.
 fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
     match selected_in(store, key, matchers)? {
         Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),
@@ -99,8 +100,8 @@ pub(crate) fn delete_lost_chunks(store: &Store, selected: Selected, deleted: Win
     }
 }
 
-/// Deletes the minutes of damaged chunks and quarantines their windows, including windows on an edge of the deleted
-/// time.
+/// Deletes the minutes of damaged chunks, and quarantines their windows. This includes windows that are only partly in
+/// the deleted time.
 pub(crate) fn delete_damaged_chunks(
     store: &Store,
     Selected { key: raw, series, .. }: Selected,

@@ -12,7 +12,7 @@ use crate::integrity::quarantine::damage::NewDamage;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
 use crate::integrity::quarantine::mark::StoredTimes;
 
-/// Quarantines damage. Returns true if it was unknown.
+/// Quarantines damage. Returns true if the damage was unknown.
 pub(crate) fn quarantine(store: &Store, found: &NewDamage) -> bool {
     store.database().note_file(&found.what);
     store.state_mut().quarantine(found)
@@ -43,14 +43,14 @@ pub(crate) fn quarantine_partition(store: &Store, key: PartitionKey, error: &Eng
     quarantined
 }
 
-/// Returns the times of the stored values of a partition of minutes, hours or days, or of raw samples.
+/// Returns the times for which a partition of any tier may have stored values.
 pub(crate) fn stored_times(store: &Store, key: PartitionKey) -> Result<StoredTimes, EngineError> {
     let in_head = head_windows(store, key)?;
     let until_ns = store.state().clock.sealing_ns().saturating_add(limits::TIME_AHEAD_MAX_NS);
     if until_ns >= key.end_ns() {
         return Ok(StoredTimes { until_ns: key.end_ns(), in_head });
     }
-    // Samples are further ahead if the system clock was set back, which the log's time follows slowly.
+    // Samples may be later still if the system clock was ahead and was set back, because the log's time follows slowly.
     let after = numbered(key.tier).window_of(until_ns).saturating_add(1);
     let raw = key.in_tier(Tier::Raw);
     let is_ahead = in_head.last().is_some_and(|last| *last >= after)
@@ -59,7 +59,7 @@ pub(crate) fn stored_times(store: &Store, key: PartitionKey) -> Result<StoredTim
     Ok(StoredTimes { until_ns: if is_ahead { key.end_ns() } else { until_ns }, in_head })
 }
 
-/// Returns whether any series may have a stored value of this window or a later one.
+/// Returns whether any series may have a stored value of this window or of a later one.
 fn has_values_from(store: &Store, key: PartitionKey, section: Section, window: u32) -> Result<bool, EngineError> {
     let snapshot = store.database().snapshot();
     let first = key.series_window(section, 0, window);
@@ -71,7 +71,7 @@ fn has_values_from(store: &Store, key: PartitionKey, section: Section, window: u
         });
         match numbers {
             Some((series, early)) if early < window => walk.seek(key.series_window(section, series, window)),
-            // Keys that cannot be read count, too.
+            // Keys that cannot be read may be of such windows, too.
             _ => return Ok(true),
         }
     }

@@ -17,11 +17,11 @@ use crate::integrity::quarantine::repair::{self, Lost};
 use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::interner::saturating_u32;
 
-/// Maximum number of windows that become stale when stale marks are lost, because each mark takes memory. If more
-/// windows may be stale, their areas are quarantined.
+/// Maximum number of windows that become stale because stale marks were lost. It bounds the memory of the marks. If
+/// more windows may be stale, their areas are quarantined.
 const RESTORED_MAX: usize = 1 << 20;
 
-/// Quarantines the keys that a repair lost. Does the same for unreadable stale marks, areas and records of lost keys.
+/// Quarantines the keys that repairs lost, and keys of stale marks, areas and records of lost keys that cannot be read.
 pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> {
     let (records, mut lost): (Vec<_>, Vec<_>) = repair::read_lost(&writing.database().snapshot())?.into_iter().unzip();
     lost.extend(unreadable_records(writing)?);
@@ -37,7 +37,7 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
                 .collect()
         };
         let touches = |from: &[u8], end: &[u8]| lost.from.as_slice() < end && from < lost.to.as_slice();
-        // A lost record of lost keys may have been of any partition.
+        // A record of lost keys that was itself lost may have been about any partition.
         let are_records_lost = touches(&key::losses(), &after(&key::losses()));
         for &key in &may_exist {
             let areas = key::damage_of(key);
@@ -49,7 +49,7 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
             }
         }
     }
-    // Now all areas are known, and so is each partition that lost all of its keys.
+    // Now all areas are known, and so are the partitions that lost all of their keys.
     let mut restored = 0;
     for lost in &lost {
         if lost.from < after(&key::stale()) && key::stale().as_slice() < lost.to.as_slice() {
@@ -74,9 +74,9 @@ fn unreadable_records(store: &Store) -> Result<Vec<Lost>, EngineError> {
     Ok(unreadable)
 }
 
-/// Marks windows as stale: all those whose stale marks may be among the lost keys. If a window was exact, summing it
-/// again from undamaged windows changes nothing. A window with damaged finer windows keeps its value, and is
-/// quarantined. `restored` counts the windows that became stale.
+/// Marks all windows as stale whose stale marks may be among the lost keys. If a window was exact, summing it again
+/// from undamaged windows changes nothing. A window with damaged finer windows is not summed again, but quarantined.
+/// `restored` counts the windows that became stale.
 fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(), EngineError> {
     let sources: BTreeSet<PartitionKey> = {
         let state = store.state();
@@ -98,7 +98,7 @@ fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(),
         let named = if source.tier == Tier::Raw { source.in_tier(tier) } else { source };
         let series = match store.outline(named, &store.database().snapshot()) {
             Ok(Some(outline)) => outline.read().series.len(),
-            // Its series are unknown.
+            // The partition's series are unknown.
             Ok(None) => usize::MAX,
             Err(error) if error.is_damage() => usize::MAX,
             Err(error) => return Err(error),
@@ -178,7 +178,7 @@ fn quarantine_lost_areas(store: &Store, key: PartitionKey, what: &str) -> Result
 fn quarantine_lost_partition(writing: &Writing<'_>, key: PartitionKey, lost: &Lost) -> Result<(), EngineError> {
     {
         let mut state = writing.state_mut();
-        // The old partition's values were lost, of which all is quarantined already.
+        // The lost values are those of the old partition, and all of its time is quarantined already.
         let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
         let newest = state.damage.newest_replaced_file(named);
         let file = repair::file_named(&lost.what);

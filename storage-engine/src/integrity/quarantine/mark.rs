@@ -18,12 +18,12 @@ pub(crate) struct StoredTimes {
 }
 
 impl State {
-    /// Adds damage. Returns true if it was unknown. Minutes whose raw samples are readable become stale instead, and
-    /// are made again from the raw samples.
+    /// Adds damage. Returns true if the damage was unknown. Minutes whose raw samples are readable are not quarantined.
+    /// They become stale instead, and are made again from the raw samples.
     pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
         let NewDamage { key, area, what, skipped } = found;
         if !self.partitions.exists(key) {
-            // The partition has been dropped since.
+            // The partition was dropped after the damage was found.
             return false;
         }
         let is_skipped = skipped.as_ref().is_some_and(|key| self.damage.skip(key));
@@ -59,7 +59,7 @@ impl State {
     /// were not yet summed from this partition.
     pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, stored: &StoredTimes) -> bool {
         if self.partitions.loaded(&key).is_some() {
-            // Its definitions are in memory.
+            // The partition is in memory, and so are its definitions.
             return false;
         }
         let is_new = self.damage.mark_definitions_damaged(key);
@@ -72,7 +72,7 @@ impl State {
         let mut lost_ns: BTreeSet<i64> = in_head.iter().map(|&window| Tier::Raw.window_end_ns(window)).collect();
         let stale: Vec<StaleKey> = self.stale.iter().filter(|stale| stale.is_made_of(key)).copied().collect();
         lost_ns.extend(stale.iter().map(|stale| numbered(stale.tier).window_end_ns(stale.window)));
-        // Their source cannot be read, so they would be tried again and again.
+        // These windows cannot be summed, because their source cannot be read. Each rollup would try it again.
         self.stale.remove(&stale);
         let coarser = std::iter::successors(key.tier.coarser(), |tier| tier.coarser());
         for tier in coarser {

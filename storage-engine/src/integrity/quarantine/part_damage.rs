@@ -44,8 +44,8 @@ impl PartDamage {
         !self.skipped.is_empty() && self.skipped.contains(key)
     }
 
-    /// Returns the damaged times in a partition's plan. `concerns` returns whether the query selects any of a range of
-    /// series up to a time.
+    /// Returns the damaged times in a partition's plan. `concerns` returns whether the query selects any series of a
+    /// range at or before a time.
     pub(crate) fn missing(
         &self,
         key: PartitionKey,

@@ -38,7 +38,7 @@ pub(crate) fn file_named(text: &str) -> Option<u64> {
     before.get(digits..)?.parse().ok()
 }
 
-/// Adds a file to the list. Returns true if it was not listed before.
+/// Adds a file to the list of damaged files. Returns true if it was not listed before.
 pub(crate) fn note_file(directory: &Path, number: u64) -> io::Result<bool> {
     let mut numbers = listed(directory)?;
     if numbers.contains(&number) {
@@ -53,7 +53,7 @@ pub(crate) fn note_file(directory: &Path, number: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Returns the numbers of the listed files.
+/// Returns the numbers of the files that are listed as damaged.
 pub(crate) fn listed(directory: &Path) -> io::Result<Vec<u64>> {
     match fs::read_to_string(directory.join(LIST)) {
         Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
@@ -69,7 +69,8 @@ fn beside(directory: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Rebuilds the state without the files that are listed as damaged. Returns the error if damage prevents the repair.
+/// Rebuilds the state without the files that are listed as damaged. If damage makes the repair impossible, returns the
+/// error of the repair as a value.
 pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError> {
     finish(&config.directory).map_err(EngineError::Files)?;
     let numbers = listed(&config.directory).map_err(EngineError::Files)?;
@@ -80,7 +81,7 @@ pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError
         Ok(()) => Ok(None),
         Err(error) => {
             finish(&config.directory).map_err(EngineError::Files)?;
-            // With damage that cannot be repaired, the state is served as it is, without compactions.
+            // The state is then served unrepaired, and nothing is compacted.
             if error.is_damage() { Ok(Some(error)) } else { Err(error) }
         }
     }
@@ -113,7 +114,7 @@ fn rebuild(config: &Config, numbers: &[u64]) -> Result<(), EngineError> {
     let replaced = beside(directory, ".damaged");
     let new = beside(directory, ".repaired");
     let mut options = database::options(config);
-    // Also a file that cannot be opened must not keep the database from opening.
+    // Without this option, a single file that cannot be opened would prevent opening the whole database.
     options.set_paranoid_checks(false);
     let old = DB::open_for_read_only(&options, directory, false)?;
     let files: Vec<LiveFile> = old.live_files()?;
@@ -175,7 +176,7 @@ fn copy_without(from: &Path, to: &Path, damaged: &[LiveFile]) -> io::Result<()> 
     rocksdb_files::record_file::append(&to.join(current.trim_end()), &edit)
 }
 
-/// Returns the key ranges of files. Ranges that touch are joined.
+/// Returns the key ranges of files. Ranges that overlap or touch are joined.
 fn ranges(files: &[LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut of_files: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for file in files {
@@ -236,8 +237,8 @@ fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), Engi
     Ok(new.write_opt(batch, &unlogged())?)
 }
 
-/// Returns the value of a key; `None` if it is missing or cannot be read. Unlike an iterator, a lookup finds the value
-/// in a newer file even if an older file has a damaged block.
+/// Returns the value of a key; `None` if it is missing or cannot be read. An iterator fails at a damaged block of an
+/// older file, but a lookup still finds the value in a newer file.
 fn lookup(database: &DB, key: &[u8]) -> Result<Option<Box<[u8]>>, EngineError> {
     match database.get(key) {
         Ok(found) => Ok(found.map(Vec::into_boxed_slice)),
@@ -258,7 +259,7 @@ fn next(walk: &mut Walk<'_>, batch: &mut WriteBatch) -> Result<Option<Item>, Eng
 }
 
 fn record_lost(DamagedKeys { from, to, error }: DamagedKeys, batch: &mut WriteBatch) -> Result<(), EngineError> {
-    // Without the values before the stale marks, the state has no meaning.
+    // Keys before the stale marks are essential, for example the applied position and the names of tenants.
     if from.as_slice() < key::stale().as_slice() {
         return Err(error.into());
     }
@@ -281,7 +282,8 @@ pub(crate) fn read_lost(snapshot: &Snapshot<'_>) -> Result<Vec<(Vec<u8>, Lost)>,
     let mut lost = Vec::new();
     let mut walk = Walk::new(snapshot, key::losses().to_vec());
     while let Some(item) = walk.next()? {
-        // Records in damaged blocks count as lost when the engine is opened.
+        // If a block with records is damaged, the keys of the block are themselves treated as lost when the engine is
+        // opened.
         let Ok((at, value)) = item else { continue };
         let note = match frame::open(&at, &value) {
             Ok(note) => note,

@@ -18,8 +18,8 @@ use crate::memory::partition::Partition;
 /// Size, in bytes, at which a piece of moved values is written.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Replaces a partition of minutes, hours or days by an empty one, if its definitions are damaged. With minutes, the
-/// raw samples of the same time are moved, too. Returns the partition, if it exists.
+/// Replaces a partition of minutes, hours or days by an empty one, if its definitions are damaged. If it holds minutes,
+/// the raw samples of the same time are moved, too. Returns the partition; `None` if it does not exist.
 pub(crate) fn replace_partition(
     writing: &Writing<'_>,
     key: PartitionKey,
@@ -83,9 +83,10 @@ fn begin_replacement(
     state.damage.wrote(&damage);
     state.stale.retain(|stale| !is_of_partition(stale));
     state.partitions.forget(&key);
-    // Numbers that were read of it mean nothing any more.
+    // Numbers that were read from the old partition are now invalid.
     state.partitions.count_drop();
-    // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
+    // The new partition stays in memory. Until the file is repaired, reading the partition could meet the damaged
+    // blocks of the old one.
     let generation = shared.read().generation();
     Ok(state.partitions.keep(Partition::new(key, generation)))
 }
@@ -108,19 +109,19 @@ pub(crate) fn drop_damaged_partitions(
     let mut batch = WriteBatch::default();
     for (key, newest) in replaced {
         delete_quarantined(key, &mut batch);
-        // An entry may still rely on definitions that the old partition had.
+        // The marker stays, because an entry may still rely on definitions that the old partition had.
         put_marker(key, newest, &mut batch);
     }
     writing.write(batch)
 }
 
-/// Returns the key ranges of a partition of minutes, hours or days. With minutes, these include the raw samples of the
-/// same time, but not the IDs of batches.
+/// Returns the key ranges of a partition of minutes, hours or days. For minutes, the ranges include the raw samples of
+/// the same time, but not the IDs of batches.
 fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut ranges = vec![(key.prefix(), key.end())];
     if key.tier == Tier::Minute {
         let raw = key.in_tier(Tier::Raw);
-        // The last section is that of the IDs.
+        // Batch IDs are the last section of a partition.
         ranges.push((raw.prefix(), raw.section(Section::BatchIds)));
     }
     ranges

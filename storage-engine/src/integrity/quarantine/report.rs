@@ -9,7 +9,7 @@ use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::engine::store::Store;
 use crate::integrity::quarantine::area::Area;
 
-/// A time range whose stored samples or sums are damaged. Responses that read this range report the damage.
+/// A time range whose stored samples or sums are damaged. Responses that need this range report the damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedWindow {
     /// Tier of the damaged values.

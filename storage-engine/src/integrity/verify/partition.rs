@@ -23,7 +23,7 @@ use crate::memory::tenant_dictionary::TenantDictionary;
 pub(crate) struct PartitionCheck<'a> {
     snapshot: &'a Snapshot<'a>,
     key: PartitionKey,
-    /// The partition with its definitions; empty if they cannot be read.
+    /// Partition whose definitions are checked against; empty if its definitions cannot be read.
     partition: Partition,
     weights: Weights,
     dense: SlotSums,
@@ -68,7 +68,7 @@ impl<'a> PartitionCheck<'a> {
         self.partition.lengths()
     }
 
-    /// Checks the windows of the partition, and adds their signatures.
+    /// Checks the windows of the partition, and adds their signatures to `signatures`.
     pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
         let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
         while let Some(item) = walk.next()? {
@@ -141,7 +141,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(read)
     }
 
-    /// Checks the raw samples of the same time, and checks that the minutes are their sums.
+    /// Checks the raw samples of the same time. Also checks that the minutes are the sums of these samples.
     pub(crate) fn raw(&mut self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let raw = self.key.in_tier(Tier::Raw);
         let mut window = WindowMinutes::default();
@@ -231,7 +231,7 @@ impl<'a> PartitionCheck<'a> {
         self.current_values += u64::from(stored.is_some());
         // A value that cannot be read has been counted already.
         let stored = stored.map(|value| self.read_windows(&key, &value, series, number).unwrap_or_default());
-        // The time is stored only for gauges.
+        // A point's time is stored only for gauges, so only then is it compared.
         let is_gauge = self.partition.is_gauge(series);
         let stored_parts =
             |window: WindowRows| (window.slot, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);

@@ -1,10 +1,10 @@
 //! Signatures of windows: one number that stands for all sums of all series and stacks of a window. Signatures add up
-//! as the sums do.
+//! if the sums do.
 //!
-//! A signature is the sum of weight × sum over series and stacks, modulo 2^128. A weight is a hash of the names of
-//! series and stack, which are the same in every tier. If every single sum adds up, the signatures of finer windows add
-//! up to that of the coarser window. If one sum does not add up, the signatures add up nevertheless with a probability
-//! of one in 2^64.
+//! A signature is the sum, modulo 2^128, of weight × sum over all series and stacks. A weight is a hash of the names of
+//! the series and the stack, which are the same in every tier. If every sum of a coarser window is the total of its
+//! finer windows, the same is true of the signatures. If one sum is wrong, the signatures still add up with a
+//! probability of one in 2^64.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Weights {
     }
 
     /// Returns the signature of a window of a series; `None` if the series or a pair is not defined. `samples` is the
-    /// number of the window's samples.
+    /// number of samples in the window.
     pub(crate) fn sign(&self, series: u32, samples: u64, rows: &[Row]) -> Option<Signature> {
         let &(own, kept) = self.series.get(series as usize)?;
         let here = self.sum(own, samples, rows)?;

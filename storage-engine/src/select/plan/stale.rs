@@ -6,7 +6,7 @@ use proto::Tier;
 
 use crate::engine::state::State;
 
-/// Windows of each tier that are not exact or that are damaged.
+/// For each tier, the windows that are not exact or that are damaged.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
     /// Windows of chunks whose minutes are not exact.
@@ -46,7 +46,8 @@ impl Stale {
         stale
     }
 
-    /// Returns the first window at or after `from` that is not exact, and the first exact window after it.
+    /// Returns the first window at or after `from` that cannot be used, and the number after it. The minutes of a
+    /// chunk's window cannot be used together, so the second number is then that of the first minute after them.
     pub(super) fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
         let [chunks, hours, days] = &self.damaged;
         let (windows, of_tier) = match tier {

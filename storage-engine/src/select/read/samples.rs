@@ -1,4 +1,4 @@
-//! Passes samples to a visitor, sorted by time and divided by the intervals of a plan.
+//! Passes samples to a visitor, sorted by time. Each call passes samples of one interval of the plan.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::memory::run::Run;
 use crate::select::plan::Interval;
 use crate::select::read::visitor::{ReadSums, VisitError, Visitor};
 
-/// Passes samples as [`visit_sorted`] does, but passes totals if the visitor does not need the samples themselves.
+/// Passes the samples of a run as [`visit_sorted`] does, or only their totals if the visitor needs no more.
 pub(super) fn visit_run(intervals: &[Interval], run: &Run, visitor: &mut impl Visitor) -> Result<(), VisitError> {
     let Some(value) = run.value().filter(|_| visitor.takes_totals()) else {
         return visit_sorted(intervals, run, 0..run.len(), visitor);

@@ -40,7 +40,7 @@ impl StoredChunk<'_> {
         let mut parts = Vec::new();
         for &Interval { start_ns, end_ns, bucket } in intervals.iter().take_while(|next| next.start_ns < chunk.last_ns)
         {
-            // No bin needs to be divided outside the first and the last sample.
+            // The first and the last bin are used whole if the interval covers all of their samples.
             let start_ns = if start_ns < chunk.first_ns { i64::MIN } else { start_ns };
             let end_ns = if chunk.last_ns <= end_ns { i64::MAX } else { end_ns };
             let split = timeline.split(start_ns, end_ns);

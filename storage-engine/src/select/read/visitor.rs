@@ -19,8 +19,8 @@ pub(crate) enum Need {
 
 /// Consumer of the samples and sums of one series.
 pub(crate) trait Visitor {
-    /// Returns the part of a chunk that the visitor needs. The arguments are the times of the chunk's first and last
-    /// sample, in nanoseconds since 1970. All samples of the chunk belong to one bucket.
+    /// Returns the part of a chunk that the visitor needs. The arguments are the times, in nanoseconds since 1970, of
+    /// the chunk's first and last sample. All samples of the chunk belong to one bucket.
     fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
 
     /// Returns whether the visitor needs only the sample count and total of each bucket, for all stacks and
