@@ -15,7 +15,8 @@ use storage_engine::{Config, Engine, Extent, Position, TimeResolution};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
-/// Returns a batch with one sample of one of two tenants. Its stack has an incompressible name of about 1 MB.
+/// Returns a batch with one sample of one of two tenants. The function of the sample has a random name of 1 MiB, which
+/// hardly compresses.
 fn batch(time_ns: i64) -> Batch {
     let mut state = time_ns.unsigned_abs();
     let mut next = || {
@@ -78,7 +79,7 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
     let sizes = of_minutes();
     assert_eq!(sizes.iter().map(|extent| extent.end_ns / PARTITION_NS).collect::<Vec<_>>(), [2, 3, 4]);
     for (partition, extent) in (1..).zip(&sizes) {
-        // The name consists of 64 different characters, so each takes 6 bits.
+        // A name consists of 64 different characters, so zstd needs at least 6 bits for each.
         let bytes = extent.disk_bytes;
         assert!((5 << 20..9 << 20).contains(&(bytes / partition)), "partition {partition}: {bytes} bytes");
     }
@@ -86,11 +87,11 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
     let before_ns = 3 * PARTITION_NS;
     apply(&engine, next(), Command::Expire { tier: Tier::Minute, retention_class: 0, before_ns });
     engine.flush().unwrap();
-    // All partitions are in one file, which is not dropped as a whole.
+    // All partitions are in one table file, so the drop alone does not remove the file.
     let expired = used_bytes(folder.path());
     engine.reclaim(Tier::Minute, 0, before_ns);
     let after = used_bytes(folder.path());
-    // Hours were rolled up before, and keep the names.
+    // The hours were summed up before the drop, and their partition keeps the names.
     let hours: u64 =
         engine.extents().unwrap().iter().filter(|extent| extent.tier == Tier::Hour).map(|e| e.disk_bytes).sum();
     assert!(

@@ -41,7 +41,7 @@ fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     Batch { tenant, id: None, retention_class: 0, dictionary, series }
 }
 
-/// Returns a figure of `/proc/self/status`, in bytes.
+/// Returns the value of a line of `/proc/self/status`, in bytes.
 fn memory(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -69,7 +69,8 @@ impl World {
         Self { engine: Engine::open(config).unwrap(), index: 0, _directory: directory }
     }
 
-    /// Appends one sample of each series, a few series at a time. Returns the growth of the head, in bytes.
+    /// Appends one sample of each series, in batches of 500 series, and calls `then` after each batch. Returns the
+    /// bytes that the appends added to the head.
     fn append(&mut self, series: usize, minute: u64, mut then: impl FnMut(&Engine)) -> usize {
         let mut in_head = 0;
         for first in (0..series).step_by(500) {
@@ -113,7 +114,7 @@ fn ten_times_the_budget_stays_within_the_budget() {
 
 fn reported_memory_is_the_memory_taken() {
     let mut world = World::with(1 << 30);
-    // All definitions are known after this append.
+    // After this append all definitions are known, so only the head grows.
     world.append(100_000, 0, |_| {});
     let before = (memory("VmRSS"), world.engine.head_bytes());
     for window in 1..4 {

@@ -13,7 +13,7 @@ use proto::{
 use crate::samples::{T0, time};
 use crate::world::Row;
 
-/// Sums by (group, bucket or time, stack with the root first).
+/// Sums by group, bucket (or time), and stack. A stack lists function names, root first.
 pub type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
 
 /// A condition on stacks, by the names of their functions.
@@ -38,8 +38,8 @@ impl Condition {
     }
 }
 
-/// The conditions that a stack must meet, and the percentage of locations that the client already knows at its first
-/// request.
+/// The conditions that a stack must meet, and a percentage: the share of locations that the client already knows when
+/// it makes its first request.
 pub type Conditions = (Vec<Condition>, u32);
 
 /// Generates conditions for a test case.
@@ -53,7 +53,7 @@ pub fn conditions() -> impl Strategy<Value = Conditions> {
     (prop_oneof![Just(Vec::new()), prop::collection::vec(condition, 1..3)], 0..=100_u32)
 }
 
-/// Returns the name of the function of a location of the model.
+/// Returns the name of the function at a location. Each location of the model has one function.
 pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     let Location::Lines { lines, .. } = &dictionary.locations[location as usize] else {
         panic!("all locations of the model have lines")
@@ -61,7 +61,8 @@ pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     dictionary.strings.get(dictionary.functions[lines[0].function as usize].name)
 }
 
-/// Returns the sums of an answer. `known` holds the locations that the client knows, so the answer need not hold them.
+/// Returns the sums of an answer. `known` holds the locations that the client knows already, and that the answer may
+/// omit.
 pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
     let count = selection.locations.known.count;
@@ -88,7 +89,7 @@ pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Su
     out
 }
 
-/// Groups with their buckets or times.
+/// Groups, each with a bucket or a time.
 pub type GroupBuckets = BTreeSet<(BTreeMap<String, String>, i64)>;
 
 /// Returns the groups and buckets that have samples, but no stack that meets the conditions.
@@ -122,13 +123,13 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
     }
 }
 
-/// Returns whether the sample's labels that no tier drops allow it to match the selection.
+/// Returns whether a sample may match the selection, judged only by the labels that no tier drops.
 pub fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
-/// Returns the sums that the model expects, without the times that the answer reports as missing. Also returns the
+/// Returns the sums that the model expects, outside the times that the answer reports as missing. Also returns the
 /// groups and buckets that have samples, but no stack that meets the conditions.
 pub fn model_sums(
     rows: &[Row],

@@ -7,7 +7,8 @@ use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Batch, BatchId, Dictionary, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId};
 
-/// Start of the generated times: 5,000 seconds after midnight UTC of a day, in nanoseconds since 1970.
+/// Time to which the generated times are relative: 5,000 seconds after midnight UTC of a day, in nanoseconds since
+/// 1970.
 pub const T0: i64 = 20_717 * DAY + 5_000 * SECOND;
 /// A second in nanoseconds.
 pub const SECOND: i64 = 1_000_000_000;
@@ -17,17 +18,17 @@ pub const DAY: i64 = 86_400 * SECOND;
 /// A generated sample.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// Number of the service, 0 to 3.
+    /// Number of the service, from 0 to 3.
     pub service: u8,
     /// Time in nanoseconds since [`T0`].
     pub time: i64,
-    /// Number of the user stack, 0 to 7.
+    /// Number of the user stack, 0 to 7: each bit stands for one function.
     pub user: u8,
-    /// Number of kernel frames.
+    /// Number of kernel frames below the user stack.
     pub kernel: u8,
     /// Value in the unit of the profile type.
     pub value: i64,
-    /// Number in the name of the thread; 0 if the thread has no name.
+    /// Number in the name of the sample's thread; 0 if the sample has no thread name.
     pub thread: u8,
 }
 
@@ -43,7 +44,7 @@ impl Drawn {
     }
 }
 
-/// Generates samples over three days, many of them on the edges of minutes, hours and days.
+/// Generates samples over about three days, many of them on the edges of minutes, hours and days.
 pub fn drawn() -> impl Strategy<Value = Drawn> {
     let value = prop_oneof![4 => -5..50_i64, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
     (0..4_u8, time(), 0..6_u8, 0..3_u8, value, 0..4_u8).prop_map(|(service, time, user, kernel, value, thread)| Drawn {

@@ -52,7 +52,7 @@ pub enum Step {
     Delete((u8, u8), i64, i64),
     /// Lets this many seconds pass without entries.
     Wait(i64),
-    /// Advances the engine's clock by this many seconds.
+    /// Advances the engine's clock for sealing to this many seconds after the world's time.
     PassTime(i64),
 }
 
@@ -75,7 +75,7 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Labels that the tier of hours drops, then labels that the tier of days drops.
+/// Names of the labels that hours drop, then of those that days drop.
 pub type Dropped = [&'static [&'static str]; 2];
 
 /// An engine, its log, and the samples that it must hold.
@@ -90,11 +90,11 @@ pub struct World {
     /// Samples that the engine must hold in at least one tier.
     pub rows: Vec<Row>,
     now_ns: i64,
-    /// For each batch ID, the raw partitions that hold the newest samples of its batches.
+    /// For each batch ID, the raw partitions that hold the newest samples of the batches with this ID.
     ids: BTreeMap<u8, BTreeSet<i64>>,
     /// For each tier, the time up to which its data was dropped, in nanoseconds since 1970.
     horizons_ns: BTreeMap<Tier, i64>,
-    /// True if the head's budget is so small that windows are sealed all the time.
+    /// True if the head's budget is so small that nearly every flush evicts all samples into chunks.
     small_head: bool,
     dropped: Dropped,
 }
@@ -155,7 +155,8 @@ impl World {
 
     /// Appends a command to the log and applies it.
     pub fn propose(&mut self, command: Command) -> Outcome {
-        // A node logs the bytes of the command. It applies the proposed command, or the one that it read back.
+        // A node logs the encoded command. It then applies either the command itself, or the one that it decodes from
+        // the log.
         self.now_ns += 1;
         let mut bytes = Vec::new();
         command.encode(&mut bytes);
@@ -174,7 +175,7 @@ impl World {
         self.propose(Command::Append(Arc::new(batch)))
     }
 
-    /// Replaces the directory with the content that a power cut leaves.
+    /// Replaces the directory by a copy of the files as they are now, as a power cut would leave them.
     pub fn lose_memory(&mut self) {
         // The copy is repeated if RocksDB changed a file in the meantime.
         let left = loop {
@@ -251,7 +252,8 @@ impl World {
         let partition = |row: &Row| (row.time_ns - 1).div_euclid(Tier::Raw.partition_ns());
         let newest = rows.iter().map(partition).max();
         let counted = id.zip(newest).is_some_and(|(id, newest)| {
-            // A retry of a push without times has later ones, so IDs are looked up in a day of partitions.
+            // A retry of a push without times has later times. An ID is therefore also looked up in the four partitions
+            // before.
             self.ids.get(&id).is_some_and(|partitions| partitions.range(newest - 4..=newest).next().is_some())
         });
         match (counted, samples_too_old) {
@@ -265,7 +267,7 @@ impl World {
         }
     }
 
-    /// Drops the partitions of a tier that end before a time.
+    /// Drops the partitions of a tier that end at or before a time.
     pub fn expire(&mut self, tier: Tier, before_ns: i64) {
         self.propose(Command::Expire { tier, retention_class: 0, before_ns });
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
@@ -294,7 +296,8 @@ impl World {
         storage_engine::check_deletion(&deletion).unwrap();
         let outcome = self.propose(Command::Delete(deletion));
         if let Outcome::Undecidable { tier, matcher: 0 } = outcome {
-            // Refused only for times without a finer tier, in a tier that drops the label.
+            // The deletion is refused only if the finer tier of the time is gone, and the remaining tier drops the
+            // label.
             let finer = Tier::from_number(tier.number() - 1).unwrap();
             let dropped = self.dropped[usize::from(tier.number() - 2)];
             assert!(dropped.contains(&name) && window.start_ns < self.horizon_ns(finer), "{outcome:?} {window:?}");
@@ -304,7 +307,7 @@ impl World {
         let mut samples = 0;
         let mut windows = 0;
         self.rows.retain(|row| {
-            // If the finer tiers are dropped, the whole window is deleted.
+            // If the finer tiers are dropped, the whole remaining window is deleted.
             let time = row.time_ns;
             let finest = (0..4).find(|&tier| time > horizons[tier]).map_or(Tier::Day, |tier| Tier::ALL[tier]);
             let (start_ns, end_ns) = match finest {
@@ -317,12 +320,12 @@ impl World {
         });
         let Outcome::Deleted { samples: deleted, windows: of_windows } = outcome else { panic!("{outcome:?}") };
         assert_eq!(deleted, samples);
-        // The count includes days as well as the hours that they are summed from.
+        // The engine counts days as well as the hours that they are summed from, so the numbers differ.
         assert_eq!(of_windows > 0, windows > 0, "{of_windows} windows, {windows} samples");
     }
 }
 
-/// Creates a directory, in memory if possible, because no test case depends on the disk.
+/// Creates a temporary directory, in memory if possible, because no test case depends on the disk.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }

@@ -28,7 +28,7 @@ pub(crate) fn flip_bit(bytes: &mut [u8], random: &mut Random) {
     bytes[bit / 8] ^= 1 << (bit % 8);
 }
 
-/// Zeroes up to a page of bytes, at least one of which was not zero.
+/// Zeroes a page of bytes, or all if there are fewer. At least one of them was not zero.
 pub(crate) fn zero_page(bytes: &mut [u8], random: &mut Random) {
     loop {
         let start =
@@ -87,7 +87,7 @@ pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> 
         zstd::bulk::decompress(packed, length.min(1 << 24)).ok().filter(|bytes| bytes.len() == length)
     });
     match unpacked {
-        // Mostly the content, and not what packs it.
+        // Mostly the uncompressed content is changed, and otherwise the compressed payload.
         Some(mut content) if random.chance(90) => {
             change(&mut content, random);
             payload = (content.len() as u32).to_le_bytes().to_vec();

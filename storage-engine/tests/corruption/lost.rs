@@ -15,7 +15,7 @@ use storage_model::world;
 use super::damage::in_frame;
 use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, samples};
 
-/// Prefixes of keys without which the engine does not open.
+/// Prefixes of the keys of essential values, without which the engine does not open.
 const VITAL_KEYS: [&[u8]; 6] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0x", &[2]];
 
 fn database(path: &Path) -> rocksdb::DB {
@@ -40,7 +40,8 @@ fn compact(path: &Path) {
     database(path).compact_range(None::<&[u8]>, None::<&[u8]>);
 }
 
-/// Flips a bit of a value in its table file, so that the value's block cannot be read. Vital values stay readable.
+/// Flips a bit of a value in its table file, so that the value's block cannot be read. Essential values must stay
+/// readable.
 fn break_block_of(path: &Path, (key, value): &Stored) {
     let is_table = |file: &std::path::PathBuf| file.extension().is_some_and(|extension| extension == "sst");
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(is_table);
@@ -49,7 +50,7 @@ fn break_block_of(path: &Path, (key, value): &Stored) {
         let mut bytes = std::fs::read(&file).unwrap();
         let Some(at) = bytes.windows(value.len()).position(|bytes| bytes == value.as_slice()) else { continue };
         bytes[at + 1] ^= 1;
-        // The file may be shared with other copies.
+        // The file may be a hard link that other copies share, so it is replaced.
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, bytes).unwrap();
         broken += 1;
@@ -92,7 +93,7 @@ fn check_repaired(store: &Store, path: &Path) {
     check_all(store, &engine, &store.answers_after, "compacted");
 }
 
-/// A time in sealed windows. The store's last batch has late samples of this time.
+/// A time whose windows are sealed. The store's last batch has late samples near this time.
 const LATE: i64 = T0 - 8500 * SECOND;
 
 /// Returns the values of a kind in the partition of [`LATE`].
@@ -101,12 +102,12 @@ fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
     store.values[kind].iter().filter(|(key, _)| key[3..7] == start.to_be_bytes()).cloned().collect()
 }
 
-/// Returns a key that sorts after all keys with a prefix.
+/// Returns an upper bound of all keys with a prefix.
 fn after(prefix: &[u8]) -> Vec<u8> {
     [prefix, &[0xff; 20]].concat()
 }
 
-/// Returns the record of a repair that lost the keys from `from` on and before `to`.
+/// Returns the record that a repair lost the keys from `from`, inclusive, to `to`, exclusive.
 fn record_of_lost(from: &[u8], to: &[u8]) -> Stored {
     let key = [&[5], from].concat();
     let payload = [(to.len() as u32).to_be_bytes().as_slice(), to, b"lost"].concat();
@@ -118,14 +119,14 @@ fn marks(store: &Store) -> Vec<Vec<u8>> {
     store.values["stale window"].iter().map(|(key, _)| key.clone()).collect()
 }
 
-/// Removes all chunks of a partition of sealed windows, as a repair that lost these chunks would.
+/// Removes all chunks of a partition whose windows are sealed, as a repair that lost these chunks would.
 fn lose_chunks(store: &Store, path: &Path) {
     let chunks: Vec<Vec<u8>> = late_values(store, "chunk").into_iter().map(|(key, _)| key).collect();
     let section = &chunks[0][..12];
     write(path, &[record_of_lost(section, &after(section))], &chunks);
 }
 
-// Regression: sealing took the lost chunks for those of lost definitions, and wrote the minutes from late samples only.
+// Regression: sealing treated the chunks as gone with their definitions, and wrote the minutes from late samples only.
 #[test]
 fn late_samples_do_not_replace_minutes_whose_chunks_were_lost() {
     let store = Store::new();
@@ -139,7 +140,7 @@ fn late_samples_do_not_replace_minutes_whose_chunks_were_lost() {
     check_all(&store, &engine, &store.answers_after, "compacted");
 }
 
-// Regression: a deletion found no chunks, and left the minutes.
+// Regression: a deletion found no chunks to delete, and left the minutes that were made from them.
 #[test]
 fn minutes_whose_chunks_were_lost_are_deleted() {
     let store = Store::new();
@@ -159,12 +160,12 @@ fn minutes_whose_chunks_were_lost_are_deleted() {
     check_all(&store, &engines[1], &answers(&store, &engines[0]), "deleted");
 }
 
-// Regression: the engine did not open.
+// Regression: an engine with unreadable stale marks did not open.
 #[test]
 fn stale_marks_in_a_damaged_block_are_restored() {
     let store = Store::new();
     let path = store.copy(0);
-    // Marks of the same window, of series that do not exist: enough to fill blocks.
+    // Stale marks of the same window, of series that do not exist: enough marks to fill several blocks.
     let (mark, _) = store.values["stale window"].iter().find(|(key, _)| key[1] == 2).unwrap();
     let filler = |series: u32| {
         let key = [&mark[..11], &series.to_be_bytes()].concat();
@@ -177,7 +178,7 @@ fn stale_marks_in_a_damaged_block_are_restored() {
     check_repaired(&store, &path);
 }
 
-// Regression: the hours were summed again from the minutes that were left.
+// Regression: the hours were summed again from the minutes that were left, so samples were missing without a report.
 #[test]
 fn hours_of_damaged_minutes_stay_if_stale_marks_are_lost() {
     let store = Store::new();
@@ -209,7 +210,7 @@ fn hours_of_damaged_minutes_stay_if_stale_marks_are_lost() {
     }
 }
 
-// Regression: the hour was neither stale nor reported.
+// Regression: such an hour was neither marked stale nor reported as damaged.
 #[test]
 fn an_hour_whose_mark_and_minutes_are_all_lost_is_reported() {
     let store = Store::new();
@@ -217,7 +218,7 @@ fn an_hour_whose_mark_and_minutes_are_all_lost_is_reported() {
     let path = folder.path().join("state");
     let engine = Engine::open(world::config(&path)).unwrap();
     let append = Command::Append(Arc::new(batch_of(&samples(-8000, 0, 10), None)));
-    // Advances the clock, so that all samples are sealed. The last hour is not over.
+    // The entry advances the clock, so that all samples are sealed. The last hour is not over then.
     let expire = Command::Expire { tier: Tier::Raw, retention_class: 0, before_ns: T0 - DAY };
     for (index, (after, command)) in (1..).zip([(0, append), (700, expire)]) {
         let entry = Entry { proposed_at_ns: T0 + after * SECOND, command };
@@ -249,7 +250,7 @@ fn an_hour_whose_mark_and_minutes_are_all_lost_is_reported() {
 fn areas_in_a_damaged_block_are_replaced_by_larger_ones() {
     let store = Store::new();
     let path = store.copy(0);
-    // The sums of this hour are lost, which no other tier tells.
+    // The sums of this hour are lost, and no other tier shows that.
     let hour = ((T0 - 140_000 * SECOND) / (3600 * SECOND)) as u32;
     let hours = &store.values["1h windows"];
     let (hour, _) = hours.iter().find(|(key, _)| key[12..20] == [0_u32, hour].map(u32::to_be_bytes).concat()).unwrap();
@@ -259,7 +260,7 @@ fn areas_in_a_damaged_block_are_replaced_by_larger_ones() {
         (key.clone(), in_frame(&key, b"damaged"))
     };
     let lost = area(0, &hour[16..20]);
-    // Areas of times and series that do not exist are around it, so that they fill blocks.
+    // Records of areas that do not exist are stored before and after it, so that they fill blocks.
     let earlier = (0..1000_u32).map(|window| area(0, &window.to_be_bytes()));
     let later = (1000..2000).map(|series| area(series, &[0; 4]));
     let areas: Vec<Stored> = earlier.chain([lost.clone()]).chain(later).collect();
@@ -269,17 +270,17 @@ fn areas_in_a_damaged_block_are_replaced_by_larger_ones() {
     check_repaired(&store, &path);
 }
 
-// Regression: such records were forgotten if the damage began before them. Otherwise, the engine did not open.
+// Regression: such records were ignored if the damaged keys began before them. Otherwise, the engine did not open.
 #[test]
 fn records_of_lost_keys_in_a_damaged_block_are_replaced_by_areas() {
     let store = Store::new();
-    // The sums of this hour are lost, which no other tier tells.
+    // The sums of this hour are lost, and no other tier shows that.
     let hour = ((T0 - 140_000 * SECOND) / (3600 * SECOND)) as u32;
     let hours = store.values["1h windows"].iter().map(|(key, _)| key.clone());
     let hours: Vec<Vec<u8>> = hours.filter(|key| key[16..20] == hour.to_be_bytes()).collect();
     let lost = record_of_lost(&hours[0], &[hours[0].as_slice(), &[0]].concat());
     let path = store.copy(0);
-    // Records of partitions that do not exist are around it, so that they fill blocks.
+    // Records about partitions that do not exist are stored before and after it, so that they fill blocks.
     let filler = |tier: u8, number: u32| {
         let key = [[0x10, tier].as_slice(), &[0xff], &number.to_be_bytes()].concat();
         record_of_lost(&key, &[key.as_slice(), &[0]].concat())
@@ -295,7 +296,7 @@ fn records_of_lost_keys_in_a_damaged_block_are_replaced_by_areas() {
     check_all(&store, &Store::open(&path).unwrap(), &store.answers, "the damage begins before the records");
 }
 
-// Regression: the area of such a partition was one window.
+// Regression: if samples were newer than the log's time, the reported area of the partition was only one window.
 #[test]
 fn damaged_partitions_ahead_of_the_time_of_the_log_are_reported() {
     let store = Store::new();
@@ -325,7 +326,7 @@ fn a_replaced_partition_keeps_its_new_samples() {
     let path = store.copy(0);
     compact(&path);
     break_block_of(&path, late_values(&store, "1m dictionary").last().unwrap());
-    // Everything is evicted after each flush.
+    // Such a small budget evicts every unused partition after each flush.
     let config = Config { dictionary_bytes_max: 1, ..world::config(&path) };
     let engine = Engine::open(config).unwrap();
     let append = |after: i64, from: i64| {
@@ -334,7 +335,7 @@ fn a_replaced_partition_keeps_its_new_samples() {
         let index = store.last_index() + after as usize;
         let entry = Entry { proposed_at_ns: T0 + (1200 + after) * SECOND, command };
         assert_eq!(apply(&engine, index, &Some(entry)).unwrap(), Outcome::Applied);
-        // Seals them, because a partition with samples in memory is not evicted.
+        // The samples are sealed, because a partition with samples in memory is not evicted.
         engine.compact().unwrap();
     };
     for i in 1..5 {

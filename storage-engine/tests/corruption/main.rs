@@ -1,12 +1,12 @@
-//! Damaged values and files of a store, and the responses of the engine.
+//! Tests of damaged values and files: the state is damaged, then the engine is opened and queried.
 //!
 //! The engine opens, returns everything undamaged exactly, reports the damaged times, and accepts new samples. It
 //! refuses to open only if an essential value, or a file with one, is damaged. No response is wrong, and `verify` finds
 //! all damage that a query can find.
 //!
-//! Values are damaged through RocksDB. RocksDB's checksums are then right, so the engine's checksums are tested. Files
-//! are damaged directly, so RocksDB's checksums are tested. Only faulty software makes the last kind of damage: wrong
-//! content with a right checksum. It must neither cause a panic nor take unbounded memory.
+//! Values are changed through RocksDB, which computes its own checksums anew, so the engine's checksums are tested.
+//! Files are changed directly, so RocksDB's checksums are tested. A last kind of damage is possible only with faulty
+//! software: wrong content with a right checksum. It must neither cause a panic nor take unbounded memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -29,19 +29,19 @@ use damage::Damage;
 use store::{Answer, Answered, KINDS, Store, answer, check};
 use testkit::random::Random;
 
-/// Kinds of RocksDB's files, by the start or the end of their names.
+/// Parts of file names, each of which stands for one kind of RocksDB's files.
 const FILES: [&str; 5] = ["sst", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY"];
 
-/// Outcome of opening and reading a damaged copy.
+/// Result of opening and reading a damaged copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     /// The engine does not open.
     Refused,
-    /// The engine opens as of an earlier position, and the log has the later entries.
+    /// The engine opens with the state of an earlier position, and the log still has the later entries.
     Earlier,
     /// The engine opens, and verification finds the damage.
     Found,
-    /// The damaged bytes are not needed.
+    /// The engine opens, and the damage has no effect because nothing needs the damaged bytes.
     Harmless,
 }
 
@@ -86,7 +86,7 @@ fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> 
         Damage::Truncated => damage::truncate(&mut bytes, random),
         Damage::Swapped => damage::swap_pieces(&mut bytes, random),
     }
-    // The file may be shared with other copies.
+    // The file may be a hard link that other copies share, so it is replaced.
     std::fs::remove_file(file).unwrap();
     std::fs::write(file, bytes).unwrap();
     file.file_name().unwrap().to_string_lossy().into_owned()
@@ -101,7 +101,7 @@ struct Examination<'a> {
     path: &'a Path,
     is_file: bool,
     is_rewritten: bool,
-    /// True if some response reported damage.
+    /// True once a response has reported damage.
     is_reported: Cell<bool>,
 }
 
@@ -137,7 +137,7 @@ impl Examination<'_> {
             return allowed(format!("new samples are refused: {why}"));
         }
         self.query(engine, &self.store.answers_after, "with new samples")?;
-        // Sealing and rolling up read, too.
+        // Sealing and rolling up read stored values, too.
         if compacts {
             if let Err(why) = engine.compact() {
                 return allowed(format!("it does not compact: {why}"));
@@ -157,7 +157,7 @@ impl Examination<'_> {
         self.store.replay(&engine).map_err(|error| error.to_string())?;
         self.query(&engine, &self.store.answers, "opened again")?;
         if !has_appended && index == self.store.last_index() {
-            // Damaged files have been repaired.
+            // The damaged files were repaired when the engine was opened.
             let retried = self.store.retry(&engine).map_err(|why| format!("a retry when it is opened again: {why}"))?;
             let more = self.store.append_more(&engine);
             more.map_err(|why| format!("new samples are refused when it is opened again: {why}"))?;
@@ -177,7 +177,7 @@ fn lost_vital_values(path: &Path, kind: &str) -> bool {
         return true;
     }
     let mut options = rocksdb::Options::default();
-    // Other files are read even if one cannot be opened.
+    // Without this option, the other files could not be read if one cannot be opened.
     options.set_paranoid_checks(false);
     let database = rocksdb::DB::open_for_read_only(&options, path, false).unwrap();
     let mut vital = rocksdb::ReadOptions::default();
@@ -185,7 +185,8 @@ fn lost_vital_values(path: &Path, kind: &str) -> bool {
     database.iterator_opt(rocksdb::IteratorMode::Start, vital).any(|item| item.is_err())
 }
 
-/// Examines a damaged copy. Fails if a response is wrong, or reports damage that verification does not find.
+/// Examines a damaged copy. Returns an error if a response is wrong, or if it reports damage that verification does not
+/// find.
 fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, compacts: bool) -> Result<Fate, String> {
     let engine = match Store::open(path) {
         Ok(engine) => engine,
@@ -244,7 +245,8 @@ fn case(store: &Store, number: usize, seed: u64, (is_file, kind, damage): Kind) 
     what.map_err(|what| format!("case {number}, seed {seed}, {damage:?} {kind}: {what}"))
 }
 
-/// Kind of a test case: whole file (true) or value (false), kind of the file or value, and damage.
+/// A kind of test case: whether a whole file is damaged (and otherwise a value), the kind of the file or value, and the
+/// damage.
 type Kind = (bool, &'static str, Damage);
 
 fn kinds() -> Vec<Kind> {
@@ -317,12 +319,13 @@ fn all_damage_is_detected_and_none_is_served() {
     assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
 }
 
-/// A missing value has no checksum. The loss is noticed because finer or coarser values refer to the same samples.
+/// The loss of a whole value breaks no checksum. It must be found because the finer or the coarser tier has the same
+/// samples.
 #[test]
 fn a_lost_value_is_found_if_another_tier_refers_to_it() {
     let store = Store::new();
     let mut number = 0;
-    // Last points of gauges do not add up, and windows that are to be summed up again are not checked.
+    // Not all losses are found. Last points of gauges do not add up, and stale windows are not compared.
     for (kind, found_min) in [("chunk", 12), ("1m windows", 9), ("1h windows", 7), ("1d windows", 7)] {
         let values = &store.values[kind];
         let (mut found, mut lost) = (0, 0);
@@ -344,7 +347,7 @@ fn a_lost_value_is_found_if_another_tier_refers_to_it() {
     }
 }
 
-// A fixed fault: a query of this time planned the minutes again and again, for ever.
+// Regression: a query of this time was planned again and again, without end.
 #[test]
 fn raw_samples_without_minutes_are_found_and_reported_as_damaged() {
     let store = Store::new();
@@ -360,7 +363,7 @@ fn raw_samples_without_minutes_are_found_and_reported_as_damaged() {
     let asking = std::thread::spawn(move || {
         let engine = Store::open(&path).unwrap();
         said.send(engine.verify().unwrap().faults).unwrap();
-        // Until nobody listens any more.
+        // The loop ends when the other thread drops the receiver.
         let _ended = (store.selections.iter()).try_for_each(|selection| {
             said.send(
                 answer(&engine, selection, true)
@@ -372,12 +375,12 @@ fn raw_samples_without_minutes_are_found_and_reported_as_damaged() {
     let hear = || hears.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on for ever");
     assert!(hear() > 0, "nothing is found");
     assert_eq!(hear(), 1, "an answer does not report its raw samples as damaged");
-    // The thread closes RocksDB: it must have ended before the process runs its exit handlers.
+    // The thread closes RocksDB. It must end before the process runs its exit handlers.
     drop(hears);
     asking.join().unwrap();
 }
 
-/// RocksDB would read such a list of files forever.
+/// RocksDB itself would read such a list of files without end.
 #[test]
 fn a_list_of_files_with_a_record_of_a_recycled_log_is_refused() {
     let store = Store::new();

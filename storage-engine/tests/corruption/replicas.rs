@@ -1,5 +1,5 @@
-//! Two replicas apply the same entries, and one of them has damaged values. Both have the same outcomes, and the same
-//! data except where damage is reported.
+//! Two replicas apply the same entries, and one of them has damaged values. Both must have the same outcomes, and the
+//! same data except where damage is reported.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str
     }
 }
 
-/// Returns an entry with samples of two partitions, without the definitions that the undamaged replica has.
+/// Returns an entry with samples of two partitions. The definitions that the undamaged replica has are stripped from
+/// it.
 fn append(undamaged: &Engine, after: i64) -> Entry {
     let mut batch = batch_of(&samples(-30_000, 1200, 60), None);
     let _removed = undamaged.strip(&mut batch).unwrap();

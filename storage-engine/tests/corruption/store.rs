@@ -11,7 +11,7 @@ use storage_model::answers::{Sums, sums_of};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
-/// Kinds of keys in `FORMAT.md`. Windows have one kind for each tier.
+/// Kinds of keys that are damaged. Each kind in `FORMAT.md` is one of them, and windows have one kind for each tier.
 pub(crate) const KINDS: [&str; 21] = [
     "format",
     "position",
@@ -83,8 +83,8 @@ impl Answer {
 /// Outcome of a query: its response; `None` if the query is refused.
 pub(crate) type Answered = Option<Answer>;
 
-/// Checks a response of a damaged store. Outside the times that the response reports as damaged, it must be exact.
-/// Inside them, sums may be too small, but not too large.
+/// Checks a response of a damaged store. It must be exact outside the times that it reports as damaged. Inside these
+/// times, sums may be too small, but not too large.
 pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<&Answer>) -> Result<(), String> {
     let (Some(wanted), Some(got)) = (wanted, got) else {
         return if wanted.is_none() { Ok(()) } else { Err("it is refused".to_owned()) };
@@ -109,7 +109,7 @@ pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<
         }
     }
     for (key, sum) in got.sums.iter().filter(|_| !is_last) {
-        // All values are positive.
+        // No sum can be too small because of negative values: all values are positive.
         if wanted.sums.get(key).is_none_or(|wanted| sum > wanted) {
             return Err(format!("{key:?} is {sum} and not {:?}", wanted.sums.get(key)));
         }
@@ -162,8 +162,8 @@ pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Out
     }
 }
 
-/// Returns a log: two days of samples, an entry that drops the old raw samples, samples that stay in the head, and late
-/// samples.
+/// Returns the log of the store: two days of samples, an entry that drops the old raw samples, samples that stay in the
+/// head, and late samples.
 fn log() -> Vec<Logged> {
     let append = |after: i64, samples: &[Drawn], id| {
         let command = Command::Append(Arc::new(batch_of(samples, id)));
@@ -171,20 +171,20 @@ fn log() -> Vec<Logged> {
     };
     let mut log: Vec<Logged> =
         (0..4).map(|part| append(0, &samples(-200_000 + part * 50_000, -150_000 + part * 50_000, 97), None)).collect();
-    // This many samples in one window have a separate key for events.
+    // One window of this batch has so many samples that its events are a separate value.
     log.push(append(1, &samples(-3000, -1800, 1), None));
     log.push(None);
     let before_ns = T0 - 150_000 * SECOND;
     let command = Command::Expire { tier: Tier::Raw, retention_class: 0, before_ns };
     log.push(Some(Entry { proposed_at_ns: T0 + 700 * SECOND, command }));
     log.push(append(901, &samples(500, 900, 3), Some(1)));
-    // Their hours are to be summed up again.
+    // The samples are late, so their hours become stale.
     log.push(append(902, &samples(-9000, -8000, 50), Some(2)));
     log.push(append(1001, &samples(900, 1000, 3), Some(3)));
     log
 }
 
-/// Log index of a batch whose retry must not count again.
+/// Log index of a batch that tests apply again. The retry must not count again.
 const KNOWN: usize = 8;
 
 impl Store {
@@ -221,7 +221,8 @@ impl Store {
         self.log.len() + 3
     }
 
-    /// Applies new samples after a retry, and flushes them. Some of their times are sealed already.
+    /// Applies entries with new samples, at the positions after that of [`Store::retry`], and flushes. Some samples are
+    /// of windows that are sealed already.
     pub(crate) fn append_more(&self, engine: &Engine) -> Result<(), String> {
         let entries = [(1200, samples(1000, 1200, 3)), (1201, samples(-8990, -8000, 60))];
         for (index, (after, samples)) in (self.log.len() + 2..).zip(entries) {
@@ -247,12 +248,12 @@ impl Store {
         (1..).zip(&self.log).skip(applied).try_for_each(|(index, entry)| apply(engine, index, entry).map(drop))
     }
 
-    /// Applies a known batch again, and returns the outcome.
+    /// Applies a batch of the log again, as the entry after the last one. Returns the outcome.
     pub(crate) fn retry(&self, engine: &Engine) -> Result<Outcome, EngineError> {
         apply(engine, self.log.len() + 1, &self.log[KNOWN - 1])
     }
 
-    /// Copies the store to another directory. Files that RocksDB only reads are shared.
+    /// Copies the store to another directory. Table files are hard links, because RocksDB only reads them.
     pub(crate) fn copy(&self, number: usize) -> PathBuf {
         let to = self.folder.path().join(format!("copy-{number}"));
         std::fs::create_dir(&to).unwrap();
@@ -274,7 +275,8 @@ impl Store {
     }
 }
 
-/// Returns the response of the engine, or the error that stops it.
+/// Returns the outcome of a query, or the engine's error. If `is_looked_at` is false, a response is read but not
+/// returned.
 pub(crate) fn answer(engine: &Engine, selection: &Selection, is_looked_at: bool) -> Result<Answered, String> {
     match engine.select(selection) {
         Ok(answer) => {
@@ -302,7 +304,7 @@ fn values(path: &Path) -> BTreeMap<&'static str, Vec<Stored>> {
     values
 }
 
-/// Returns selections that together read every stored value that a query can read.
+/// Returns selections that together read every stored value that any query can read.
 fn selections() -> Vec<Selection> {
     let whole = Window { start_ns: T0 - 4 * DAY, end_ns: T0 + DAY };
     let of = |fold: Fold, group_by: &[&str], stacks| Selection {

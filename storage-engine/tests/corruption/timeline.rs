@@ -1,4 +1,4 @@
-//! Damaged timelines. Verification compares a chunk's timeline with the chunk's events.
+//! Damaged timelines: verification must find a timeline that does not fit the chunk's events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use storage_model::world;
 /// Bit in a chunk's flags that is set if the chunk has a timeline (`FORMAT.md`).
 const HAS_TIMELINE: u8 = 2;
 
-/// Returns samples of four minutes of one chunk. One of the samples is moved to the tenth of a second `moved`.
+/// Returns samples over four minutes, all of one chunk. Sample number 1000 is moved to the tenth of a second with the
+/// number `moved`.
 fn samples(moved: i64) -> Vec<Drawn> {
     let first = 600 - T0 / SECOND % 600;
     let drawn = |i: i64| {
         let tenth = if i == 1000 { moved } else { i };
-        // Without it, events take next to nothing, and a timeline is small beside them.
+        // Without these irregular times, events would be so small that no timeline would fit beside them.
         let jitter = ((i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as i64 * 4;
         Drawn {
             service: 0,
@@ -61,7 +62,7 @@ fn parts(value: &[u8]) -> [&[u8]; 3] {
     let content = &value[5..];
     assert_eq!(content[0] & HAS_TIMELINE, HAS_TIMELINE, "there is a timeline");
     let mut rest = &content[1..];
-    // Samples, total, first time, last time, unit; then the length of the sums.
+    // Six varints: samples, total, first time, last time, unit, and the length of the sums.
     let sums = (0..6).map(|_| take(&mut rest)).last().unwrap();
     rest = &rest[sums..];
     let before = content.len() - rest.len();

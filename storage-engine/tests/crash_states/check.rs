@@ -6,7 +6,7 @@ use storage_model::answers::{Sums, model_sums, sums_of};
 
 use super::history::Moment;
 
-/// Returns the position of an entry of the model's log.
+/// Returns the position of an entry of the model's log. `index` counts from 1.
 pub(crate) fn position(index: usize) -> Position {
     Position { index: index as u64, log_id: bytes::Bytes::from(format!("id {}", index - 1)) }
 }

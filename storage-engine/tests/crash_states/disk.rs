@@ -1,10 +1,10 @@
-//! Model of the files that a power cut leaves.
+//! Model of a disk: the files that a power cut may leave.
 //!
-//! The model is as strict as POSIX permits, but not stricter than RocksDB is written for:
-//! - Bytes that were written before the last sync of their file remain. Each sector of 512 bytes that was written
-//!   later has its content after any one of the later writes, or before all of them. The length of the file is its
-//!   length after any one of the operations. Bytes that were never written are zeros. On a file system that orders
-//!   data, a prefix of the writes remains instead, with the last write torn at any byte.
+//! The model loses as much as POSIX permits, except for the promises that RocksDB relies on:
+//! - Bytes that were written before the last sync of their file remain. A sector of 512 bytes that was written later
+//!   has its content from before these writes, or after any one of them. The length of the file is its length after any
+//!   one of the operations. Bytes that were never written are zeros. On a file system that orders data, a prefix of the
+//!   writes remains instead, with the last write torn at any byte.
 //! - Names that a directory had when it was last synced remain. Of the later changes of names, either a prefix over all
 //!   directories remains, as with a journal, or any subset. A rename is one step.
 //! - A file that was synced has the name with which it was created. POSIX does not promise this, but ext4, XFS, Btrfs
@@ -184,8 +184,8 @@ fn keep_prefix(content: &mut Vec<u8>, operations: &[&Operation], random: &mut Ra
 
 /// Applies operations to a content sector by sector. About `percent` of the sectors get their last content.
 fn keep_sectors(content: &mut Vec<u8>, operations: &[&Operation], percent: usize, random: &mut Random) {
-    // Contents after each operation. A sector on disk is a page of memory with everything that was written to it by
-    // then.
+    // Content of the whole file after each operation. Each sector is taken from one of these, because the system writes
+    // a page of memory with everything that was written to the page by then.
     let mut versions = vec![content.clone()];
     for operation in operations {
         let mut next = versions[versions.len() - 1].clone();

@@ -16,7 +16,7 @@ use super::disk::{Disk, Inode, Loss, Operation};
 use super::recorder;
 use testkit::random::Random;
 
-/// Range of the number of steps of a script.
+/// Number of steps of a script: the least, and the most plus one.
 const STEPS: std::ops::Range<usize> = 30..70;
 /// Percentage of the steps after which a snapshot is taken.
 const SNAPSHOTS_PERCENT: usize = 4;

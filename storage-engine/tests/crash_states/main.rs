@@ -1,7 +1,7 @@
-//! Power cuts after any file operation, and the state that the engine then opens.
+//! Tests of power cuts after any file operation, and of the state that the engine then opens.
 //!
-//! The engine opens, for any part of the unsynced writes that the disk keeps. Its state then holds everything that it
-//! had reported as durable. After a replay of the log, its state holds everything.
+//! The engine must open, whichever of the unsynced writes the disk keeps. Its state must then hold everything that it
+//! had reported as durable. After a replay of the log, its state must hold everything.
 //!
 //! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
 //! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine
@@ -66,7 +66,7 @@ fn check_snapshot(history: &History, path: &Path, index: usize) -> Result<(), St
     check_answers(&engine, &history.moments[index], &history.selections)
 }
 
-/// Tests one power cut. Returns its kind.
+/// Tests one power cut. Returns the kind of the power cut.
 fn cut(history: &History, seed: u64) -> Result<Loss, String> {
     let mut random = Random::new(seed);
     let at = history.draw(&mut random);

@@ -1,8 +1,8 @@
 //! Recorder of the file operations of RocksDB.
 //!
-//! This program defines the C library's functions that change files. The linker resolves calls of these functions, also
-//! RocksDB's, to this program before the shared library. Each function makes the system call. While a recording is in
-//! progress, the function holds a lock while it makes and records the call, so operations are recorded in the order in
+//! This program defines the C library's functions that change files. The linker resolves all calls of these functions,
+//! including those of RocksDB, to this program instead of the shared library. Each function makes the system call.
+//! During a recording, it holds a lock while it makes and records the call, so operations are recorded in the order in
 //! which they happen.
 //!
 //! The test checks that no way to change a file was forgotten: a replay of the recording must produce the directory as
@@ -142,37 +142,39 @@ fn recorded(call: impl FnOnce() -> c_long, note: impl FnOnce(&mut Recording, c_l
     result
 }
 
-/// # Safety `path` is a valid C string.
+/// # Safety
+/// `path` is a valid C string.
 unsafe fn path<'a>(path: *const c_char) -> &'a Path {
     // SAFETY: callers of the C library pass a string that ends with a zero.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
 }
 
-// The original functions are variadic. Integers are passed in the same registers, and missing ones are not read.
+// The C library's functions are variadic. Integers are passed in the same registers, and the system ignores a mode that
+// the caller did not pass.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags, mode) };
-    // SAFETY: as above.
+    // SAFETY: the caller passes valid C strings.
     recorded(call, |recording, result| recording.opened(unsafe { path(name) }, flags, result as c_int)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the same function.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { open(name, flags, mode) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_close, descriptor) };
     recorded(call, |recording, _| recording.closed(descriptor)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_write, descriptor, bytes, count) };
     recorded(call, |recording, result| {
         // SAFETY: the descriptor was written to, and `bytes` holds the bytes that were written.
@@ -186,7 +188,7 @@ unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, count: size_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_pwrite64, descriptor, bytes, count, offset) };
     recorded(call, |recording, result| {
         // SAFETY: `bytes` holds the bytes that were written.
@@ -197,13 +199,13 @@ unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, count: size
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(descriptor: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t {
-    // SAFETY: the same function.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { pwrite(descriptor, bytes, count, offset) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(descriptor: c_int, length: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_ftruncate, descriptor, length) };
     recorded(call, |recording, _| {
         if let Some(&inode) = recording.descriptors.get(&descriptor) {
@@ -214,13 +216,13 @@ unsafe extern "C" fn ftruncate(descriptor: c_int, length: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate64(descriptor: c_int, length: off_t) -> c_int {
-    // SAFETY: the same function.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { ftruncate(descriptor, length) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(descriptor: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_fallocate, descriptor, mode, offset, length) };
     recorded(call, |recording, _| {
         // RocksDB allocates space after the end of a file and releases it; neither changes the content.
@@ -232,20 +234,20 @@ unsafe extern "C" fn fallocate(descriptor: c_int, mode: c_int, offset: off_t, le
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate64(descriptor: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int {
-    // SAFETY: the same function.
+    // SAFETY: the arguments are passed on unchanged.
     unsafe { fallocate(descriptor, mode, offset, length) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fsync(descriptor: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_fsync, descriptor) };
     recorded(call, |recording, _| recording.synced(descriptor)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(descriptor: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_fdatasync, descriptor) };
     recorded(call, |recording, _| recording.synced(descriptor)) as c_int
 }
@@ -253,7 +255,7 @@ unsafe extern "C" fn fdatasync(descriptor: c_int) -> c_int {
 // This function starts a write and promises nothing, so there is nothing to record.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync_file_range(descriptor: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, offset, length, flags) as c_int }
 }
 
@@ -271,18 +273,18 @@ impl Recording {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) };
-    // SAFETY: as above.
+    // SAFETY: the caller passes valid C strings.
     recorded(call, |recording, _| recording.moved(unsafe { path(from) }, unsafe { path(to) })) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_linkat, libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) };
     recorded(call, |recording, _| {
-        // SAFETY: as above.
+        // SAFETY: the caller passes valid C strings.
         let (from, to) = unsafe { (recording.entry(path(from)), recording.entry(path(to))) };
         if let Some(&inode) = recording.names.get(&from) {
             recording.names.insert(to.clone(), inode);
@@ -293,18 +295,18 @@ unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name, 0) };
-    // SAFETY: as above.
+    // SAFETY: the caller passes valid C strings.
     recorded(call, |recording, _| recording.left(unsafe { path(name) })) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name, libc::AT_REMOVEDIR) };
     recorded(call, |recording, _| {
-        // SAFETY: as above.
+        // SAFETY: the caller passes valid C strings.
         let path = unsafe { path(name) };
         recording.left(path);
         recording.directories.remove(path);
@@ -313,10 +315,10 @@ unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller passes the arguments of a valid call.
     let call = || unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, name, mode) };
     recorded(call, |recording, _| {
-        // SAFETY: as above.
+        // SAFETY: the caller passes valid C strings.
         let path = unsafe { path(name) };
         let entry = recording.entry(path);
         let inode = recording.directory(path);

@@ -1,5 +1,5 @@
-//! Memory use of a process with one engine: at most 1.2 times the budgets of head, dictionary and cache, for any number
-//! of samples.
+//! Memory use of a process with one engine: at most 1.2 times the sum of the budgets of head, dictionary and cache, for
+//! any number of samples.
 //!
 //! Peak memory is measured per process, so each load runs in a child process of this test.
 
@@ -35,8 +35,9 @@ struct Load {
     series_of_batch: usize,
     /// Time between two batches, in nanoseconds.
     step_ns: i64,
-    /// Budgets of the head and the dictionary, in bytes.
+    /// Budget of the head, in bytes.
     head_bytes: usize,
+    /// Budget of the dictionary, in bytes.
     dictionary_bytes: usize,
 }
 

@@ -24,7 +24,7 @@ use storage_model::answers::{
 };
 use storage_model::world::{Dropped, Row, Step, World, step};
 
-/// Checks that the engine's answer is the model's, or that the engine has a reason to refuse the selection.
+/// Checks that the engine's answer equals the model's, or that the engine has a reason to refuse the selection.
 fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let (conditions, hundredths) = conditions;
@@ -46,7 +46,7 @@ fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Resul
     let answer = match answer {
         Err(SelectError::DroppedName { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
             prop_assert!(window.start_ns < horizon_ns && horizon_ns <= world.horizon_ns(Tier::Raw), "{:?}", selection);
-            // A query is refused only for samples of its own series.
+            // The engine refuses a query only because of samples that the query itself could match.
             let touched = Tier::Day.window_start_ns(Tier::Day.window_of(window.start_ns.saturating_add(1)));
             let hit = |row: &Row| touched < row.time_ns && row.time_ns <= world.horizon_ns(Tier::Raw);
             prop_assert!(world.rows.iter().any(|row| hit(row) && may_match(row, selection)), "{:?}", selection);
@@ -117,7 +117,7 @@ impl Known {
     }
 }
 
-/// Checks that the series that the engine lists are the model's.
+/// Checks that the engine lists the same series as the model.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
@@ -139,7 +139,7 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
         return Ok(());
     }
     prop_assert!(window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.dropped_labels);
-    // A listed series has the remaining labels of a series of the model, and no others.
+    // A listed series is a series of the model, possibly without labels that the answer reports as dropped.
     let is_left = |whole: &BTreeMap<String, String>, left: &BTreeMap<String, String>| {
         let gone = |name: &String| answer.dropped_labels.iter().any(|label| label.name == *name);
         whole.iter().all(|(name, value)| left.get(name).map_or_else(|| gone(name), |of_left| of_left == value))
@@ -186,7 +186,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
         check(&world, selection, conditions)?;
         check_series(&world, selection)?;
     }
-    // Everything that a power cut loses now is in the log.
+    // A power cut loses what is not flushed, and the log still has all of it.
     world.step(&Step::Crash);
     for (selection, conditions) in &case.selections {
         check(&world, selection, conditions)?;

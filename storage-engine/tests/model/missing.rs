@@ -1,4 +1,4 @@
-//! Missing times and labels: answers report them, and are made from the tiers that are kept.
+//! Times and labels that expired: answers report them as missing, and are computed from the tiers that are kept.
 
 use proto::answer::DroppedLabel;
 use proto::selection::Operation;
@@ -41,7 +41,7 @@ fn selection(service: u8, fold: Fold, group_by: &[&str]) -> Selection {
     }
 }
 
-// A query for half a minute of which only minutes were kept listed no series and gave no reason.
+// Regression: a query for half a minute of which only minutes were kept listed no series and gave no reason.
 #[test]
 fn a_list_reports_missing_times_only_if_they_have_more_series() {
     let mut world = world(0, [&[], &[]]);
@@ -49,7 +49,7 @@ fn a_list_reports_missing_times_only_if_they_have_more_series() {
     let part = list(&world, 0, seconds(5, 20));
     assert_eq!((part.series.len(), part.missing.len()), (0, 1));
     assert_eq!((part.missing[0].window, part.missing[0].finest), (seconds(5, 20), Tier::Minute));
-    // The other service has no samples there, so none of them are missing.
+    // The other service has no samples at that time, so nothing is missing for it.
     let other = list(&world, 1, seconds(5, 20));
     assert_eq!((other.series.len(), other.missing.len()), (0, 0));
     let whole = list(&world, 0, Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY / 4 });
@@ -69,7 +69,7 @@ fn a_list_has_labels_that_any_tier_keeps_and_reports_the_dropped() {
     assert!(lost.dropped_labels.contains(&DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
 }
 
-// Windows of gauges were kept but never read.
+// Regression: windows of gauges were kept but never read.
 #[test]
 fn a_gauges_last_point_comes_from_windows_once_samples_expired() {
     let mut world = world(3, [&[], &[]]);
@@ -78,12 +78,12 @@ fn a_gauges_last_point_comes_from_windows_once_samples_expired() {
     let last = world.engine().select(&selection(3, Fold::Last(day), &[])).unwrap();
     assert_eq!((last.bucket_times_ns, last.cells[0].sum, last.missing.len()), (vec![T0 + 29 * SECOND], 5, 0));
     assert_eq!((last.windows_read.days, last.samples, last.series), (1, 1, 1));
-    // Not all of its points are kept, and no other range changes that.
+    // Only the last point is kept, so a query for all points reports that it needs raw samples.
     let points = world.engine().select(&selection(3, Fold::Points(day), &[])).unwrap();
     assert_eq!((points.cells.len(), points.missing[0].finest), (0, Tier::Raw));
 }
 
-// A query was refused because samples of another series were missing.
+// Regression: a query was refused because samples of another series were missing.
 #[test]
 fn a_query_is_refused_only_if_its_own_series_miss_samples() {
     let mut world = world(0, [&[], &[]]);
@@ -95,7 +95,7 @@ fn a_query_is_refused_only_if_its_own_series_miss_samples() {
     let old = world.engine().select(&selection(0, fold(), &["thread_name"]));
     assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 
-    // With many windows and gaps between them, all samples counted as missing.
+    // Regression: with many windows and gaps between them, all samples counted as missing.
     let part_ns = (all.end_ns - all.start_ns) / 200;
     let windows = || {
         let starts = (0..200).map(|part| all.start_ns + part * part_ns);
@@ -107,7 +107,7 @@ fn a_query_is_refused_only_if_its_own_series_miss_samples() {
     assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 }
 
-// A fixed fault: the higher number of two retention classes was treated as the newer class.
+// Regression: the class with the higher number was taken for the one with the newer points.
 #[test]
 fn the_last_point_is_the_newest_of_all_retention_classes() {
     let mut world = World::default();
@@ -117,7 +117,7 @@ fn the_last_point_is_the_newest_of_all_retention_classes() {
     world.append_whole(batch_of(&[Drawn::simple(3, 100, 2, 8)], None));
     let last = world.engine().select(&selection(3, Fold::Last(seconds(-10, 200)), &[])).unwrap();
     assert_eq!((last.bucket_times_ns, last.cells.len(), last.cells[0].sum), (vec![T0 + 100 * SECOND], 1, 8));
-    // Points of the same time are both the last.
+    // Two points of the same time, in two classes, are both the last, so they add up.
     let mut same = batch_of(&[Drawn::simple(3, 100, 2, 30)], None);
     same.retention_class = 1;
     world.append_whole(same);

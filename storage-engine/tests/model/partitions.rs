@@ -1,4 +1,4 @@
-//! Partitions: tests of expiry, refusals and memory.
+//! Tests of partitions: expiry, refused entries, deletions and memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     let mut world = World::default();
     assert_eq!(world.append_whole(stripped.clone()), Outcome::Dangling);
     assert_eq!(world.engine().head_bytes(), 0);
-    // Such a batch is not even proposed: the shard first has no such partition, then no such stack in it.
+    // Such a batch is refused before it is proposed. First the shard has no such partition, then the partition has no
+    // such stack.
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
     world.step(&Step::Append(vec![Drawn::simple(0, 1, 2, 5)], None));
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
@@ -35,7 +36,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
 }
 
-// The sample would have replaced the sums of its minute, hour and day.
+// If the late sample were stored, its chunk would replace the sums of its minute, hour and day.
 #[test]
 fn a_sample_before_the_horizon_of_raw_samples_changes_no_sum() {
     let mut world = World::default();
@@ -93,7 +94,7 @@ fn nothing_is_deleted_if_labels_cannot_decide_what_matches() {
         let window = Window { start_ns: T0 - DAY, end_ns: T0 + DAY };
         world.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window }))
     };
-    // Samples have the attribute but series do not, so the matcher would have matched all series.
+    // The name is that of an attribute, and no series has it as a label. A decision by labels would delete all series.
     let mut world = World::default();
     world.step(&Step::Append(drawn(), None));
     let outcome = delete(&mut world, "thread_name", Operation::NotEqual, "t9");
@@ -125,7 +126,7 @@ fn an_entry_out_of_order_is_refused() {
     assert!(world.engine().apply(position, &world.log[0]).is_err());
 }
 
-// Files were deleted before the state that no longer needs them was on disk.
+// Regression: files were deleted before the state that no longer needs them was on disk.
 #[test]
 fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
     let mut world = World::default();
@@ -134,10 +135,10 @@ fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         random.cast_signed()
     };
-    // A partition of days before today's.
+    // A time 200 days ago, in an older partition of days.
     let old = T0 - 200 * DAY;
     let mut total = 0_i128;
-    // More than two files of 64 MiB below level 0.
+    // Four batches of this size fill more than two table files of 64 MiB below level 0.
     for _ in 0..4 {
         let mut batch = batch_of(&[Drawn::simple(0, 0, 1, 1)], None);
         let samples = &mut batch.series[0].samples;
@@ -251,7 +252,7 @@ fn queries_that_do_not_group_by_stack_load_no_dictionary() {
     assert!(engine.dictionary_bytes() > loaded_before + 1000);
 }
 
-// A query continued after its client had gone, and eight of them blocked all others.
+// Regression: a query continued after its client had gone, and eight of them blocked all others.
 #[test]
 fn a_cancelled_query_reads_nothing_more() {
     let mut world = World::default();
@@ -286,7 +287,7 @@ fn a_cancelled_query_reads_nothing_more() {
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
         assert_eq!(looks.get(), last);
     }
-    // There are eight partitions with one series each.
+    // There are eight partitions with one series each, and each partition and each series is one call of `is_wanted`.
     let is_wanted = until(100);
     assert_eq!(world.engine().select_while(&selection, &|| is_wanted(&looks)).unwrap().samples, 8);
     assert_eq!(looks.get(), 16);

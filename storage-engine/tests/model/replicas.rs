@@ -12,7 +12,7 @@ use storage_engine::{Engine, Outcome, Position};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
 use storage_model::world::{Dropped, config};
 
-/// Work that a replica does between entries, at its own time.
+/// Work that a replica does between two entries, at a time of its own.
 #[derive(Clone, Copy, Debug)]
 enum Upkeep {
     Nothing,
@@ -182,7 +182,7 @@ proptest! {
 }
 
 /// Old samples have no threads, and later ones in the same partition of hours have threads. Only one replica has rolled
-/// the later ones up.
+/// the later ones up when the deletion by thread is applied, and both must decide alike.
 #[test]
 fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     let old = Drawn { thread: 0, ..Drawn::simple(0, -100_000, 1, 5) };
@@ -195,7 +195,8 @@ fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     run(&steps, false).unwrap();
 }
 
-/// A partition's only sample was deleted. Only one replica opens the partition again before the next deletion.
+/// A partition's only sample is deleted. Only one replica opens the partition again before the next deletion, and both
+/// must decide alike.
 #[test]
 fn a_deletion_does_not_depend_on_a_restart() {
     let deleted = Drawn::simple(1, -74_863, 0, 0);

@@ -1,4 +1,4 @@
-//! Concurrent entries, flushes and queries of old times, in a store with more partitions than stay in memory. No thread
+//! Entries, flushes and queries of old times at once, in a store with more partitions than fit into memory. No thread
 //! waits forever, no call fails, and every answer is right.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use storage_engine::{Engine, Position};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world::config;
 
-/// Number of partitions, which is more than stay in memory.
+/// Number of partitions. The engine does not keep so many in memory at once.
 const PARTITIONS: i64 = 120;
 const SAMPLES: i64 = 30;
 const RUNS_FOR: Duration = Duration::from_secs(6);

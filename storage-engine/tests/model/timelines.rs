@@ -1,5 +1,5 @@
-//! Time series over dense samples, whose chunks have timelines. Every answer equals the model's, even if windows divide
-//! bins.
+//! Time series over dense samples, whose chunks have timelines. Every answer equals the model's, even if windows begin
+//! or end inside bins.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use storage_model::world::{Step, World};
 
 use super::check;
 
-/// Maximum number of tenths of a second before [`T0`] at which samples begin. The samples fill three chunks.
+/// Longest time between the first sample and [`T0`], in tenths of a second. So many samples fill three chunks.
 const TENTHS: i64 = 13_000;
 
 /// Generates samples of one service at nearly equal distances, as a profiler takes them. Some are on the edges of bins.
@@ -49,7 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Generates windows of less than a minute, which minutes cannot answer: on seconds, on tenths, or anywhere.
+/// Generates series of windows that are shorter than a minute, so minutes cannot answer them. The windows begin on
+/// seconds, on tenths of a second, or anywhere.
 fn series() -> impl Strategy<Value = Selection> {
     let step = prop_oneof![Just(50), Just(100), Just(150), Just(300), Just(10), Just(25), Just(1), 1..590_i64];
     let off = prop_oneof![2 => Just(0_i64), 1 => Just(1_300_000_000), 1 => -SECOND..SECOND];
@@ -74,8 +75,8 @@ fn series() -> impl Strategy<Value = Selection> {
     )
 }
 
-// The chart that the web UI shows first took five times as long from sealed chunks as from the head, because their
-// events were read.
+// Regression: the chart that the web UI shows first took five times as long from sealed chunks as from the head,
+// because the events of the chunks were read.
 #[test]
 fn steps_of_15_s_over_sealed_samples_read_no_events() {
     let mut world = World::default();
