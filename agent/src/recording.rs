@@ -80,7 +80,7 @@ async fn record_checked(
     let (sampling, environment) = config.check().map_err(AgentError::Config)?;
     check_machine(status).await?;
     let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
-    // Also cancelled when this future is dropped, so that the thread ends.
+    // `stop` is also cancelled when this future is dropped, so that the sampler's thread ends.
     let stop = stop.child_token();
     let _stop_on_drop = stop.clone().drop_guard();
     let sampler = SamplerThread::spawn(sampling, environment, &stop, status, QueueWriter::into(&queue));
@@ -117,8 +117,8 @@ async fn record_checked(
     })
 }
 
-/// Merges all requests until the queue is closed. A full recording stops the sampler, and still takes its last
-/// requests.
+/// Merges all requests until the queue is closed. When the recording is full, stops the sampler, and still merges its
+/// last requests.
 async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Status) -> Merge {
     let mut merge = Merge::new(RECORDING_BYTES_MAX);
     while let Some(request) = queue.pop().await {
@@ -181,7 +181,7 @@ impl Recording {
         samples.map(|sample| sample.timestamps_unix_nano.len() as u64).sum()
     }
 
-    /// Returns the number of processes.
+    /// Returns the number of processes that were sampled.
     #[must_use]
     pub fn processes(&self) -> usize {
         let pid = |profiles: &ResourceProfiles| {

@@ -68,7 +68,7 @@ impl Client {
         bytes: Bytes,
         key: IdempotencyKey,
     ) -> Result<ExportProfilesServiceResponse, GrpcStatus> {
-        // The error of the channel has the cause. ready() fails only permanently.
+        // ready() fails only for a permanent reason, and its error has the cause.
         self.grpc.ready().await.map_err(|error| GrpcStatus::from_error(error.into()))?;
         let mut request = Request::new(bytes);
         if let Ok(key) = MetadataValue::try_from(key.to_string()) {
@@ -78,7 +78,7 @@ impl Client {
             request.metadata_mut().insert("authorization", authorization.clone());
         }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
-        // Requests are encoded when they are built, because they take less memory while they wait.
+        // The request was encoded when it was built, because an encoded request takes less memory while it waits.
         let response = self.grpc.unary(request, path, BytesCodec).await?.into_inner();
         ExportProfilesServiceResponse::decode(response)
             .map_err(|error| GrpcStatus::internal(format!("the response of the endpoint is malformed: {error}")))
@@ -86,8 +86,8 @@ impl Client {
 }
 
 /// True if the same request may be accepted later. This holds for the codes that the OTLP specification calls
-/// retryable, and for errors on this side of the connection. Only the latter have a source. RESOURCE_EXHAUSTED is
-/// retryable only with a retry delay. Without a delay, the code refers to the request itself.
+/// retryable, and for errors on this side of the connection. Only errors on this side have a source. RESOURCE_EXHAUSTED
+/// is retryable only with a retry delay. Without a delay, the code refers to the request itself.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error.details()).is_some();
@@ -103,7 +103,7 @@ pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     ) || std::error::Error::source(error).is_some()
 }
 
-/// True if no receiver was reached, so that the request itself cannot be the cause.
+/// True if no receiver was reached, so that the request itself cannot be the cause of the error.
 pub(crate) fn is_unseen(error: &GrpcStatus) -> bool {
     error.code() == Code::Unavailable && std::error::Error::source(error).is_some()
 }

@@ -48,13 +48,14 @@ pub(crate) struct DictionaryBuilder<'a> {
     bytes: usize,
 }
 
-/// Bytes of an encoded index with its field tag, in a request of a few megabytes.
+/// Largest number of bytes of an encoded index with its field tag. A request of a few megabytes has no larger index.
 pub(super) const INDEX_BYTES: usize = 5;
-/// Bytes of the tag and the length of a nested message.
+/// Largest number of bytes of the tag and the length of a nested message.
 const MESSAGE_BYTES: usize = 6;
-/// Bytes of an encoded number with its field tag.
+/// Largest number of bytes of an encoded number with its field tag.
 const NUMBER_BYTES: usize = 11;
-/// Bytes of a location that adds a line or a mapping, including its index in a stack, but not the text of its name.
+/// Largest number of bytes that a new location adds to a request, with its line, its mapping and its index in a stack,
+/// but without the text of its name.
 pub(crate) const LOCATION_BYTES: usize = 128;
 
 impl<'a> DictionaryBuilder<'a> {
@@ -103,7 +104,8 @@ impl<'a> DictionaryBuilder<'a> {
         if is_new {
             self.bytes += MESSAGE_BYTES + INDEX_BYTES + value_bytes;
         }
-        // The zero value is inserted first when the dictionary is finished.
+        // The zero value is not in the set. It becomes element 0 when the dictionary is finished, so indices are one
+        // higher.
         to_index(index + 1)
     }
 

@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use crate::export::request::EncodedRequest;
 use crate::status::{DropReason, Status};
 
-/// Largest total size of the requests that wait to be sent, in bytes. A busy small host reaches it in 13 minutes, at 50
-/// kB per interval.
+/// Largest total size of the requests that wait to be sent, in bytes. A small host that is busy makes 50 kB per
+/// interval, so an unreachable endpoint fills the queue in 13 minutes.
 pub(crate) const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// The queue between the sampler's thread, which pushes, and the sender, which pops.
@@ -27,7 +27,7 @@ struct State {
     requests: VecDeque<EncodedRequest>,
     bytes: usize,
     is_closed: bool,
-    /// Reason with which later requests are counted as dropped; `None` while requests are still sent.
+    /// Reason for which requests that are pushed from now on count as dropped; `None` while requests are still sent.
     abandoned: Option<DropReason>,
     /// Number of requests that were dropped because the queue was full.
     overflows: u64,
@@ -169,7 +169,7 @@ mod tests {
         queue.push(request(1, 4));
         let left: Vec<_> = queue.abandon(DropReason::Shutdown).iter().map(EncodedRequest::samples).collect();
         assert_eq!((left, status.snapshot().dropped), (vec![3, 4], 0));
-        // From a thread that ends late.
+        // This request is as from a sampler's thread that ends late.
         queue.push(request(1, 5));
         assert_eq!(status.snapshot().dropped, 5);
     }

@@ -1,7 +1,7 @@
 //! Conversion of the samples of one interval to OTLP export requests.
 //!
-//! Each process has a profile of CPU samples and a profile of waits. CPU samples have only times, waits also have
-//! durations.
+//! Each process has a profile of CPU samples and a profile of waits. A CPU sample has only a time. A wait also has a
+//! duration.
 //!
 //! Invariants:
 //! - A request is smaller than [`REQUEST_BYTES_MAX`].
@@ -31,22 +31,22 @@ use crate::sampling::label;
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Length at which a request is finished, in bytes. The sample that reaches it is included.
 const REQUEST_BYTES_FULL: usize = 3 << 19;
-/// Bytes of the largest sample: the deepest stack, of locations that all have long names and are all new to the
-/// request.
+/// Largest number of bytes that one sample adds to a request: the deepest stack, of locations that all have long names
+/// and are all new to the request.
 const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
-/// Maximum number of bytes that a new profile adds besides the stack and labels of its first sample: all attributes
-/// from the environment of a process, and the times of five seconds.
+/// Largest number of bytes that a new profile adds, without the stack and the labels of its first sample. It has room
+/// for all attributes from the environment of a process, and for the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () =
     assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
-/// Upper bound of the bytes that a profile and its resource take in fields of fixed size.
+/// Largest number of bytes that a profile and its resource take in fields of fixed size.
 const PROFILE_BYTES: usize = 128;
-/// Bytes of the labels of a sample, if all are long and new to the request.
+/// Largest number of bytes that the labels of a sample add, if all are long and new to the request.
 const LABELS_BYTES_MAX: usize = 2 << 10;
-/// Bytes of a sample without its times and labels: three attributes, a stack, tags and lengths.
+/// Largest number of bytes of a sample without its times and labels: three attributes, a stack, tags and lengths.
 const SAMPLE_BYTES: usize = 40;
-/// Bytes of an encoded value of up to 2^63.
+/// Largest number of bytes of an encoded value below 2^63.
 const VALUE_BYTES: usize = 9;
 /// Largest number of waits that one profile has for one sample identity.
 const WAITS_MAX: usize = 2048;
@@ -85,7 +85,7 @@ pub(crate) fn encode(
         let times = samples.iter().map(|(_, ktime_ns)| interval.clock.unix_ns(*ktime_ns)).collect();
         Sampled { identity: samples[0].0, kind: ProfileKind::Cpu, times, values: Vec::new() }
     });
-    // Few enough waits that they fit a request with everything else.
+    // The waits of one identity are split, so that each part fits a request together with all else.
     let alike = waits.chunk_by(|(a, ..), (b, ..)| a == b).flat_map(|waits| waits.chunks(WAITS_MAX));
     let waits = alike.map(|waits| {
         let times = waits.iter().map(|(_, ktime_ns, _)| interval.clock.unix_ns(*ktime_ns)).collect();

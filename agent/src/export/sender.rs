@@ -2,13 +2,13 @@
 //!
 //! An export keeps one `idempotency-key` through all tries, so that the receiver counts the request once even if the
 //! response to a try was lost. Errors that the OTLP specification calls retryable are tried again with growing pauses.
-//! After any other error the request is dropped and counted. Pauses become short again only after a success, because
-//! the next request goes to the same endpoint.
+//! After any other error the request is dropped and counted. Pauses stay long until a request succeeds, because the
+//! next request goes to the same endpoint.
 //!
 //! With a spool, a request that did not arrive at once waits on disk. While the endpoint is unreachable, new requests
 //! are spooled at once. So `kill -9` can lose only a request that is in its first try. If that try takes longer than
-//! [`SLOW`], the request is spooled, too. When the endpoint is reachable again, the oldest request is sent first,
-//! alternating with new ones.
+//! [`SLOW`], the request is spooled, too. When the endpoint is reachable again, spooled requests are sent in turn with
+//! new ones, the oldest first.
 //!
 //! Without a spool, or if the spool cannot be written, one request is tried until the queue overflows.
 //!
@@ -30,7 +30,7 @@ use crate::export::request::EncodedRequest;
 use crate::export::spool::{End, Spool};
 use crate::status::{DropReason, Outcome, Status};
 
-/// First pause between tries.
+/// Pause after the first of several failed tries. It doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// Longest pause between tries.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -50,7 +50,8 @@ pub(crate) struct Sender {
     held: Option<Held>,
     /// True if the last try failed, or the current one takes long.
     is_unreachable: bool,
-    /// True if the next request comes from the spool, because the previous one was new: the two alternate.
+    /// True if the next request comes from the spool, because the previous one was new. Spooled and new requests
+    /// alternate.
     is_spool_next: bool,
     /// Random number of this run of the agent.
     run_id: u128,
@@ -177,7 +178,8 @@ impl Sender {
             return Duration::ZERO;
         }
         if self.spool.as_mut().is_some_and(Spool::put_back) {
-            // The request itself may be the cause, so the others do not wait for it.
+            // If a receiver saw the request, the request itself may be the cause of the error. The next one then comes
+            // from the other end of the spool, and does not wait for it.
             self.end = if is_unseen(error) { self.end } else { self.end.other() };
         } else if self.held.as_ref().is_some_and(|held| held.overflows != queue.overflows()) {
             tracing::error!(samples, "the queue is full: dropped the oldest export: {reason}");
@@ -245,7 +247,7 @@ impl Sender {
 
     /// Removes the request that was being sent: from the spool if it is there, or else from `held`.
     fn finish(&mut self) {
-        // If the request was from the spool, the held one is another, which could not be written.
+        // If the request was from the spool, the held request is another one, which could not be written to the spool.
         if !self.spool.as_mut().is_some_and(Spool::finish) {
             self.held = None;
         }

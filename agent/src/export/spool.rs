@@ -40,8 +40,8 @@ use crate::status::{DropReason, Status};
 const MAGIC: &[u8; 8] = b"varvesp1";
 const LOCK: &str = "lock";
 const NEW: &str = "new";
-/// Longest file, in bytes: a request, and the numbers of samples, which take far fewer bytes than the request. This
-/// limit bounds the memory that a foreign file can make the agent allocate.
+/// Largest length of a file, in bytes: that of a request and of the numbers of samples, which take far fewer bytes than
+/// the request. This limit bounds the memory that a foreign file can make the agent allocate.
 const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// Length of a block, in bytes. Sizes of files are rounded up to blocks, as on file systems, so the limit of bytes also
 /// bounds the number of files.
@@ -166,7 +166,7 @@ impl Spool {
             if FILE_BYTES_MAX < metadata.len() {
                 self.discard(number, file, &ReadError::Length);
             }
-            // At once, so that no more files are kept in memory than the limit allows.
+            // Files beyond the limit are dropped at once, so that the list of files in memory stays bounded.
             while self.bytes_max < self.bytes && self.drop_oldest() {}
         }
         if foreign != 0 {
@@ -180,7 +180,7 @@ impl Spool {
         self.files.len()
     }
 
-    /// Writes a request. Drops the oldest ones if the spool is full. Returns the request's number.
+    /// Writes a request. Drops the oldest requests if the spool is full. Returns the number of the new request.
     pub(crate) fn push(&mut self, export: &Export) -> io::Result<u64> {
         let head = encode_head(export);
         let body = &export.request.bytes;
@@ -214,7 +214,8 @@ impl Spool {
         Ok(number)
     }
 
-    /// Returns the request at one end, and marks it as being sent. Files that cannot be read are skipped permanently.
+    /// Returns the request at one end, and marks it as being sent. A damaged file is removed. A file that cannot be
+    /// read is skipped until the agent is restarted.
     pub(crate) fn start(&mut self, end: End) -> Option<Export> {
         loop {
             let (&number, &file) = match end {
@@ -228,7 +229,7 @@ impl Spool {
                 }
                 Err(ReadError::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
                     self.status.count_spool_error();
-                    // The next start tries it again.
+                    // The next start of the agent tries the file again.
                     tracing::error!(file = ?self.path(number, file), "cannot read a spooled request: {error}");
                     self.files.remove(&number);
                 }
@@ -281,7 +282,7 @@ impl Spool {
         let path = self.path(number, file);
         match remove_if_there(&path) {
             Ok(()) => self.bytes -= file.bytes,
-            // The file still takes its bytes. The next start sends the request again, with the same key.
+            // The file still takes its bytes. The next start of the agent sends the request again, with the same key.
             Err(error) => {
                 self.status.count_spool_error();
                 tracing::error!(file = ?path, "cannot remove a file of the spool: {error}");

@@ -12,14 +12,14 @@
 //! inline tree  | ( name | position of the call in its caller | ... ) ...   data of a function, elsewhere in the file
 //! ```
 //!
-//! `stack`, `file`, `line` and the index in the inline tree are tables of values by address. Each value begins at -1.
-//! Each pair adds a change to the value, and gives the number of bytes of code for which the sum holds. The start of
-//! the code and the address of the functions' data are not in the table. They are in the program's module data, which
-//! has to be found without symbols ([`module`]).
+//! `stack`, `file`, `line` and the index in the inline tree are tables of values by address. The value of a table is -1
+//! at first. Each pair adds a change to the value, and gives the number of bytes of code for which the sum holds. The
+//! start of the code and the address of the functions' data are not in the table. They are in the program's module
+//! data, which has to be found without symbols ([`module`]).
 //!
 //! The file is read by `pread` in small pieces, because the table of a large program has 30 MB.
 //!
-//! Invariant: for any bytes, work and memory are bounded, and the result is names, nothing, or an error.
+//! Invariant: for any content of the file, work and memory are bounded, and the result is names, nothing, or an error.
 //!
 //! Read in this order: `reader`, `version` (differences between versions of Go), `header`, `module`, `table`, `values`,
 //! `function`, `lookup` (from an address to its calls), `programs` (the open files). `labels` is separate: it is about

@@ -11,13 +11,13 @@ use crate::names::shared_tables::SharedTables;
 use crate::process::maps::Maps;
 use crate::process::procfs;
 
-/// Time between two reads of a perf map.
+/// Time between two reads of a perf map, in nanoseconds.
 const REFRESH_INTERVAL_NS: u64 = 1_000_000_000;
-/// Time between two attempts to find a perf map.
+/// Time between two attempts to find a perf map, in nanoseconds.
 const SEARCH_INTERVAL_NS: u64 = 5_000_000_000;
 /// Largest number of addresses that are cached for one process.
 const ADDRESSES_MAX: usize = 32_768;
-/// Maximum number of bytes that are read of /proc/<pid>/status, which has about 60 lines.
+/// Largest number of bytes that are read from /proc/<pid>/status, which has about 60 lines.
 const STATUS_BYTES_MAX: u64 = 16 << 10;
 
 /// The JIT-compiled code of one process.
@@ -82,7 +82,8 @@ impl Jit {
     }
 }
 
-/// Returns the kind of the language runtime, which is recognized by the files that the process has mapped.
+/// Returns the kind of code that the language runtime of a process compiles. The runtime is recognized by the files
+/// that the process has mapped.
 fn runtime(maps: &Maps) -> FrameType {
     if maps.has_file("libjvm.so") {
         FrameType::Jvm

@@ -17,14 +17,14 @@ use crate::process::sys::{self, Clock};
 const KERNEL_FILE: &str = "[kernel.kallsyms]";
 /// Largest number of cached addresses.
 const ADDRESSES_MAX: usize = 65_536;
-/// Time after which the symbols are read again if an address is in transient code. Transient code, such as BPF programs
-/// and trampolines, appears and vanishes without a change of any list. A read takes 30 ms of CPU. A name is wrong for
-/// at most this time.
+/// Age of the symbols, in nanoseconds, at which an address in transient code causes another read. Transient code, such
+/// as BPF programs and trampolines, appears and vanishes without a change of any list. A read takes 30 ms of CPU. A
+/// name is wrong for at most this time.
 const STALE_NS: u64 = 30_000_000_000;
 /// Maximum number of bytes that are read of the list of modules, which has a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
 
-/// Locations of the running kernel.
+/// Finds the locations of addresses in the running kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     /// Symbols of the kernel; `None` if the kernel hides them.

@@ -15,13 +15,15 @@ use std::ops::Range;
 
 /// Largest number of symbols that are kept: ten times as many as a kernel with all its modules has.
 const SYMBOLS_MAX: usize = 1 << 20;
-/// Maximum number of bytes that are read of /proc/kallsyms.
+/// Largest number of bytes that are read from /proc/kallsyms.
 const BYTES_MAX: u64 = 256 << 20;
-/// Bytes at the start of /proc/kallsyms that contain the first function.
+/// Number of bytes at the start of /proc/kallsyms among which the first function is.
 const FIRST_BYTES: u64 = 64 << 10;
-/// Length of the longest function. An address further than this after a symbol belongs to code without a symbol.
+/// Largest length of a function of the kernel itself, in bytes. An address that is further behind a symbol belongs to
+/// code without a symbol.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
-/// Length of the longest function in modules and BPF programs, which other code may follow closely.
+/// Largest length of a function in a module or a BPF program, in bytes. It is smaller, because other code may follow
+/// such a function closely.
 const LOADED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Reason why there are no kernel symbols.
@@ -246,7 +248,8 @@ mod tests {
         check(&table, 0xffffffff81001fff, Some(("own", "")));
         for (address, found, is_transient) in [
             (0xffffffff81001fff, Some(("own", "")), false),
-            // Within a megabyte of the last function of the kernel, of a module and of a BPF program.
+            // The addresses without a name lie less than a megabyte behind the last function of the kernel, of a module
+            // or of a BPF program.
             (0xffffffff81002000, None, true),
             (0xffffffff90000010, None, true),
             (0xffffffffc0001010, Some(("ext4_read", "ext4")), false),

@@ -6,17 +6,18 @@ use indexmap::IndexSet;
 use crate::names::go::Call;
 use crate::process::file::FileId;
 
-/// Number of locations at which all are forgotten. Each takes about 60 bytes. This limit bounds the memory on a host
-/// that always runs new code.
+/// Number of locations at which all locations are forgotten. Each takes about 60 bytes. This limit bounds the memory on
+/// a host that always runs new code.
 pub(crate) const LOCATIONS_MAX: usize = 100_000;
 
-/// Bytes of names at which all names are forgotten. A program has a few megabytes of names at most.
+/// Size of all names together, in bytes, at which all names and locations are forgotten. A program has a few megabytes
+/// of names at most.
 const NAMES_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum number of bytes that the lines of one location may take in a request, names included. If the inlined calls
-/// take more, some in the middle are omitted. Nearly all locations have fewer than ten calls.
+/// Largest number of bytes that the lines of one location take in a request, with their names. If a location has more
+/// inlined calls than fit, those in the middle are omitted. Nearly all locations have fewer than ten calls.
 pub(crate) const LINES_BYTES_MAX: usize = 1800;
-/// Bytes of a line and its function in a request, without their names.
+/// Number of bytes that a line and its function take in a request, without names.
 pub(crate) const LINE_BYTES: usize = 80;
 
 /// Index of a location in a [`LocationTable`].
@@ -40,7 +41,7 @@ pub(crate) struct SourceFunction {
     pub(crate) start_line: u32,
 }
 
-/// A line in a function.
+/// A function, and the line in it that ran or that contains the inlined call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SourceLine {
     pub(crate) function: SourceFunction,
@@ -86,7 +87,8 @@ pub(crate) enum Location {
     Marker(Marker),
 }
 
-/// Reason why frames are missing. A frame with the name of the reason keeps the weight of the samples.
+/// Reason why frames are missing. A frame that is named after the reason takes their place, so that the samples keep
+/// their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Marker {
     /// No executable mapping holds the address.

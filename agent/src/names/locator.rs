@@ -18,12 +18,13 @@ use crate::process::key::ProcessKey;
 use crate::process::resource::Resource;
 use crate::process::{procfs, sys};
 
-/// Largest number of programs that are kept.
+/// Largest number of programs whose data is kept after an interval. Beyond it, the least recently sampled half is
+/// forgotten.
 const PROCESSES_MAX: usize = 8192;
-/// Time without a sample after which an ended program is forgotten. Until then, some of its samples may still be in the
-/// ring buffer.
+/// Time without a sample, in nanoseconds, after which an ended program is forgotten. Until then, some of its samples
+/// may still be in the ring buffer.
 const ENDED_NS: u64 = 10_000_000_000;
-/// Time without a sample after which a running program is forgotten.
+/// Time without a sample, in nanoseconds, after which a running program is forgotten.
 const IDLE_NS: u64 = 600_000_000_000;
 /// Largest size of the mappings and descriptions of all processes, in bytes. Beyond this size, the least recently
 /// sampled half of the processes is forgotten at once.
@@ -31,8 +32,8 @@ const PROCESSES_BYTES_MAX: usize = 16 << 20;
 /// Largest size of all perf maps, in bytes. Beyond this size, the least recently sampled half of the processes is
 /// forgotten after the interval.
 const PERF_MAPS_BYTES_MAX: usize = 32 << 20;
-/// Largest number of addresses that are cached for all processes together, at 20 bytes each. Beyond this number, all
-/// are forgotten.
+/// Largest number of addresses that are cached for all processes together, at 20 bytes each. Beyond this number, all of
+/// them are forgotten after the interval.
 const ADDRESSES_MAX: usize = 400_000;
 
 /// The kernel function that takes the CPU from a thread.
@@ -67,8 +68,8 @@ impl Locator {
         self.with_process(sample, |process, tables| process.resource(sample, tables))
     }
 
-    /// Calls `look_up` with the process of `sample`, whose description is read if the process is new. Updates
-    /// `processes_bytes`, because both may change the memory that the process takes.
+    /// Calls `look_up` with the process of `sample`. If the process is new, its description is read first. Updates
+    /// `processes_bytes`, because either step may change the memory that the process takes.
     fn with_process<T>(
         &mut self,
         sample: &Sample<'_>,
@@ -97,7 +98,7 @@ impl Locator {
         let start = stack.len();
         self.locate_kernel_part(sample, stack);
         let is_lasting = self.locate_user_part(sample, stack);
-        // Consecutive frames that are missing for the same reason are one marker.
+        // One marker stands for all consecutive frames that are missing for the same reason.
         let is_marker = |id| matches!(self.tables.locations.get(id), Some(Location::Marker(_)));
         let mut kept = start;
         for index in start..stack.len() {
@@ -114,12 +115,12 @@ impl Locator {
         let SharedTables { files, locations, .. } = &mut self.tables;
         let start = stack.len();
         for (index, address) in sample.kernel_frames().enumerate() {
-            // All but the leaf are return addresses. One byte less lies in the call.
+            // All addresses but the leaf are return addresses. The byte before a return address lies in the call.
             let address = address.saturating_sub(u64::from(index != 0));
             stack.push(self.kernel.locate(address, sample.header.ktime_ns, files, locations));
         }
         if sample.header.chance != 0 {
-            // The frames above the scheduler are those of the sampler itself.
+            // The frames between the leaf and the scheduler are those of the sampler itself.
             let is_scheduler = |id: &LocationId| match locations.get(*id) {
                 Some(Location::Named { name, .. }) => locations.name(name) == SCHEDULER,
                 _ => false,
@@ -181,7 +182,8 @@ impl Locator {
         let middle = times.len() / 2;
         let (_, median, _) = times.select_nth_unstable(middle);
         let median = *median;
-        // Any of equally recent processes may be forgotten. A forgotten process is read again on its next sample.
+        // Among equally recent processes, it does not matter which ones are forgotten. A forgotten process is read
+        // again on its next sample.
         let mut surplus = self.processes.len() / 2;
         self.processes.retain(|_, process| {
             let is_forgotten = process.last_sample_ns <= median && 0 < surplus;

@@ -1,11 +1,13 @@
 //! The file /tmp/perf-<pid>.map, in which a JIT compiler names its code: `start size name` per line, the first two in
 //! hexadecimal.
 //!
-//! The file grows while the process runs, and later lines overwrite code that was discarded. Each read continues at the
-//! end of the last one. If the file was replaced or rewritten, it is read again from the start.
+//! The file grows while the process runs. A later line may name new code at the address of code that was discarded.
+//! Each read continues where the last one ended. If the file was replaced or rewritten, it is read again from the
+//! start.
 //!
-//! Invariant: entries do not overlap, because a later line replaces the entries that it covers. Their number and bytes
-//! are bounded. An entry beyond the limits has no name, and still removes the names of the code that it overwrites.
+//! Invariant: entries do not overlap, because a later line replaces the entries that it covers. The number of entries
+//! and the size of their names are bounded. A line beyond these limits adds no entry, but still removes the entries
+//! that it covers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,15 +19,15 @@ use crate::process::procfs;
 
 /// Largest number of entries that are kept for one process.
 const ENTRIES_MAX: usize = 131_072;
-/// Maximum number of bytes of names that are kept for one process. Replaced names count until they are removed.
+/// Largest size of the names that are kept for one process, in bytes. Replaced names count until they are removed.
 const NAMES_BYTES_MAX: usize = 8 << 20;
-/// Bytes of replaced names at which all replaced names are removed.
+/// Smallest size of all replaced names together, in bytes, at which they are removed to make room.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
-/// Length to which a name is truncated, in bytes. JVM signatures can be very long.
+/// Largest length of a name, in bytes. Longer names are truncated, because JVM signatures can be very long.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// Bytes read at once, and the length of the longest accepted line.
+/// Number of bytes that are read at once. A line that is longer is skipped.
 const READ_BYTES: usize = 64 << 10;
-/// Maximum number of bytes that are read in one refresh.
+/// Number of bytes of the file after which a refresh ends. The next refresh continues there.
 const REFRESH_BYTES_MAX: u64 = 32 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +42,7 @@ struct Entry {
 pub(crate) struct PerfMap {
     entries: BTreeMap<u64, Entry>,
     names: String,
-    /// Bytes of `names` that entries use.
+    /// Number of bytes of `names` that entries use.
     names_in_use: usize,
     inode: u64,
     /// Number of bytes of the file that were read. They end at the end of a line, or within a line that is too long.
@@ -66,7 +68,7 @@ impl PerfMap {
         Ok(file)
     }
 
-    /// Reads new lines of the file. Returns true if anything was new.
+    /// Reads new lines of the file. Returns true if there were any, or if the file was replaced or rewritten.
     ///
     /// # Errors
     /// Any error of read(2).
@@ -198,7 +200,8 @@ fn parse_line(line: &[u8]) -> Option<(u64, u64, String)> {
     (!name.is_empty()).then(|| (start, end, name.to_owned()))
 }
 
-/// Returns the kind of the code with this name, if the name shows it: V8 and CPython mark their names.
+/// Returns the kind of the code with this name; `None` if the name does not show it. V8 and CPython mark the names that
+/// they write.
 pub(crate) fn frame_type_of(name: &str) -> Option<FrameType> {
     const V8: [&str; 11] = [
         "JS:",

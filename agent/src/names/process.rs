@@ -23,7 +23,7 @@ use crate::process::resource::Resource;
 pub(crate) struct Process {
     key: ProcessKey,
     resource: Arc<Resource>,
-    /// Time from which the resource is read once more; `None` if it is complete. It is incomplete if the process was
+    /// Time from which `resource` is read once more; `None` if it is complete. It is incomplete if the process was
     /// inside execve when it was read.
     resource_due_ns: Option<u64>,
     mappings: ProcessMappings,
@@ -63,7 +63,7 @@ impl Process {
         let header = &sample.header;
         let reported = tables.files.path_of_number(header.executable);
         let path = self.resource.executable_path();
-        // Once is enough, because an environment may be empty.
+        // The description is read again only once, because the environment of a process may really be empty.
         let is_due = self.resource_due_ns.take_if(|at_ns| *at_ns <= header.ktime_ns).is_some();
         let has_new_path = path.is_none() && reported.is_some();
         if is_due || has_new_path {

@@ -12,7 +12,7 @@ use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
 use crate::process::rate_limit::RateLimit;
 
-/// Largest number of frames in files whose location is cached, at 30 bytes each.
+/// Largest number of frames whose location is cached, at 30 bytes each. Only frames in files are cached.
 const FRAMES_MAX: usize = 200_000;
 
 /// Tables that all processes share.

@@ -10,7 +10,7 @@ use proto::folded::written;
 use super::names::unnamed_name;
 use super::{NamedRecording, Recording, text};
 
-/// Largest size of all distinct lines together, in bytes. No tool shows more.
+/// Largest size of all distinct lines together, in bytes. No flame graph tool shows more.
 const BYTES_MAX: usize = 1 << 30;
 
 impl NamedRecording<'_> {

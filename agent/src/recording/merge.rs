@@ -20,9 +20,11 @@ use proto::otlp::profiles::v1development::{
 };
 use proto::otlp::resource::v1::Resource;
 
-/// Bytes that an entry takes besides its content, which is stored twice: decoded and encoded.
+/// Approximate number of bytes that an entry takes besides its content. The content is stored twice: decoded and
+/// encoded.
 const ENTRY_BYTES: usize = 128;
-/// Bytes that a sample takes besides its times, values and attributes. They include its entry in the map of samples.
+/// Approximate number of bytes that a sample takes besides its times, values and attributes. They include its entry in
+/// [`Merged::samples`].
 const SAMPLE_BYTES: usize = 256;
 
 /// A merged request under construction.
@@ -104,7 +106,7 @@ impl Merge {
         }
     }
 
-    /// Adds all entries of a dictionary, each table after the tables that it refers to.
+    /// Adds all entries of a dictionary. Each table is added after the tables to which it refers.
     fn add_dictionary(&mut self, dictionary: ProfilesDictionary) -> NewIndices {
         let strings = self.strings.add(dictionary.string_table);
         let attribute = |attribute: KeyValueAndUnit| KeyValueAndUnit {
@@ -165,7 +167,7 @@ impl Merge {
         merged.profile.duration_nano = known_end.max(end).saturating_sub(merged.profile.time_unix_nano);
         for sample in samples {
             self.bytes += size_of::<u64>() * (sample.timestamps_unix_nano.len() + sample.values.len());
-            // Stored both in the sample and in its key.
+            // The attributes are stored both in the sample and in its key.
             let attributes_bytes = 2 * size_of::<i32>() * sample.attribute_indices.len();
             if merged.add(sample, indices) {
                 self.bytes += SAMPLE_BYTES + attributes_bytes;
@@ -190,7 +192,7 @@ impl Merge {
                 mapping_table: self.mappings.entries,
                 location_table: self.locations.entries,
                 function_table: self.functions.entries,
-                // The agent has no links, as in its own dictionaries.
+                // The agent sends no links, so the table has only the zero value.
                 link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
                 string_table: self.strings.entries,
                 attribute_table: self.attributes.entries,

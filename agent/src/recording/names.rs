@@ -18,9 +18,10 @@ use crate::process::file::BuildIdKind;
 
 /// Number of files whose symbol tables are requested in advance, because several can be made at a time.
 const AHEAD: usize = 4;
-/// Time to wait for a symbol table between two checks for cancellation.
+/// Longest time to wait for a symbol table before the next check for cancellation.
 const WAIT: Duration = Duration::from_millis(200);
-/// Largest number of addresses per request, which is small enough that all inlined calls are returned.
+/// Largest number of addresses that are looked up at once. It is small enough that the store returns all of their
+/// inlined calls.
 const ADDRESSES_MAX: usize = symbol_store::limits::FRAMES_MIN / symbol_store::limits::INLINE_DEPTH_MAX;
 
 /// A mapped file without names, or, if there was no time, with names for some addresses only.
@@ -109,7 +110,7 @@ impl<'a> NamedRecording<'a> {
             }
             progress(done, files.len());
             for (file, _) in files.iter().skip(done).take(AHEAD) {
-                // Without addresses and time to wait, the symbol table is only requested.
+                // A call without addresses and without time to wait only requests the symbol table.
                 let _begun = symbols.symbolize(&key(file), &[], Duration::ZERO);
             }
             named.name(file, locations, symbols, stop);
@@ -216,7 +217,7 @@ impl<'a> NamedRecording<'a> {
             let function = usize::try_from(line.function_index).ok()?;
             let function = self.dictionary.function_table.get(function)?;
             let name = self.string(function.name_strindex);
-            // Functions that were named while sampling have one name only.
+            // A function that was named while it was sampled has only one name.
             let file = self.string(function.filename_strindex);
             Some(Line { function: name, system_name: name, file, line: line.line, start_line: function.start_line })
         };

@@ -110,7 +110,7 @@ fn a_recording_is_full_at_its_limit() {
         merge.add(request.clone());
         added += 1;
     }
-    // Only the times are new.
+    // Only the times of these requests are new.
     assert!(bytes / size_of::<u64>() < added, "{added} of {bytes} bytes");
     assert_eq!(recording(merge.finish(), false).samples(), added as u64);
 }

@@ -75,7 +75,7 @@ fn two_functions_have_their_shares_of_cpu_time() {
     };
     let seventy = share("seventy");
     let thirty = share("thirty");
-    // Other samples are of the loop that divides the time, and of the start of the process.
+    // The other samples are of the loop that chooses between the functions, and of the start of the process.
     let divided = 100.0 / (seventy + thirty);
     assert!(85.0 < seventy + thirty, "{seventy} {thirty}");
     assert!((seventy * divided - 70.0).abs() < 5.0 && (thirty * divided - 30.0).abs() < 5.0, "{seventy} {thirty}");
@@ -229,7 +229,8 @@ fn a_signal_handler_has_the_interrupted_code_as_caller() {
 fn kernel_code_is_named_and_has_its_caller() {
     let test = "kernel_code_is_named_and_has_its_caller";
     let Some(agent) = RunningAgent::start(test, 997) else { return };
-    // A system call without libc, whose wrapper has no frame pointer. Every page of the buffer is mapped before.
+    // The program makes the system call without libc, whose wrapper has no frame pointer. Every page of the buffer is
+    // mapped before the first call.
     let program = program(
         r#"
         #include <fcntl.h>
@@ -270,7 +271,7 @@ fn kernel_code_is_named_and_has_its_caller() {
         assert_eq!(user[..2], ["reader", "main"], "{kernel:?} {user:?}");
         assert_eq!(sample.attributes["thread.name"], "the reader");
     }
-    // Other samples are of interrupts, page faults, and the entry and exit of the system call.
+    // The other samples are of interrupts, page faults, and the entry and exit of the system call.
     let share = as_expected as f64 / weight(in_kernel) as f64;
     assert!(0.8 < share, "{share}");
 }

@@ -1,4 +1,5 @@
-//! Shares of CPU time that are known in advance. `VARVE_SHARES_SECONDS` sets the duration (20).
+//! Shares of samples, compared with shares of CPU time that are known in advance. `VARVE_SHARES_SECONDS` sets the
+//! duration, which is 20 seconds by default.
 
 use crate::support::agent::RunningAgent;
 use crate::support::program::{Program, printed_number};
@@ -58,8 +59,8 @@ fn every_function_has_its_share_of_cpu_time_within_three_sigma() {
     let (mut samples, _) = agent.stop(test);
     samples.retain(|sample| sample.is_of(pid));
     let functions = program.functions(&samples);
-    // The functions above in each stack, innermost first. Reading the clock in the C library and the kernel counts for
-    // the caller.
+    // Each stack is reduced to the functions in `SHARES`, innermost first. The time in which the C library and the
+    // kernel read the clock counts for the caller.
     let known = |name: &String| SHARES.iter().any(|(function, ..)| function == name);
     let stacks: Vec<(Vec<String>, usize)> = samples
         .iter()
@@ -82,7 +83,7 @@ fn every_function_has_its_share_of_cpu_time_within_three_sigma() {
             let mean = count * share;
             let sigma = (count * share * (1.0 - share)).sqrt();
             let figure = format!("{function} {kind} {:.2} % of {:.0}", 100.0 * counted / count, 100.0 * share);
-            // Shares of 0 and 1 have no sigma, but a few samples may be of calls and returns.
+            // Shares of 0 and 1 have a sigma of 0, but a few samples may be taken during calls and returns.
             if 3.0 * sigma.max(1.0) < (counted - mean).abs() {
                 wrong.push(format!("{figure}: {:.1} sigma", (counted - mean) / sigma.max(1.0)));
             }

@@ -143,7 +143,7 @@ fn code_of_the_vdso_has_its_caller() {
     let Some(samples) = sampled("code_of_the_vdso_has_its_caller", 199, &program) else { return };
     assert_callers("ask", &["main", "?", "?", "_start"], 0.98, &program, &samples);
     let mut inside = stacks_with("[vdso]", &program, &samples);
-    // Without the warm-up and the program's own clock, which call the vdso before there are tables.
+    // The warm-up and the program's own clock are left out, because they call the vdso before there are tables.
     inside.retain(|(names, _)| !["warm_up", "cpu_ns"].iter().any(|name| names.iter().any(|of| of == name)));
     let is_whole =
         |(names, _): &&(Vec<String>, usize)| names.ends_with(&["ask", "main", "?", "?", "_start"].map(str::to_owned));
@@ -188,7 +188,7 @@ fn libraries_that_replace_each_other_are_unwound_and_named() {
         );
         Program::compile_with(&source, &["-O2", "-fomit-frame-pointer", "-shared", "-fPIC"])
     };
-    // Both have the same size, and are loaded at the same address.
+    // Both libraries have the same size, and are loaded at the same address.
     let first = library("+= 1");
     let second = library("-= 1");
     let program = Program::compile_with(
@@ -218,7 +218,7 @@ fn libraries_that_replace_each_other_are_unwound_and_named() {
         assert_callers("run", &["main", "?", "?", "_start"], 0.75, &program, &of);
         of.iter().map(|sample| sample.times.len()).sum::<usize>()
     });
-    // Both work for equally long, so a sample of one that counts for the other would show.
+    // Both libraries work equally long, so samples of one that count for the other would show.
     assert!(of[0].abs_diff(of[1]) * 5 < of[0].max(of[1]), "{of:?}");
 }
 
@@ -281,7 +281,8 @@ fn threads_of_a_musl_program_have_complete_stacks_in_system_calls() {
 
 #[test]
 fn a_stack_through_wrongly_described_code_has_no_root() {
-    // The description places the caller's stack 8,008 bytes above, at a word that is not a return address.
+    // The description is wrong: it places the return address 8,000 bytes above the stack pointer, at a word that is
+    // none.
     let program = Program::compile_with(
         &format!(
             "{SPIN}{}",

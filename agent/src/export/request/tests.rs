@@ -172,7 +172,7 @@ fn every_process_has_its_own_profile_and_its_own_resource() {
 #[test]
 fn a_large_interval_is_split_without_losing_samples() {
     let mut fixture = Fixture::new();
-    // 1,000 distinct addresses per stack, distinct stacks, and enough times for several requests.
+    // Each stack has 1,000 distinct addresses, and no two are equal. Together they fill several requests.
     let mut added = 0;
     for seed in 0..800u64 {
         let code = code();
@@ -195,7 +195,7 @@ fn the_deepest_stack_of_the_longest_names_fits_a_request() {
         let name = format!("{index:0>512}");
         fixture.locator.tables.locations.insert_named(&name, None, crate::names::location::FrameType::Jvm);
     }
-    // Stacks of 1,151 such names.
+    // Each stack has 1,151 of these names, the largest number of frames.
     let ids: Vec<_> = (0..30_000).map(crate::names::location::LocationId).collect();
     for stack in ids.chunks(1_151) {
         fixture.aggregate.add_located(stack);

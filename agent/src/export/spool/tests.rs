@@ -86,7 +86,7 @@ fn requests_are_returned_unchanged_and_in_order_after_a_restart() {
     }
     drop(spool);
     let mut spool = setup.open(MIB);
-    // Newer than the requests of the earlier run.
+    // This request is newer than those of the earlier run.
     spool.push(&export(4, 0)).unwrap();
     assert_eq!(setup.metric("spool_bytes"), 3 * 8192 + 4096);
     assert!(is_same(&spool.start(End::Newest).unwrap(), &export(4, 0)));
@@ -139,7 +139,7 @@ fn torn_files_are_removed_and_counted_by_their_names() {
     }
     drop(spool);
     let files: Vec<_> = setup.files().iter().map(|name| setup.dir().join(name)).collect();
-    // As after a power cut: an empty and a partial file. And a file that another program wrote.
+    // One file is empty and one is cut short, as after a power cut. Another program has overwritten a third.
     fs::write(&files[0], "").unwrap();
     fs::OpenOptions::new().write(true).open(&files[2]).unwrap().set_len(100).unwrap();
     fs::write(&files[3], "not an export at all").unwrap();
@@ -161,7 +161,7 @@ fn a_removed_or_extended_file_is_counted() {
     long.set_len(1 << 40).unwrap();
     assert_eq!(drain(&mut spool), [3]);
     assert_eq!(setup.dropped("spool_damaged"), 2 + 3);
-    // Also at the start: a file that is too long does not displace the others.
+    // A file that is too long when the spool is opened does not displace the others, either.
     spool.push(&export(4, 100)).unwrap();
     spool.push(&export(5, 100)).unwrap();
     drop(spool);
@@ -174,7 +174,7 @@ fn a_removed_or_extended_file_is_counted() {
 #[test]
 fn at_the_limit_the_oldest_is_dropped_but_not_the_one_being_sent() {
     let setup = Setup::new();
-    // Three files of one block each.
+    // The limit is that of three files of one block each.
     let mut spool = setup.open(3 * BLOCK_BYTES);
     for number in 1..=5 {
         spool.push(&export(number, 1000)).unwrap();

@@ -2,9 +2,9 @@
 
 use super::version::Version;
 
-/// Length of the beginning of a record, which is the same in all versions, in bytes.
+/// Number of bytes at the start of a record that have the same layout in all versions.
 const COMMON_BYTES: usize = 36;
-/// Largest number of tables of values that a function may have. The number of its data has the same limit.
+/// Largest number of tables of values that a function may have. A record is read as if its data had the same limit.
 const TABLES_MAX: usize = 64;
 /// Length of the longest record, in bytes.
 pub(super) const RECORD_BYTES_MAX: usize = 44 + 2 * 4 * TABLES_MAX;
@@ -15,7 +15,7 @@ const INLINE_INDEX: usize = 2;
 const INLINE_TREE: usize = 3;
 const NO_DATA: u32 = u32::MAX;
 
-/// Properties of a function that the runtime needs.
+/// Properties of a function that matter to unwinding, as the compiler encodes them for Go's runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -49,7 +49,8 @@ pub(crate) struct Function {
     pub(super) lines: u32,
     pub(super) unit: u32,
     pub(super) start_line: u32,
-    /// Offsets of the table of indices and of the inline tree; `None` if no call is inlined into the function.
+    /// Offset of the table with the index in the inline tree by address, and offset of the inline tree; `None` if no
+    /// call is inlined into the function.
     pub(super) inlined: Option<(u32, u32)>,
 }
 

@@ -24,14 +24,14 @@ const SEARCH_READ_BYTES: usize = 64 << 10;
 /// Alignment of the table, in bytes.
 const ALIGNMENT: u64 = 8;
 
-/// A header, which locates the parts of the table by file offsets within the table's section. Offsets within a part are
-/// added to these. Such a sum may lie outside the file, and saturates instead of overflowing.
+/// A decoded header. The fields from `names` on are file offsets at which the parts of the table begin. Code that adds
+/// an offset within a part must saturate, because the sum may lie outside of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
     pub(super) address: u64,
     pub(super) functions_count: u32,
-    /// Length of the shortest instruction, in bytes: 1 or 4.
+    /// Length of the shortest instruction, in bytes: 1 on x86-64, and 4 on arm64.
     pub(super) quantum: u8,
     /// Address of the code; 0 in a position-independent program, and since Go 1.26.
     pub(super) text: u64,
@@ -91,7 +91,7 @@ impl Header {
         }
         let part = |within: u64| (within < table.size).then(|| table.offset.checked_add(within))?;
         let [names, units, file_names, values, functions] = parts.map(part);
-        // Each function has a start and an offset. The last one is followed by its end.
+        // Each function has a start and an offset. The end of the last function follows them.
         let functions_bytes = functions_count * 8 + 4;
         let end = functions?.checked_add(functions_bytes)?;
         (end <= table.offset.checked_add(table.size)?).then_some(())?;

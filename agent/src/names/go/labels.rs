@@ -3,7 +3,7 @@
 //! The runtime's structures differ between versions of Go. The offsets here are from the DWARF of programs of each
 //! version. Programs of other versions have no labels. The pointer to the goroutine that a thread runs is in the
 //! thread's local storage, directly below the address that the thread's base register holds. Go's linker puts it there.
-//! A C linker does, too, if nothing else uses thread-local storage.
+//! A C linker puts it there, too, if nothing else in the program uses thread-local storage.
 
 use std::fs::File;
 

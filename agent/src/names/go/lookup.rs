@@ -6,9 +6,9 @@ use super::reader::FileReader;
 use super::table::GoTable;
 use super::values::Budget;
 
-/// Largest depth of inlined calls that is looked up. The compiler stops at about forty.
+/// Largest number of calls that are looked up for one address. The compiler nests about forty inlined calls at most.
 const DEPTH_MAX: usize = 64;
-/// Maximum number of steps through tables of values for one address. The tables of the longest known functions have
+/// Largest number of steps through tables of values for one address. The tables of the longest known functions have
 /// 50,000 steps.
 const STEPS_MAX: u32 = 1 << 18;
 /// Offset that stands for a missing file name.
@@ -79,7 +79,8 @@ impl GoTable {
         self.inlined_call(function_data, tree, index, reader).map(Some)
     }
 
-    /// Returns the inlined call with this index. Its inline tree is at offset `tree` of Go's function data.
+    /// Returns the inlined call with this index in an inline tree. The tree is at offset `tree` from `function_data`,
+    /// the base address of the data of functions.
     pub(super) fn inlined_call(
         &self,
         function_data: u64,

@@ -7,10 +7,10 @@
 //!
 //! Since Go 1.26, the module data is a section of its own. In other programs, it is found by its content: the address
 //! of the table, followed by the expected addresses. In a position-independent program, the words are in the
-//! relocations, and most bytes in the file are 0.
+//! relocations, and most bytes in the file are zeros.
 //!
-//! The index of the word with the address of the functions' data depends on the version. The first address with which
-//! the inline trees of some functions are plausible is used (`table`).
+//! The index of the word with the address of the functions' data depends on the version. All words at the possible
+//! indices are tried. The first one with which the inline trees of some functions are plausible is used (`table`).
 
 use std::fs::File;
 use std::ops::Range;
@@ -30,18 +30,18 @@ const FUNCTION_DATA: Range<usize> = 36..46;
 
 /// Largest number of possible addresses of the module data that are examined.
 const CANDIDATES_MAX: usize = 16;
-/// Maximum number of bytes of writable memory that are searched. As many bytes of relocations are searched.
+/// Largest number of bytes that are searched in each range of writable memory, and in the relocations.
 const SEARCH_BYTES_MAX: u64 = 128 << 20;
 const SEARCH_READ_BYTES: usize = 64 << 10;
 const RELOCATION_BYTES: u64 = 24;
 /// Type of a relocation that adds the load address to its addend.
 const RELATIVE: u64 = if cfg!(target_arch = "aarch64") { 1027 } else { 8 };
 
-/// The used words of the module data.
+/// The words of the module data that are used.
 #[derive(Clone, Debug)]
 pub(super) struct Module {
     pub(super) text: u64,
-    /// Possible base addresses of the data of functions.
+    /// Possible base addresses of the data of functions. One of them is right.
     pub(super) function_data: Vec<u64>,
 }
 

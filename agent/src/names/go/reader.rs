@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::GoError;
 
-/// Longest single read by a caller, in bytes. Longer data is read in parts.
+/// Largest number of bytes that a caller may request at once. Longer data is read in parts.
 pub(crate) const READ_BYTES_MAX: usize = 2048;
 
 /// A file, and a buffer with one part of it.
@@ -19,7 +19,7 @@ pub(crate) struct FileReader<'a> {
 }
 
 impl<'a> FileReader<'a> {
-    /// Creates a reader with a buffer of `size` bytes, or [`READ_BYTES_MAX`] if that is more.
+    /// Creates a reader with a buffer of `size` bytes, but at least [`READ_BYTES_MAX`].
     pub(crate) fn new(file: &'a File, size: usize) -> Self {
         Self { file, start: 0, bytes: Vec::new(), size: size.max(READ_BYTES_MAX) }
     }
@@ -67,7 +67,7 @@ impl<'a> FileReader<'a> {
                 Ok(0) => break,
                 Ok(read) => length += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The offset is larger than any file.
+                // The kernel refuses an offset that is larger than any file.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
                 Err(error) => {
                     self.bytes.clear();

@@ -12,13 +12,14 @@ use super::module;
 use super::reader::{FileReader, READ_BYTES_MAX};
 use super::values::Values;
 
-/// Length to which names are truncated, in bytes.
+/// Largest length of a name, in bytes. Longer names are truncated.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// Maximum number of bytes that are read of a name. The compiler writes whole types into names, so some are very long.
+/// Largest number of bytes that are read from a name. The compiler writes whole types into names, so some are very
+/// long.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Largest number of inline trees that are checked to find the base address of the data of functions.
 const TREES_MAX: usize = 8;
-/// Number of functions among which inline trees are searched.
+/// Approximate number of functions among which inline trees are searched.
 const SAMPLES: u32 = 1024;
 
 /// The Go table of a program.
@@ -44,7 +45,7 @@ impl GoTable {
     pub(crate) fn open(file: &File) -> Result<Option<Self>, GoError> {
         let Ok(Some(layout)) = GoLayout::read(file) else { return Ok(None) };
         let header = match Header::find(file, &layout) {
-            // A stripped file of another kind.
+            // The file is stripped, and no Go program.
             Err(GoError::Unknown) if layout.table.is_none() => return Ok(None),
             found => found?,
         };
@@ -109,7 +110,7 @@ impl GoTable {
         let Some(offset) = address.checked_sub(self.text).filter(|offset| self.code.contains(offset)) else {
             return Ok(None);
         };
-        // Find the first function that starts after the address. The result is the one before it.
+        // The search finds the first function that starts after the address. The result is the function before it.
         let mut low = 0;
         let mut high = self.header.functions_count;
         while low < high {

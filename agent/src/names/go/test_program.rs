@@ -70,11 +70,11 @@ pub(crate) fn build(test: &str, folder: &Path, (number, go): (usize, &str), kind
 /// The output of the program. Addresses are ELF virtual addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
-    /// Addresses with their innermost call.
+    /// Addresses, each with its innermost call.
     pub(crate) leaves: Vec<(u64, Call)>,
     /// Addresses that are not Go code.
     pub(crate) none: Vec<u64>,
-    /// Addresses with all calls, innermost first.
+    /// Addresses, each with all of its calls, innermost first.
     pub(crate) stacks: Vec<(u64, Vec<Call>)>,
 }
 

@@ -21,7 +21,7 @@ fn compare(name: &str, table: &GoTable, truth: &Truth) {
         let calls = table.lookup(*address).unwrap();
         let mut wanted = wanted.clone();
         if wanted.function.is_empty() {
-            // The runtime takes the first name for no name.
+            // The runtime treats the first of all names as missing, and prints nothing for it.
             wanted.function = calls.first().unwrap().function.clone();
         }
         assert_eq!(calls.first(), Some(&wanted), "{name} at {address:#x}: {calls:?}");

@@ -3,7 +3,7 @@
 use super::GoError;
 use super::reader::FileReader;
 
-/// Number of steps through tables of values that are left. Bounds the work that malformed tables cause.
+/// Number of steps that may still be made through tables of values. It bounds the work that malformed tables cause.
 #[derive(Debug)]
 pub(crate) struct Budget(pub(crate) u32);
 
@@ -27,7 +27,8 @@ pub(crate) struct Values<'w, 'f> {
 }
 
 impl<'w, 'f> Values<'w, 'f> {
-    /// Iterates over the table at file offset `at`, of code from address `start`.
+    /// Iterates over the table at file offset `at`, for code that begins at address `start`. Lengths of code in the
+    /// table are multiples of `quantum`, the length of the shortest instruction in bytes.
     pub(super) fn new(reader: &'w mut FileReader<'f>, at: u64, quantum: u8, start: u64) -> Self {
         Self { reader, at, quantum: quantum.into(), value: -1, address: start, is_first: true }
     }

@@ -7,12 +7,13 @@ pub(crate) struct Version {
     pub(super) inlined: InlinedLayout,
 }
 
-/// Layout of a function's record. Before `tail`, all versions are the same.
+/// Layout of a function's record. Its first 36 bytes are the same in all versions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FunctionLayout {
     /// Offset of the first line of the function; `None` if records do not have it.
     pub(super) start_line: Option<usize>,
-    /// Offset of the last four bytes: the runtime's id of the function, flags, padding, and the number of data.
+    /// Offset of the last four bytes before the offsets of tables and data. They are the runtime's id of the function,
+    /// flags, padding, and the number of data.
     pub(super) tail: usize,
 }
 
@@ -21,8 +22,8 @@ pub(super) struct FunctionLayout {
 pub(super) struct InlinedLayout {
     pub(super) bytes: usize,
     pub(super) name: usize,
-    /// Offset of the position of the call. The position is itself an offset from the start of the function's code. It
-    /// is that of an instruction of the caller that belongs to the line of the call.
+    /// Offset of the field with the position of the call. That position is the offset, from the start of the function's
+    /// code, of an instruction of the caller that belongs to the line of the call.
     pub(super) parent: usize,
     pub(super) start_line: Option<usize>,
 }

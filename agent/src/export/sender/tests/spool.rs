@@ -54,7 +54,7 @@ async fn spooled_requests_are_sent_once_by_the_next_run() {
         }
     }
     until("all are on disk", || files(folder.path()) == 20).await;
-    // Without a shutdown, as with kill -9.
+    // The first run ends without a shutdown, as with kill -9.
     first.running.abort();
     let _aborted = first.running.await;
     assert_eq!(first.status.snapshot().dropped, 0);
@@ -111,7 +111,7 @@ async fn a_request_whose_response_was_lost_keeps_its_key_over_a_restart() {
 
 #[tokio::test]
 async fn requests_to_a_slow_endpoint_are_spooled() {
-    // Accepts connections and never responds.
+    // The endpoint accepts connections and never responds.
     let folder = TempDir::new().unwrap();
     let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let exporter = start(listener.local_addr().unwrap(), folder.path(), MIB);

@@ -1,4 +1,5 @@
-// Says what Go's runtime itself knows of its code, for a reader of its table to be compared with.
+// Prints the names that Go's runtime finds for addresses of this program. Tests compare them with those that the agent
+// reads from the program's table.
 package main
 
 import (
@@ -18,7 +19,7 @@ import (
 
 var out = bufio.NewWriter(os.Stdout)
 
-// The line that a function begins in has no name outside of the runtime.
+// Formats a frame. Go does not export the first line of a function, so it is read by reflection.
 func line(frame runtime.Frame) string {
 	start := reflect.ValueOf(frame).FieldByName("startLine")
 	first := int64(0)
@@ -28,7 +29,7 @@ func line(frame runtime.Frame) string {
 	return fmt.Sprintf("%s\t%s\t%d\t%d", frame.Function, frame.File, frame.Line, first)
 }
 
-// Prints the functions on the stack, each after those that were inlined into it.
+// Prints the functions on the stack, each after the calls that were inlined into it.
 //
 //go:noinline
 func stack() {
@@ -111,7 +112,7 @@ func main() {
 			if function == nil {
 				fmt.Fprintf(out, "none\t%x\n", pc)
 			} else if next != nil && next.Entry() != pc+1 {
-				// It takes return addresses, and looks at the byte before.
+				// CallersFrames takes return addresses, and looks up the byte before each of them.
 				frame, _ := runtime.CallersFrames([]uintptr{pc + 1}).Next()
 				fmt.Fprintf(out, "leaf\t%x\t%s\n", pc, line(frame))
 			}
