@@ -1,7 +1,7 @@
 //! Search for the separate debug file of a program.
 //!
-//! Invariant: the search does not leave the root of the program. A debug file is accepted only if it has the build ID
-//! or the checksum that the program names.
+//! Invariant: the search does not leave the root directory of the program's process. A debug file is accepted only if
+//! it has the build ID or the checksum that the program names.
 
 use std::fs::File;
 
@@ -14,9 +14,11 @@ use crate::open::Root;
 /// Directory in which distributions put debug files.
 const DIRECTORY: &str = "/usr/lib/debug";
 
-/// Reads the call frame information in the debug file of `program`, which was mapped from `path` in `root`.
+/// Reads the section `.debug_frame` of the debug file of `program`, which was mapped from `path` in `root`. `None` if
+/// no debug file has such a section.
 ///
-/// A debug file is read as a whole only if the program has no build ID, and only up to a bound.
+/// If the program has no build ID, the debug file is identified by the checksum of its whole content. A debug file of
+/// more than [`limits::CHECKSUM_BYTES_MAX`] is then not used.
 #[must_use]
 pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
     let build_id = ElfImage::read(program).ok()?.gnu_build_id;
@@ -25,8 +27,8 @@ pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
         return Some(debug_frame);
     }
     by_link(root, DIRECTORY, program, path, |link, file| {
-        // The first candidate may be the program itself, which has the right build ID but no information. A checksum
-        // reads the whole file, so it is the last check.
+        // The first candidate may be the program itself, which has the right build ID but no `.debug_frame`. The
+        // checksum requires that the whole file is read, so it is the last check.
         let debug_frame = elf::debug_frame(file)?;
         let image = ElfImage::read(file).ok()?;
         let is_it = image.gnu_build_id == build_id && (build_id.is_some() || is_small_match(link, file));
@@ -39,7 +41,8 @@ fn is_small_match(link: &DebugLink, file: &File) -> bool {
     is_small && link.matches(file).unwrap_or_default()
 }
 
-/// Opens the file with a GNU build ID in a directory of debug files.
+/// Opens the debug file with the build ID `id` in `directory`: `.build-id/<first byte>/<other bytes>.debug`. `None` if
+/// there is no such file, if the file has another build ID, or if `id` is not a GNU build ID.
 #[must_use]
 pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     let BuildId::Gnu(bytes) = id else { return None };
@@ -49,8 +52,8 @@ pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     ElfImage::read_if_named(&file, id).map(|_image| file)
 }
 
-/// Tries the files to which the debug link of `program`, which was mapped from `path`, may refer. Returns the first
-/// result of `accept`.
+/// Calls `accept` with each file to which the debug link of `program` may refer, until `accept` returns a result.
+/// Returns this result, or `None` if no file is accepted. `program` was mapped from `path`.
 #[must_use]
 pub fn by_link<T>(
     root: &Root,
@@ -74,7 +77,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes the root of a container with `/bin/program`, which names its debug file. `debug` lies outside of the root.
+    /// Makes a folder with the files of a container in `root`. The debug link of `root/bin/program` names the file
+    /// `debug`, which is in the folder but outside of `root`.
     fn root(build_id: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let script = "mkdir -p root/bin/.debug root/usr/lib/debug/bin; echo 'int main(void) { return 0; }' > program.c
@@ -102,7 +106,7 @@ mod tests {
             assert_eq!(find(folder.path()), None);
             let path = folder.path().join("root").join(place);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            // A link out of the root is not followed.
+            // A symbolic link that leads out of the root is not followed.
             symlink(folder.path().join("debug"), &path).unwrap();
             assert_eq!(find(folder.path()), None, "{place}");
             std::fs::remove_file(&path).unwrap();
@@ -119,7 +123,7 @@ mod tests {
             std::fs::copy(other.path().join("debug"), folder.path().join("root/bin/debug")).unwrap();
             assert_eq!(find(folder.path()), None, "{build_id}");
         }
-        // Without a build ID, one more byte makes another file.
+        // Without a build ID, the checksum decides: a debug file with one more byte is not used.
         let folder = root("none");
         let mut bytes = std::fs::read(folder.path().join("debug")).unwrap();
         bytes.push(0);

@@ -1,4 +1,4 @@
-//! Headers and notes of ELF files: build IDs, loaded segments, debug links and call frame information.
+//! Data in the headers and sections of ELF files: build IDs, loaded segments, debug links and call frame information.
 //!
 //! Reads a few kilobytes by `pread` and never the whole file, so the cost is the same for a binary of 20 kB and one of
 //! 2 GB.
@@ -67,11 +67,11 @@ pub enum ElfError {
 pub struct Segment {
     /// Offset of the segment in the file, in bytes.
     pub offset: u64,
-    /// Length in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
+    /// Length of the segment in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
     pub file_size: u64,
     /// Virtual address of the segment.
     pub address: u64,
-    /// Length in memory, in bytes.
+    /// Length of the segment in memory, in bytes.
     pub memory_size: u64,
     /// True if the segment contains code.
     pub executable: bool,
@@ -93,7 +93,7 @@ impl ElfImage {
     ///
     /// # Errors
     ///
-    /// Any [`ElfError`]. All but [`ElfError::Io`] are final for this file.
+    /// Any [`ElfError`]. After any error but [`ElfError::Io`], another attempt would fail, too.
     pub fn read(file: &File) -> Result<Self, ElfError> {
         let header = Header::read(file)?;
         let mut image = Self { gnu_build_id: None, go_build_id: None, segments: Vec::new() };
@@ -135,7 +135,8 @@ impl ElfImage {
         is_named.then_some(image)
     }
 
-    /// Build ID of the file: the GNU one, or else the Go one. Files without either are identified by [`htlhash`].
+    /// Build ID of the file: the GNU build ID, or the Go build ID if there is no GNU build ID. `None` if the file has
+    /// neither; such a file is identified by its [`htlhash`].
     #[must_use]
     pub fn build_id(&self) -> Option<BuildId> {
         self.gnu_build_id.clone().map(BuildId::Gnu).or_else(|| self.go_build_id.clone().map(BuildId::Go))
@@ -147,13 +148,13 @@ impl ElfImage {
         virtual_address(&self.segments, file_offset)
     }
 
-    /// Lowest address of the loaded segments.
+    /// Lowest virtual address of the loaded segments; 0 if there are none.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.segments.iter().map(|segment| segment.address).min().unwrap_or_default()
     }
 
-    /// Adds the build IDs among the notes at `offset`. Unreadable notes are ignored.
+    /// Sets the build IDs that are not known yet from the notes at `offset`. Unreadable notes are ignored.
     fn take_notes(&mut self, header: &Header, file: &File, offset: u64, size: u64, align: u64) {
         let Some(bytes) = read_range(file, offset, size.min(limits::NOTE_BYTES_MAX)) else { return };
         let align = if align == 8 { 8 } else { 4 };
@@ -167,7 +168,8 @@ impl ElfImage {
     }
 }
 
-/// Virtual address at which `segments` load the byte at `file_offset`. Segments with code are preferred.
+/// Virtual address at which `segments` load the byte at `file_offset`; `None` if no segment loads it. If several
+/// segments load it, one with code is preferred.
 #[must_use]
 pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
     let address = |segment: &Segment| {
@@ -178,7 +180,8 @@ pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
     code.or_else(|| segments.iter().find_map(address))
 }
 
-/// Finds the GNU build ID in notes with this machine's byte order, such as those of the kernel in `/sys/kernel/notes`.
+/// Finds the GNU build ID in notes that have this machine's byte order, such as the kernel's own notes in
+/// `/sys/kernel/notes`. `None` if there is none.
 #[must_use]
 pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
     let mut notes = note::notes(notes, 4, cfg!(target_endian = "big")).filter(note::Note::is_gnu_build_id);
@@ -192,13 +195,13 @@ pub fn has_dwarf(file: &File) -> bool {
     Header::read(file).is_ok_and(|header| names.iter().any(|name| header.find_section(file, name).is_some()))
 }
 
-/// Hash that identifies a file without a build ID. It is the start of a SHA-256, 16 bytes long. The hashed bytes are
-/// the first 4096 of the file, the last 4096, and the length as big-endian u64. In a file of less than 8192 bytes, the
-/// first and the last bytes overlap. Nothing is padded.
+/// Hash that identifies a file without a build ID. It consists of the first 16 bytes of a SHA-256. The hashed bytes are
+/// the first 4096 bytes of the file, its last 4096 bytes, and its length as a big-endian u64. In a file of less than
+/// 8192 bytes, the two parts overlap. In a file of less than 4096 bytes, each part is the whole file, without padding.
 ///
 /// # Errors
 ///
-/// The error of read(2). A file that became shorter gives [`io::ErrorKind::UnexpectedEof`].
+/// The error of read(2). [`io::ErrorKind::UnexpectedEof`] if the file became shorter while it was read.
 pub fn htlhash(file: &File) -> io::Result<[u8; 16]> {
     const PART_BYTES: u64 = 4096;
     let length = file.metadata()?.len();

@@ -1,9 +1,9 @@
-//! Bounded reading of files that any process of this host may have chosen: ELF files, their debug files, and
-//! `/proc/<pid>/maps`.
+//! Reading of ELF files, their debug files, and `/proc/<pid>/maps`, with limits on memory and time. Any process of this
+//! host can choose the content of these files, so none is trusted.
 //!
 //! # Promise
 //! No number in a file is trusted: each is checked against [`limits`] before anything is allocated or read. Opening a
-//! file has no effect on it, does not wait, and never leads out of the root directory that the caller names.
+//! file has no effect on the file, does not wait, and never leads out of the root directory that the caller names.
 //! # Limits
 //! This crate has no state and starts no thread.
 //! # Read in this order

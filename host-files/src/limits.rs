@@ -1,4 +1,4 @@
-//! Every bound of this crate, with its reason.
+//! Limits on the sizes and counts that this crate reads from files, each with its reason.
 
 /// Maximum number of program headers of one file. Linkers write about a dozen. A file with more than the limit is
 /// refused.
@@ -12,34 +12,40 @@ pub const SECTION_HEADERS_MAX: usize = 16_384;
 /// 36 bytes.
 pub const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of bytes of a dynamic section that are read. 40 entries of 16 bytes are already many.
+/// Maximum number of bytes that are read of a dynamic section. 40 entries of 16 bytes are already many.
 pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
 
-/// Largest section of call frame information, in bytes: ten times that of the largest libraries seen.
+/// Largest size of a section of call frame information that is read, in bytes. It is ten times the largest section seen
+/// in a library.
 pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
 
-/// Largest `.gnu_debugdata` from which call frame information is read, in bytes, before and after decompression.
+/// Largest size of a `.gnu_debugdata` section from which call frame information is read, in bytes. The limit applies to
+/// the compressed section and again to the decompressed one.
 pub const MINI_DEBUG_FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Largest window of a zstd stream of call frame information, as a power of two: 8 MiB. Only levels of `--ultra`
-/// exceed it.
+/// Base-2 logarithm of the largest window with which zstd may decompress call frame information: 8 MiB. Only the levels
+/// that `zstd --ultra` enables need a larger window.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// Largest debug file whose checksum is computed for its call frame information, in bytes. Larger debug files belong to
-/// programs with build IDs.
+/// Largest size of a debug file that is read as a whole to compare its checksum, before its call frame information is
+/// used, in bytes. Programs with larger debug files have build IDs, and need no checksum.
 pub const CHECKSUM_BYTES_MAX: u64 = 256 << 20;
 
-/// Maximum number of bytes of the section of section names that are read. A linked file has about 400 bytes of names.
+/// Maximum number of bytes that are read of the section that holds the names of all sections. A linked file has about
+/// 400 bytes of names.
 pub const SECTION_NAMES_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum number of bytes of a `.gnu_debuglink` section that are read. It holds one file name and a checksum.
+/// Maximum number of bytes that are read of a `.gnu_debuglink` section. The section holds one file name and a checksum.
 pub const DEBUG_LINK_BYTES_MAX: u64 = 4 << 10;
 
-/// Longest GNU build ID, in bytes. Linkers write 8, 16 or 20; `--build-id=0x...` sets any length.
+/// Length of the longest GNU build ID that is accepted, in bytes. Linkers write 8, 16 or 20 bytes; their option
+/// `--build-id=0x...` sets any length.
 pub const GNU_BUILD_ID_BYTES_MAX: usize = 64;
 
-/// Longest Go build ID, in bytes. The Go linker writes four base64 hashes of 20 characters, and three slashes.
+/// Length of the longest Go build ID that is accepted, in bytes. The Go linker writes four base64 hashes of 20
+/// characters, and three slashes.
 pub const GO_BUILD_ID_BYTES_MAX: usize = 256;
 
-/// Memory of the xz decoder, in KiB. The largest preset has a dictionary of 64 MiB.
+/// Largest amount of memory that the xz decoder may allocate, in KiB. The largest preset of xz needs a dictionary of 64
+/// MiB.
 pub const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;

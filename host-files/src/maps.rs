@@ -7,11 +7,13 @@
 //! Numbers are hexadecimal, except the inode. The path may be missing, and may contain spaces. The kernel escapes a
 //! newline in it as `\012`, and appends ` (deleted)` if the file has no name any more.
 //!
-//! Invariant: an invalid line is reported, and no part of it is used. No line takes more memory than the longest path.
+//! Invariant: an invalid line is passed on as `None`, and no part of it is used. At most [`LINE_BYTES_MAX`] bytes of a
+//! line are in memory at one time.
 
 use std::io::{self, BufRead, Read as _};
 
-/// Longest line, in bytes: a path of up to 4,096 bytes, each of which may be escaped by four bytes.
+/// Length of the longest valid line, in bytes. A path has up to 4,096 bytes, and each of them may be escaped as four
+/// bytes.
 pub const LINE_BYTES_MAX: usize = 4 * 4096 + 128;
 
 /// A line of `/proc/<pid>/maps`, which describes one mapping.
@@ -29,13 +31,13 @@ pub struct MapsLine<'a> {
     pub device: (u32, u32),
     /// Inode number of the mapped file; 0 if there is no file.
     pub inode: u64,
-    /// Path as the process sees it, without ` (deleted)`. Empty for anonymous memory, `[vdso]` or the like for memory
-    /// of the kernel.
+    /// Path of the mapped file as the process sees it, without ` (deleted)`. Empty for anonymous memory. A special
+    /// mapping has a name in brackets instead, such as `[vdso]`.
     pub path: &'a [u8],
 }
 
 impl<'a> MapsLine<'a> {
-    /// Parses a line with its newline. `None` if it is invalid.
+    /// Parses a line that ends with a newline. `None` if the line is invalid.
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\n")?;
@@ -57,11 +59,13 @@ impl<'a> MapsLine<'a> {
     }
 }
 
-/// Passes each line in the first `bytes_max` bytes of `lines` to `take`, or `None` for an invalid line.
+/// Parses the lines in the first `bytes_max` bytes of `lines`. Calls `take` for each line, with `None` for an invalid
+/// one.
 ///
 /// # Errors
 ///
-/// The error of read(2). If the process ends, this error may occur in the middle of the file.
+/// The error of read(2). If the process ends meanwhile, this error may follow after some lines were already passed to
+/// `take`.
 pub fn each_line(
     mut lines: impl BufRead,
     bytes_max: u64,

@@ -1,9 +1,10 @@
 //! Opening of files whose paths are untrusted.
 //!
-//! Invariant: only regular files of real file systems are opened for reading. A file is first opened with `O_PATH`,
-//! which has no effect on the file, and checked. Opening a tape rewinds it, opening a watchdog arms it, opening a pipe
-//! may wait forever, and reading `/proc/kmsg` consumes the kernel's log. Opening never waits, not even for the holder
-//! of a lease on the file, which can take 45 seconds.
+//! Invariant: only regular files are opened for reading, and none of a file system whose content the kernel generates,
+//! such as `/proc`. A file is first opened with `O_PATH`, which has no effect on the file, and then checked. The check
+//! is necessary: opening a tape rewinds it, opening a watchdog arms it, opening a pipe may wait forever, and reading
+//! `/proc/kmsg` consumes the kernel's log. Opening never waits, not even until another process gives up its lease on
+//! the file, which can take 45 seconds.
 
 #![allow(unsafe_code, reason = "openat2, fstatfs and memfd_create have no safe form in std")]
 
@@ -43,13 +44,13 @@ impl Root {
         Ok(Self { directory })
     }
 
-    /// Opens the regular file at `path` in this root. Links are followed as in a process with this root. So they never
-    /// lead out of the root, and never through `/proc`.
+    /// Opens the regular file at `path` in this root. Symbolic links are followed as in a process with this root, so
+    /// they never lead out of it. The special links in `/proc`, such as `/proc/<pid>/exe`, are not followed.
     ///
     /// # Errors
     ///
     /// - The error of openat2(2) or open(2).
-    /// - [`io::ErrorKind::InvalidInput`] if the file is not a regular file of a real file system.
+    /// - [`io::ErrorKind::InvalidInput`] if the file is not a regular file, or if the kernel generates its content.
     /// - [`io::ErrorKind::WouldBlock`] if another process holds a lease on the file.
     pub fn open(&self, path: &str) -> io::Result<File> {
         let path = CString::new(path)?;
@@ -69,7 +70,8 @@ impl Root {
     }
 }
 
-/// Opens the regular file to which a link in `/proc` refers. The file may have no name any more.
+/// Opens the regular file to which a special link in `/proc` refers, such as `/proc/<pid>/exe`. The file may have been
+/// deleted.
 ///
 /// # Errors
 ///
@@ -78,7 +80,8 @@ pub fn link(path: &str) -> io::Result<File> {
     readable(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
-/// Opens the file of an `O_PATH` handle for reading, if that is safe.
+/// Opens for reading the file of `handle`, which was opened with `O_PATH`. Fails if it is not a regular file, or if the
+/// kernel generates its content.
 fn readable(handle: &File) -> io::Result<File> {
     if !handle.metadata()?.is_file() || is_kernel_made(handle)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -114,7 +117,7 @@ fn statfs(handle: &File) -> io::Result<libc::statfs> {
     }
 }
 
-/// Creates a file in memory with this content.
+/// Creates a file in memory with this content. `None` if the system refuses.
 pub(crate) fn in_memory(content: &[u8]) -> Option<File> {
     use std::io::Write as _;
     // SAFETY: the name is a literal terminated by zero.
@@ -157,14 +160,15 @@ mod tests {
         assert!(link("/proc/self/fd/0").map_or(true, |file| file.metadata().unwrap().is_file()));
     }
 
-    // Opening a device may have an effect, so it is not enough to close it at once.
+    // Fails if a special file is opened and closed again at once. That is not enough, because opening a device may
+    // already have an effect.
     #[test]
     fn special_files_are_not_opened_even_for_a_moment() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         symlink(&pipe, directory.path().join("link")).unwrap();
-        // Waits until the pipe is opened for reading, even for a moment.
+        // This thread ends as soon as the pipe is opened for reading, even for a moment.
         let writer = std::thread::spawn({
             let pipe = pipe.clone();
             move || OpenOptions::new().write(true).open(pipe).map(drop)
@@ -188,11 +192,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, "content").unwrap();
-        // libc has no constant for it.
+        // The crate libc does not have this constant.
         const F_SETSIG: libc::c_int = 10;
         let holder = OpenOptions::new().write(true).open(&path).unwrap();
-        // The kernel requests the lease back by a signal. SIGURG does nothing by default.
-        // SAFETY: fcntl with these commands takes an integer and touches no memory.
+        // The kernel sends a signal to the holder of the lease when the file is opened. The signal is set to SIGURG,
+        // which does nothing by default. SAFETY: fcntl with these commands takes an integer and touches no memory.
         let is_held = unsafe {
             libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
                 && libc::fcntl(holder.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0

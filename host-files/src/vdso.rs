@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt as _;
 
 use crate::open;
 
-/// Largest vDSO, in bytes. Known ones have two to five pages.
+/// Largest size of a vDSO that is read, in bytes. Known vDSOs have two to five pages.
 const VDSO_BYTES_MAX: u64 = 1 << 20;
 
-/// Copies the vDSO of this process to a file in memory. All processes have the same vDSO.
+/// Copies the vDSO of this process to a file in memory. All processes have the same vDSO. `None` if it cannot be read.
 #[must_use]
 pub fn read() -> Option<File> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

@@ -1,4 +1,6 @@
-//! Headers and hashes of ELF files, compared with readelf and sha256sum, and of handwritten files.
+//! Tests of the headers, build IDs and hashes that are read from ELF files. Those of real programs are compared with
+//! the output of readelf, sha256sum and `go tool buildid`. Handwritten and changed files must be read or refused
+//! correctly.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -113,7 +115,7 @@ fn the_build_id_of_a_go_program_equals_that_of_the_go_tool() {
     assert_eq!(image(&workshop.path("main")).go_build_id.as_deref(), Some(expected.trim()));
 }
 
-/// A big-endian 32-bit file: an ELF header, one note segment and one loaded segment.
+/// Returns a big-endian 32-bit file that consists of an ELF header, one note segment and one loaded segment.
 fn big_endian() -> Vec<u8> {
     let mut bytes = b"\x7fELF\x01\x02\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let u16s = |bytes: &mut Vec<u8>, numbers: &[u16]| numbers.iter().for_each(|n| bytes.extend(n.to_be_bytes()));

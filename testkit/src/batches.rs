@@ -1,21 +1,21 @@
-//! Batches in which every sample has its own time. A test thus recognizes the samples that a node has.
+//! Batches in which every sample has its own time. By the times, a test recognizes which samples a node has stored.
 
 use proto::dictionary::stack_hash;
 use proto::{
     Batch, BatchId, Dictionary, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId,
 };
 
-/// 2026-01-01 in nanoseconds since 1970. A partition begins at this time.
+/// Time of the sample with the serial number 0, in nanoseconds since 1970: 2026-01-01. A partition begins at this time.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
 
-/// Returns a batch with one sample per serial number. Every sample has its own time, and all samples have the same
-/// stack.
+/// Returns a batch with one sample for each serial number. Each sample has the time [`time_of`] its serial number, and
+/// all samples have the same stack.
 #[must_use]
 pub fn batch(id: Option<u128>, serials: impl IntoIterator<Item = i64>) -> Batch {
     batch_of(id, serials, |_serial| "main".to_owned())
 }
 
-/// Returns a batch like [`batch`], but with a function name per sample. Long names make the batch large.
+/// Returns a batch like [`batch`], but with a function name for each sample. Long names make the batch large.
 #[must_use]
 pub fn batch_of(
     id: Option<u128>,
@@ -51,7 +51,8 @@ pub fn long_name(serial: i64) -> String {
     let mut state = serial.unsigned_abs() + 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Printable and no quote. The upper bits of a linear congruential generator are the random ones.
+        // The character is printable and not a quotation mark. Only the upper bits of a linear congruential generator
+        // are random enough.
         char::from(b'0' + (state >> 58) as u8)
     };
     (0..50_000).map(|_| next()).collect()

@@ -1,9 +1,11 @@
-//! The rules of OTLP profiles that one request can be checked against.
+//! Checks of one request against these rules of OTLP profiles:
 //!
-//! - Dictionary tables begin with the zero value, and hold no duplicates and no orphans.
+//! - Dictionary tables begin with the zero value, and hold no duplicates and no orphans, which are entries that nothing
+//!   refers to.
 //! - Indices are in range, and link ids and mapping ranges are well formed.
-//! - Attribute keys are unique, per resource, sample, location and mapping.
-//! - The samples of a profile have one shape. No two samples have one identity. Times are in the profile's interval.
+//! - Attribute keys are unique within each resource, profile, sample, location and mapping.
+//! - Either all samples of a profile have values, or none has; the same holds for times. No two samples have the same
+//!   stack, attributes and link. Times are within the profile's interval.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -13,7 +15,7 @@ use proto::otlp::profiles::v1development::{
     Function, KeyValueAndUnit, Location, Mapping, Profile, ProfilesDictionary, Stack,
 };
 
-/// Describes every violation of the rules in `request`; empty if the request conforms.
+/// Returns a description of every violation of the rules in `request`; empty if the request conforms.
 #[must_use]
 pub fn violations(request: &ExportProfilesServiceRequest) -> Vec<String> {
     let Some(dictionary) = &request.dictionary else { return vec!["no dictionary".to_owned()] };

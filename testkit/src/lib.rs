@@ -1,13 +1,13 @@
 //! Helpers that tests and benchmarks of several crates share.
 //!
 //! - [`report`]: lines that a test prints even if it passes, for example the reason why it was skipped.
-//! - [`sink`]: an OTLP gRPC server that keeps the requests it receives.
-//! - [`batches`]: batches for a node. A test can distinguish their samples.
+//! - [`sink`]: an OTLP gRPC server that stores the requests it receives in memory.
+//! - [`batches`]: batches of samples for a node. A test recognizes each sample by its time.
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
-//! - [`conformance`]: the rules of OTLP profiles, checked on one request.
+//! - [`conformance`]: checks of one request against the rules of OTLP profiles.
 //! - [`ports`]: free ports for servers under test.
 //! - [`random`]: pseudorandom numbers that depend only on a seed.
-//! - [`small_disk`]: a file system that a test fills.
+//! - [`small_disk`]: a small file system in memory, for tests in which the disk is full.
 //!
 //! # Limits
 //! This crate depends on no crate of this workspace but `proto`.

@@ -1,8 +1,8 @@
 //! Free ports of the loopback interface, which no other test process on this machine gets.
 //!
 //! A test must know a server's port before the server binds it. If the kernel chose the port, another process could get
-//! the port before the server binds it. So ports come from below the kernel's own range, in blocks that a lock file
-//! reserves for one process.
+//! the port before the server binds it. So ports come from below the range from which the kernel chooses. They are
+//! divided into blocks, and a lock file reserves a block for one process.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// First port of the first block.
 const FIRST_PORT: u16 = 10_000;
-/// Number of blocks. The last block ends below 32,768, where the kernel's own range begins by default.
+/// Number of blocks. The last block ends below 32,768, where the range of the kernel begins by default.
 const BLOCKS: u16 = 44;
 /// Number of ports in a block. Tests need many ports, because clients keep connections to the ports of ended servers.
 const BLOCK_PORTS: u16 = 500;
@@ -18,13 +18,13 @@ const BLOCK_PORTS: u16 = 500;
 /// A reserved block of ports.
 struct Block {
     first: u16,
-    /// Offset of the next port to try.
+    /// Offset of the next port to try, counted from `first`.
     next: u16,
     /// Lock file of the block. It is locked until the process ends.
     _lock: File,
 }
 
-/// Returns addresses `127.0.0.1:PORT` with free ports.
+/// Returns `N` addresses `127.0.0.1:PORT` with different free ports.
 ///
 /// # Panics
 /// Every block is reserved, or every port of this process's block is in use.
@@ -40,7 +40,7 @@ impl Block {
     fn reserve() -> Self {
         let folder = std::env::temp_dir();
         for number in 0..BLOCKS {
-            // A file of another user cannot be opened: the next block is tried.
+            // The lock file of another user cannot be opened, so the next block is tried.
             let path = folder.join(format!("varve-test-ports-{number}.lock"));
             let Ok(lock) = File::options().write(true).create(true).truncate(false).open(path) else { continue };
             if lock.try_lock().is_ok() {

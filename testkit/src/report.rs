@@ -29,14 +29,15 @@ pub fn note(text: &str) {
 
 /// Prints a line to stderr.
 pub fn say(line: &str) {
-    // One write keeps the line whole beside those of other tests. If stderr is closed, nobody reads it.
+    // One write keeps the line whole, even if other tests print at the same time. If stderr is closed, nobody reads the
+    // line.
     drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
 }
 
-/// Blocks other callers in this test binary until the guard is dropped. For tests that measure time or CPU shares, or
-/// that load the machine.
+/// Lets one test run alone: other callers in the same test binary wait until the returned guard is dropped. For tests
+/// that measure time or CPU shares, or that load the machine.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed while it held the lock is reported by itself; the others still run.
+    // A test that panics while it holds the lock is reported as failed. The other tests must still run.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

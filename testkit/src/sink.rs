@@ -1,4 +1,4 @@
-//! An OTLP profiles server over gRPC that keeps every request it receives.
+//! A gRPC server for OTLP profiles that stores every request it receives in memory.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,13 +20,13 @@ use tonic::{Code, Request, Response, Status};
 /// Address that makes a server bind any free port of the loopback interface.
 pub const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Returns a gRPC status that requests a retry after `delay`.
+/// Returns a gRPC status that asks the client to retry after `delay`.
 #[must_use]
 pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
     Status::with_details(code, message, rpc_status(code.into(), message, Some(delay)).into())
 }
 
-/// Limit of a message, in bytes. It is larger than any request of an agent.
+/// Largest size of a request that the server accepts, in bytes. It is larger than any request of an agent.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Serves an OTLP profiles service at `address` for as long as the runtime runs. Returns the bound address.
@@ -50,7 +50,7 @@ pub async fn serve(address: SocketAddr, service: impl ProfilesService) -> Socket
 pub struct Arrival {
     /// The decoded request.
     pub request: ExportProfilesServiceRequest,
-    /// The gRPC metadata: encoding, key, token.
+    /// The gRPC metadata of the request, such as its encoding, idempotency key and token.
     pub metadata: MetadataMap,
     /// Time of the arrival.
     pub at: Instant,
@@ -64,7 +64,8 @@ impl Arrival {
     }
 }
 
-/// A server that returns given responses to its first requests, and then success. Clones share the kept requests.
+/// A server that returns given responses to its first requests, and then success. Clones share the responses and the
+/// received requests.
 #[derive(Clone, Debug, Default)]
 pub struct Sink(Arc<Shared>);
 
@@ -99,19 +100,19 @@ impl Sink {
         self.0.arrivals.lock().first().map(|arrival| arrival.at)
     }
 
-    /// Returns every request so far, in the order of arrival.
+    /// Returns every request that has arrived, in the order of arrival.
     #[must_use]
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.0.arrivals.lock().clone()
     }
 
-    /// Returns the [`Arrival::text`] of every request so far.
+    /// Returns the [`Arrival::text`] of every request that has arrived, in the order of arrival.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         self.0.arrivals.lock().iter().map(|arrival| arrival.text().to_owned()).collect()
     }
 
-    /// Removes and returns every request so far.
+    /// Returns every request that has arrived, in the order of arrival, and forgets them all.
     #[must_use]
     pub fn take_requests(&self) -> Vec<ExportProfilesServiceRequest> {
         std::mem::take(&mut *self.0.arrivals.lock()).into_iter().map(|arrival| arrival.request).collect()

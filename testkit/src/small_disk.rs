@@ -1,4 +1,4 @@
-//! A small file system in memory, which tests fill.
+//! A small file system in memory, for tests in which the disk is full.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ impl SmallDisk {
         None
     }
 
-    /// Changes the size of the file system.
+    /// Changes the size of the file system to `mib` MiB.
     pub fn resize(&self, mib: u32) {
         let size = format!("remount,size={mib}m");
         let resized = Command::new("mount").args(["-o", &size]).arg(self.path()).status();
@@ -43,7 +43,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a database that closes in the background may still have files open.
+        // The unmount is lazy, because a database that is being closed in the background may still have files open.
         let unmounted = Command::new("umount").arg("--lazy").arg(self.path()).status();
         let is_unmounted = unmounted.is_ok_and(|status| status.success());
         assert!(is_unmounted || std::thread::panicking(), "{} stays mounted", self.path().display());

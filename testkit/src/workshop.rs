@@ -56,8 +56,8 @@ impl Workshop {
         path
     }
 
-    /// Runs a command line in the directory, and returns the output. The words of the command line are separated by
-    /// spaces.
+    /// Runs a command line in the directory, and returns its standard output. The words of the command line are
+    /// separated by spaces.
     pub fn run(&self, command_line: &str) -> String {
         let mut words = command_line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
@@ -67,7 +67,7 @@ impl Workshop {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Builds a Go program without the network and without the user's configuration.
+    /// Builds the Go file `source` into `program`, without the network and without the user's configuration.
     pub fn go_build(&self, source: &str, program: &str) {
         let output = Command::new("go")
             .args(["build", "-o", program, source])
@@ -80,7 +80,7 @@ impl Workshop {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Returns the address of a function, as `nm` prints it.
+    /// Returns the virtual address of a function in `file`, as `nm` prints it.
     #[must_use]
     pub fn address_of(&self, file: &str, function: &str) -> u64 {
         let lines = self.run(&format!("nm {file}"));
@@ -89,7 +89,8 @@ impl Workshop {
     }
 }
 
-/// C source of a program whose calls are inlined three deep. Tests know the lines of every function.
+/// C source of a program in which `innermost` is inlined into `middle`, and `middle` into `outer`. Tests rely on the
+/// text of its lines.
 pub const NESTED: &str = r"static volatile int sink;
 
 __attribute__((always_inline)) static inline int innermost(int x) {

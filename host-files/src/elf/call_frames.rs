@@ -6,8 +6,8 @@
 //! .gnu_debugdata     | xz stream |                                                a small ELF file ("MiniDebugInfo")
 //! ```
 //!
-//! Invariant: compressed sections are read as a stream up to a bound, for any claimed size. No memory is
-//! allocated for bytes that are not decompressed yet.
+//! Invariant: the decompressed size of a section is limited, and the size that the file claims is ignored. A section is
+//! decompressed as a stream, so memory is allocated only for bytes that are already decompressed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,22 +27,21 @@ const COMPRESSION_HEADER_BYTES: usize = 24;
 /// The uncompressed call frame information of a file. Addresses are virtual addresses of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFrameSections {
-    /// Address and bytes of `.eh_frame`; `None` if the file has none.
+    /// Virtual address and bytes of `.eh_frame`; `None` if the section is missing, compressed or too large.
     pub eh_frame: Option<(u64, Vec<u8>)>,
-    /// Bytes of `.debug_frame`; `None` if the file has none, or if it is compressed. [`debug_frame`] reads a compressed
-    /// one.
+    /// Bytes of `.debug_frame`; `None` if the section is missing, compressed or too large. [`debug_frame`] reads a
+    /// compressed section, too.
     pub debug_frame: Option<Vec<u8>>,
-    /// Addresses of `.text`; empty if the file has none.
+    /// Range of virtual addresses of `.text`; empty if the file does not have the section.
     pub text: Range<u64>,
     /// Offset of `.text` in the file, in bytes; `None` if its bytes are not in the file.
     text_offset: Option<u64>,
-    /// Entry point of a program; 0 for other files.
+    /// Virtual address of the entry point of a program; 0 for other files.
     pub entry: u64,
 }
 
 impl CallFrameSections {
-    /// Reads the sections of a 64-bit file in this machine's byte order. The result is empty for other files, and for
-    /// sections that are compressed or too large.
+    /// Reads the sections of a 64-bit file in this machine's byte order. For any other ELF file, the result is empty.
     ///
     /// # Errors
     /// Any [`ElfError`].
@@ -56,7 +55,8 @@ impl CallFrameSections {
         Ok(Self { eh_frame: section(b".eh_frame"), debug_frame, text, text_offset, entry: header.entry })
     }
 
-    /// Reads a part of `.text`. `file` must be the file from which the sections were read.
+    /// Reads the bytes at the virtual addresses `part`, which must be in `.text`. `None` if they are not in `.text` or
+    /// not in the file. `file` must be the file from which the sections were read.
     #[must_use]
     pub fn code(&self, file: &File, part: Range<u64>) -> Option<Vec<u8>> {
         let offset = self.text_offset?.checked_add(part.start.checked_sub(self.text.start)?)?;
@@ -65,7 +65,8 @@ impl CallFrameSections {
     }
 }
 
-/// Reads the section `.debug_frame` of a file, compressed or not. `None` if the section is missing or unreadable.
+/// Reads the section `.debug_frame` of a file, whether it is compressed or not. `None` if the section is missing,
+/// unreadable or too large.
 #[must_use]
 pub fn debug_frame(file: &File) -> Option<Vec<u8>> {
     let header = native(file).ok()??;
@@ -95,7 +96,8 @@ pub fn debug_frame(file: &File) -> Option<Vec<u8>> {
     read_stream(flate2::read::ZlibDecoder::new(stream))
 }
 
-/// Decompresses the ELF file in the section `.gnu_debugdata`. `None` if the section is missing or unreadable.
+/// Decompresses the ELF file in the section `.gnu_debugdata` to a file in memory. `None` if the section is missing,
+/// unreadable or too large.
 #[must_use]
 pub fn debug_data(file: &File) -> Option<File> {
     let (_, compressed) =

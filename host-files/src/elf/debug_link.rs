@@ -1,6 +1,6 @@
 //! `.gnu_debuglink`: the name and checksum of the separate debug file.
 //!
-//! | file name, zero-terminated, padded to 4 | CRC-32 of the whole debug file, u32 |
+//! | file name, zero-terminated, padded to a multiple of 4 bytes | CRC-32 of the whole debug file, u32 |
 
 use std::fs::File;
 use std::io;
@@ -34,7 +34,8 @@ impl DebugLink {
         is_plain.then_some(Self { name, crc })
     }
 
-    /// Returns whether the bytes of `file` have this link's checksum. Reads the whole file, whatever its position.
+    /// Returns whether the content of `file` has the checksum of this link. Reads the whole file. The position of the
+    /// file is neither used nor moved.
     ///
     /// # Errors
     ///

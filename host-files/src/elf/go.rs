@@ -1,4 +1,4 @@
-//! Positions, in an ELF file, of the data with which a Go program names its own functions.
+//! Positions in an ELF file of the data from which a Go program gets the names of its own functions.
 
 use std::fs::File;
 
@@ -6,18 +6,18 @@ use super::header::{Header, PT_DYNAMIC, PT_LOAD, PT_TLS, ProgramHeader, read_ran
 use super::{ElfError, Segment};
 use crate::limits;
 
-// Tags of the dynamic section: address and size of the relocations with addends.
+// Tags of the dynamic section whose values are the address and the size of the relocations with addends.
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 
-/// A range of an ELF file.
+/// A range of bytes in an ELF file, with the address at which it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRange {
     /// Offset of the range in the file, in bytes.
     pub offset: u64,
     /// Length of the range, in bytes.
     pub size: u64,
-    /// Virtual address of the range.
+    /// Virtual address at which the range begins.
     pub address: u64,
 }
 
@@ -35,9 +35,10 @@ pub struct GoLayout {
     pub thread_local_bytes: u64,
     /// Loaded segments, in the order of the program headers.
     pub segments: Vec<Segment>,
-    /// Ranges of the writable segments, as far as they are in the file.
+    /// Ranges of the file that are loaded into writable segments. Memory without bytes in the file is not included.
     pub writable: Vec<FileRange>,
-    /// Relocations with addends (`Elf64_Rela`) of a position-independent program; `None` for other programs.
+    /// Range of the relocations with addends (`Elf64_Rela`) of a position-independent program; `None` for other
+    /// programs.
     pub relocations: Option<FileRange>,
 }
 

@@ -18,7 +18,7 @@ pub(super) const SHT_NOTE: u32 = 7;
 pub(super) const SHT_NOBITS: u32 = 8;
 const SHF_COMPRESSED: u64 = 1 << 11;
 
-/// The fields of the ELF header that locate the other headers.
+/// The ELF header: the fields that locate the other headers, and the entry point.
 pub(super) struct Header {
     /// True if this is a 64-bit file.
     pub(super) wide: bool,
@@ -30,7 +30,7 @@ pub(super) struct Header {
     section_header_size: u16,
     section_header_count: u16,
     section_names_index: u16,
-    /// Entry point of a program; 0 for other files.
+    /// Virtual address of the entry point of a program; 0 for other files.
     pub(super) entry: u64,
 }
 
@@ -71,8 +71,8 @@ impl Header {
             return Err(ElfError::Truncated);
         }
         let fields = Fields { bytes: &bytes, big_endian: byte_order == 2 };
-        // Offsets of e_phoff, e_shoff and e_phentsize. The counts and sizes after the last follow in steps of two
-        // bytes.
+        // Offsets in the ELF header of e_phoff, e_shoff and e_phentsize. Four more fields of two bytes each follow
+        // e_phentsize.
         let (program_headers, section_headers, sizes) = if wide { (32, 40, 54) } else { (28, 32, 42) };
         let parse = || {
             Some(Self {
@@ -122,7 +122,7 @@ impl Header {
         })
     }
 
-    /// Reads the section headers, as far as they are readable. A file may have none.
+    /// Reads the section headers. Returns an empty list if the file has none, or if they cannot be read.
     pub(super) fn sections(&self, file: &File) -> Vec<Section> {
         let size = usize::from(self.section_header_size);
         let count = usize::from(self.section_header_count).min(limits::SECTION_HEADERS_MAX);
@@ -156,7 +156,7 @@ impl Header {
         is_plain.then(|| read_range(file, section.offset, section.size).map(|bytes| (section.address, bytes)))?
     }
 
-    /// Finds the section with this name.
+    /// Finds the section with this name. `None` if the file does not have it.
     pub(super) fn find_section(&self, file: &File, name: &[u8]) -> Option<Section> {
         let (sections, names) = self.named_sections(file)?;
         sections.into_iter().find(|section| section.is_named(name, &names))
@@ -177,7 +177,8 @@ impl Header {
         }))
     }
 
-    /// Reads all sections, and the section of their names.
+    /// Reads the headers of all sections, and the content of the section that holds their names. `None` if the file has
+    /// no names of sections.
     fn named_sections(&self, file: &File) -> Option<(Vec<Section>, Vec<u8>)> {
         let sections = self.sections(file);
         let names = sections.get(usize::from(self.section_names_index))?;
@@ -213,7 +214,8 @@ impl ProgramHeader {
     }
 }
 
-/// Reader of integers in the byte order of the file, by offset in bytes. Every read returns `None` beyond the end.
+/// Reader of integers in the byte order of the file. `at` is an offset in `bytes`. Every read returns `None` beyond the
+/// end of `bytes`.
 struct Fields<'a> {
     bytes: &'a [u8],
     big_endian: bool,
