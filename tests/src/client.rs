@@ -65,7 +65,7 @@ impl Varve {
     /// Returns the series of an instant query.
     ///
     /// # Errors
-    /// The server's response, which is an error.
+    /// The response of the server, if it is an error.
     pub fn try_query(&self, promql: &str, at_s: f64) -> Result<Vec<(Labels, f64)>, Reply> {
         let reply = self.get("/api/v1/query", &[("query", promql), ("time", &format!("{at_s:.9}"))]);
         let json = reply.json();
@@ -104,7 +104,7 @@ impl Varve {
         parse_folded(&self.flamegraph(selector, window_s, "folded", 1 << 20).expect(200).text())
     }
 
-    /// Returns the sum of a metric over all its labels; `None` if the server has no such metric.
+    /// Returns the sum of all values of a metric, whatever their labels; `None` if the server has no such metric.
     #[must_use]
     pub fn metric(&self, address: &str, name: &str) -> Option<f64> {
         let reply = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap();

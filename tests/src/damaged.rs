@@ -1,4 +1,4 @@
-//! Export requests in which nothing is valid, each with one fault.
+//! Invalid export requests. Each has one fault, because of which nothing in it can be stored.
 
 use crate::payload::otlp::{Request, now_ns, stack};
 use crate::payload::wire::{Message, Value, decode, edit, encode, inner, packed, packed_fixed64s};
@@ -46,7 +46,7 @@ pub fn requests(service: &str) -> Vec<(String, Vec<u8>)> {
     out
 }
 
-/// Returns bytes that are not an export request.
+/// Returns requests that are invalid as a whole, such as truncated ones.
 fn broken_messages(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let dictionary = encode(&inner(&decode(good), 2));
     let attribute: Message = vec![(3, 99_999.into()), (2, (&vec![(8, Value::Varint(99_999))]).into())];
@@ -82,7 +82,8 @@ fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
         ("timestamps cut in the middle", 5, Value::Bytes(vec![1, 2, 3])),
         ("a negative value", 4, packed([NEGATIVE])),
     ] {
-        // A second field determines the layout: link_index as a varint is 1.10 and later.
+        // The receiver recognizes the layout by a second field: a varint in field 3, which is `link_index`, means OTLP
+        // 1.10 or later.
         let sample = |sample: &mut Message| {
             if field != 3 {
                 set(sample, 3, Value::Varint(0));

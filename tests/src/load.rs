@@ -18,11 +18,12 @@ use crate::server::Varve;
 pub struct Outcomes {
     /// Serial numbers of pushes that got the status 200.
     pub acknowledged: BTreeSet<String>,
-    /// Serial numbers of refused pushes: every attempt got an error that means that nothing was stored.
+    /// Serial numbers of refused pushes: every attempt got a status below 500 that means that nothing was stored.
     pub refused: BTreeSet<String>,
-    /// Serial numbers of pushes that were not acknowledged, but with at least one attempt that got no response.
+    /// Serial numbers of pushes that may be stored: they were not acknowledged, and at least one attempt got no
+    /// response or a status from 500 on.
     pub unknown: BTreeSet<String>,
-    /// Status and text of each of the first refusals.
+    /// Status and text of the first responses other than 200, at most 20.
     pub refusals: Vec<(u16, String)>,
     /// For each acknowledged push: the start of its last attempt, and the time of the response.
     pub acknowledged_between: Vec<(SystemTime, SystemTime)>,
@@ -82,7 +83,7 @@ pub struct Load {
 pub struct Behaviour {
     /// Number of concurrent clients.
     pub clients: usize,
-    /// True if each push has an `Idempotency-Key` and is retried until it gets a response.
+    /// True if each push has an `Idempotency-Key` and is retried until it is acknowledged.
     pub retries: bool,
     /// Pause between two pushes of one client.
     pub pause: Duration,
@@ -172,7 +173,7 @@ fn push(
                 return;
             }
             Ok(reply) => {
-                // An error after it was proposed: whether it counts is not known.
+                // The push may have been proposed before the error, so it may be stored.
                 is_unknown |= reply.status >= 500;
                 if outcomes.refusals.len() < 20 {
                     outcomes.refusals.push((reply.status, reply.text()));
@@ -190,7 +191,7 @@ fn push(
     }
 }
 
-/// Maps each serial number that is visible in a load to the sum of its samples.
+/// Queries the samples of a load. Maps each serial number in the response to the sum of its samples.
 #[must_use]
 pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");

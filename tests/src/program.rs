@@ -5,12 +5,12 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// C source of a program with two functions that share a thread's CPU time 70 : 30. The program uses `SECONDS` of CPU
-/// time; with 0, it runs until it is killed.
+/// C source of a program with two functions that share a thread's CPU time 70 : 30. The environment variable `SECONDS`
+/// is the CPU time that the program uses. Without it, the program runs until it is killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
-/// C source of a library to preload. With it, reads of a state database do not return, and an exit handler writes a
-/// file.
+/// C source of a library that a test preloads into varve. While a flag file exists, reads of a state database do not
+/// return. An exit handler creates a file, which shows that exit handlers ran.
 pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
 /// A compiled program in a temporary folder.
@@ -27,7 +27,7 @@ pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // An error is ignored: the process may have ended by itself.
         drop(self.0.kill());
         self.0.wait().unwrap();
     }
@@ -77,7 +77,7 @@ impl Program {
         line.rsplit(' ').next().unwrap().to_owned()
     }
 
-    /// Returns a function's ELF address and size.
+    /// Returns the ELF address of a function, and its size in bytes.
     #[must_use]
     pub fn symbol(path: &Path, function: &str) -> (u64, u64) {
         let text = output_of("nm", &["-S".as_ref(), path.as_os_str()]);
@@ -96,12 +96,12 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. If it can, the agent must be
-/// able to, too.
+/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. If this process can sample,
+/// the agent must be able to sample, too.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";
-    // The initial pid namespace: a constant of the kernel.
+    // Link of the initial pid namespace, whose number is a constant of the kernel.
     const PID_NAMESPACE: &str = "pid:[4026531836]";
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned();
@@ -126,8 +126,8 @@ pub fn bpf_obstacle() -> Option<String> {
     bpf_call_refused()
 }
 
-/// Tries to create a BPF map. Returns the reason why that failed; `None` if it succeeded. A sandbox may refuse it even
-/// to root.
+/// Tries to create a BPF map. Returns the reason why the call failed; `None` if it succeeded. A sandbox may refuse the
+/// call even to root.
 #[allow(unsafe_code, reason = "bpf is a system call without a wrapper in libc")]
 fn bpf_call_refused() -> Option<String> {
     const BPF_MAP_CREATE: libc::c_long = 0;

@@ -13,9 +13,9 @@ pub use testkit::ports::free_addresses;
 use crate::http;
 use crate::shared::varve_binary;
 
-/// Longest time until a started varve must be ready.
+/// Longest time that varve may take to become ready after its start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time until a stopped varve must have ended.
+/// Longest time for which a test waits until a process of varve exits.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Number of processes of a varve.
@@ -127,7 +127,7 @@ impl Varve {
         self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// Returns a folder for further files of the test. The folder is removed at the end.
+    /// Returns a folder for further files of the test. The folder is removed when this value is dropped.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -299,7 +299,7 @@ impl Varve {
     /// # Panics
     /// A process does not end.
     pub fn terminate(&mut self) -> ExitStatus {
-        // Agents and routers first, as an operator would.
+        // Agents and routers are stopped before the node, as an operator would do.
         let mut all = ExitStatus::from_raw(0);
         while let Some(mut child) = self.children.pop() {
             let pid = if self.children.is_empty() { self.pid_of(&child) } else { child.id().cast_signed() };
@@ -326,7 +326,7 @@ impl Varve {
         if self.setup.wrapper.is_empty() {
             return pid;
         }
-        // A wrapper runs varve as its child.
+        // With a wrapper, varve is the child of the wrapper's process.
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(pid)
     }
@@ -346,7 +346,7 @@ impl Varve {
         }
     }
 
-    /// Returns the last part of the output of all processes.
+    /// Returns the end of the output of all processes, at most 8,000 bytes.
     #[must_use]
     pub fn said(&self) -> String {
         let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
@@ -354,7 +354,7 @@ impl Varve {
         String::from_utf8_lossy(&text[from..]).into_owned()
     }
 
-    /// Returns the peak resident memory of the process that holds the data, in MiB.
+    /// Returns the largest resident memory that the process that holds the data has had since its start, in MiB.
     #[must_use]
     pub fn peak_mib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();

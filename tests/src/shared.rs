@@ -21,7 +21,7 @@ pub fn varve_binary() -> PathBuf {
         assert!(named.is_file(), "VARVE_BINARY is {}, which is no file", named.display());
         return named;
     }
-    // target/<profile>/deps/<test>, so target/<profile>/varve.
+    // The path of the test is target/<profile>/deps/<test>, and varve is target/<profile>/varve.
     let own = std::env::current_exe().expect("the test's own path");
     let beside = own.ancestors().nth(2).map(|folder| folder.join("varve"));
     let candidates: Vec<PathBuf> = beside.into_iter().chain([workspace().join("target/release/varve")]).collect();

@@ -10,7 +10,7 @@ use crate::grpc::block_on;
 use crate::payload::sample::{Multiset, Sample, address_location, line, lines_location, names};
 use crate::server::Varve;
 
-/// Limit of a response in bytes.
+/// Largest size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
 
 /// Returns every sample of the series with this label, in a window `(start, end]`.
@@ -68,7 +68,7 @@ fn multiset(answer: &Answer) -> Multiset {
         };
         out.add(sample, cell.sum);
     }
-    // A cell may be several samples: the node says how many there were.
+    // A cell may be the sum of several samples. The response has the number of all samples.
     out.count = answer.samples;
     out
 }

@@ -56,13 +56,13 @@ impl Layout {
     }
 }
 
-/// Number of different frames.
+/// Number of different frames that [`frame`] returns.
 pub const FRAMES: u8 = 24;
 
 /// Number of different labels. The last one stands for two labels with the same key.
 pub const LABELS: u8 = 6;
 
-/// One sample.
+/// One sample of a generated profile.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// Numbers of the frames of the stack ([`frame`]), leaf first; empty for the empty stack.
@@ -71,7 +71,7 @@ pub struct Seen {
     pub values: Vec<i64>,
     /// Number of the sample's label, less than [`LABELS`]; 0 if the sample has no label.
     pub label: u8,
-    /// Times of the sample, in seconds before the profile's time. Only OTLP has them.
+    /// Times of the sample, in seconds before the profile's time. In a pprof, samples have no times of their own.
     pub seconds_before: Vec<u32>,
 }
 
@@ -192,7 +192,7 @@ impl PprofTables {
         let (functions, mapping, address) = match &frame {
             Frame::Named(functions) => (functions.as_slice(), PROGRAM, id * 16),
             Frame::Kernel(function) => (std::slice::from_ref(function), KERNEL, id * 16),
-            // The mapping of a binary without a name does not exist.
+            // A binary without a name has no mapping in the pprof.
             Frame::Native { file, address, .. } if file.is_empty() => (no_functions, NO_MAPPING, *address),
             Frame::Native { build_id, file, address } => (no_functions, self.mapping(build_id, file), *address),
             Frame::Abort(_) => panic!("no generated frame is a marker"),
@@ -215,7 +215,8 @@ impl PprofTables {
         id
     }
 
-    /// Adds a mapping. Addresses of a binary with a build ID are inside its mapping, others are not.
+    /// Adds a mapping, and returns its ID. Addresses of a binary with a build ID are inside its mapping. Addresses of
+    /// other binaries are outside of theirs.
     fn mapping(&mut self, build_id: &str, file: &str) -> u64 {
         self.mappings += 1;
         let id = NO_MAPPING + self.mappings;
@@ -294,7 +295,7 @@ impl<'p> OtlpWriter<'p> {
         message.extend(samples.collect::<Vec<_>>());
         message.extend([(3, Value::Fixed64(profile.time(self.now_ns))), (4, 1_000_000_000.into())]);
         message.extend([(5, self.value_type(period_type)), (6, period.into())]);
-        // These two fields distinguish 1.8 from 1.9.
+        // The numbers of the next two fields distinguish the layout 1.8 from the layout 1.9 of OTLP.
         message.push((id, vec![7; 16].into()));
         message.push((attributes, packed([self.tables.attribute("profiler.name", name)])));
         (&message).into()
@@ -317,7 +318,8 @@ impl<'p> OtlpWriter<'p> {
             (_, Shape::Timestamps) => (Vec::new(), times().collect()),
             (_, Shape::Both) => (vec![value; sample.seconds_before.len()], times().collect()),
         };
-        // A link that is not set distinguishes the layouts up to 1.9 from later ones.
+        // The number of this field distinguishes the layouts up to 1.9 from later layouts. Its value 0 means that the
+        // sample has no link.
         fields.push((link_field, 0.into()));
         if !values.is_empty() {
             fields.push((values_field, packed(values)));

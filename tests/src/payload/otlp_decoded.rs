@@ -25,13 +25,13 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// Reads the samples of a request, which must have no invalid part.
+/// Decodes a request that has no invalid part. Returns its samples.
 #[must_use]
 pub fn read(request: &[u8]) -> Multiset {
     expected(request).samples
 }
 
-/// Reads the content of a request, and the part of it that must be stored.
+/// Decodes a request. Returns the samples that must be stored, and the numbers of valid and invalid profiles.
 #[must_use]
 pub fn expected(request: &[u8]) -> Expected {
     let request = decode(request);
@@ -275,7 +275,7 @@ impl Tables {
         address_location([&build_id, &file], false, number(location, 2), frame_type.unwrap_or("native"))
     }
 
-    /// Returns the build ID and the file of a location's mapping. The kind of the build ID is its prefix.
+    /// Returns the build ID and the file of a location's mapping. The build ID begins with its kind, as in `gnu:0a0b`.
     fn binary(&self, location: &Message) -> [String; 2] {
         let mapping = &self.mappings[index(number(location, 1))];
         let of_mapping = self.attributes(&numbers(mapping, 5));

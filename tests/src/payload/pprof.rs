@@ -21,7 +21,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Returns the message in a file, which is decompressed if it is compressed.
+/// Returns the protobuf message in a pprof file, which may be gzipped.
 #[must_use]
 pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
@@ -166,8 +166,8 @@ impl Profile {
         self.expected(labels).expect("a profile that may be stored").samples
     }
 
-    /// Returns the content of the profile, and the sample types that must be stored; `None` if the profile must be
-    /// rejected.
+    /// Returns the samples that must be stored, and the numbers of valid and invalid sample types; `None` if the whole
+    /// profile must be rejected.
     #[must_use]
     pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
         let time_ns = number(&self.message, 9);
@@ -242,7 +242,7 @@ impl Profile {
         self.mappings.get(&number(location, 2))
     }
 
-    /// Returns the build ID and the file of a location's mapping. The kind of the build ID is its prefix.
+    /// Returns the build ID and the file of a location's mapping. The build ID begins with its kind, as in `gnu:0a0b`.
     fn binary(&self, location: &Message) -> [String; 2] {
         let text = |field| self.mapping(location).map_or("", |mapping| self.string(mapping, field));
         let build_id = text(6);
@@ -255,8 +255,8 @@ impl Profile {
         [build_id, text(5).to_owned()]
     }
 
-    /// Converts the address of a location. An address inside the mapping becomes a file offset (true); any other
-    /// address stays as it is (false).
+    /// Returns the address of a location. An address inside of the mapping is converted to a file offset, which the
+    /// flag `true` marks. Any other address is returned unchanged, with the flag `false`.
     fn address(&self, location: &Message) -> (bool, u64) {
         let address = number(location, 3);
         let of_mapping = |field| self.mapping(location).map_or(0, |mapping| number(mapping, field));

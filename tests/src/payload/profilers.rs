@@ -14,8 +14,8 @@ pub struct Profiler {
     pub period_type: ValueType,
     /// Period, in its unit; 0 if the profiler gives none.
     pub period: u64,
-    /// True if the profile has a duration. It then covers that duration; otherwise it covers the time since the process
-    /// started.
+    /// True if the profile has a duration, which is the time that it covers. A profile without a duration covers the
+    /// time since the process started.
     pub has_duration: bool,
 }
 

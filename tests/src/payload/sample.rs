@@ -32,12 +32,12 @@ pub struct Expected {
     series: BTreeMap<(String, BTreeMap<String, String>), Vec<Weighted>>,
 }
 
-/// A stack of names from root to leaf, the time of its sample and its value.
+/// Function names of a sample's stack from root to leaf, time of the sample, and value of the sample.
 type Weighted = (Vec<String>, i64, i128);
 
 impl Expected {
-    /// Adds one profile of the push: its type, the labels of its series, and its samples. Each sample has its names
-    /// from root to leaf, and its value. `None` adds a rejected profile.
+    /// Adds one profile of the push, with the ID of its type and the labels of its series. `profile` has each sample,
+    /// with the function names of its stack from root to leaf, and its value. `None` adds a rejected profile.
     pub fn add(&mut self, id: &str, labels: &[(String, String)], profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
         let Some(samples) = profile else {
             self.rejected += 1;
@@ -46,7 +46,8 @@ impl Expected {
         self.accepted += 1;
         let newest = samples.iter().map(|(sample, ..)| sample.time_ns).max();
         let is_zero = |(sample, _, value): &(Sample, Vec<String>, i128)| Some(sample.time_ns) < newest || *value == 0;
-        // A gauge that ends with zeros keeps one of them, so that nothing before it is its last value.
+        // If all newest samples of a gauge are 0, one of them is stored. Otherwise an earlier value would count as its
+        // last value.
         self.samples.count += u64::from(is_gauge(id) && newest.is_some() && samples.iter().all(is_zero));
         let series = self.series.entry((id.to_owned(), names([labels]))).or_default();
         for (sample, names, value) in samples {

@@ -1,6 +1,6 @@
 // A library that a test preloads into a program.
-// While the file that STUCK_READS names exists, reads of files below a folder "shard-" do not
-// return. When the program runs its exit handlers, the file that EXIT_HANDLERS names is made.
+// While the file that STUCK_READS names exists, reads of files do not return if the path of the file
+// contains "/shard-". When the program runs its exit handlers, it creates the file that EXIT_HANDLERS names.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

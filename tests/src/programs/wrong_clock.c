@@ -1,6 +1,6 @@
 // A library that a test preloads into a program.
-// The system clock is wrong by the seconds in the file that WRONG_CLOCK names, an int64 in
-// native order that may change while the program runs. Other clocks stay right.
+// For that program, the system clock is wrong by a number of seconds. The file that WRONG_CLOCK names has
+// this number, an int64 in native byte order, which may change while the program runs. Other clocks stay right.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-//! `kill -9` under load, twenty times. All acknowledged samples must be visible. All visible samples must be
-//! acknowledged or of unknown outcome, and stored once.
+//! Tests of `kill -9` under load, up to twenty times. All acknowledged samples must be visible. All visible samples
+//! must be acknowledged or of unknown outcome, and stored once.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tests::load::{Behaviour, Load, visible};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Longest time until a push must be acknowledged between two kills.
+/// Longest time that varve may take after a restart to acknowledge a push.
 const ACKNOWLEDGEMENT_MAX: Duration = Duration::from_secs(10);
 
 /// Kills varve under load several times. Every acknowledged sample must be stored once, also after one more clean
@@ -21,10 +21,10 @@ fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
     let mut ready_ms = Vec::new();
     for kill in 0..kills {
         let before = load.acknowledged();
-        // A kill at another phase of the periodic work each time.
+        // Each kill comes at a different phase of varve's periodic work.
         std::thread::sleep(Duration::from_millis(300 + u64::from(kill * 137 % 900)));
         let start = Instant::now();
-        // On a busy machine the first acknowledgement may take longer than that.
+        // On a busy machine, the first acknowledgement may take longer than this sleep.
         while load.acknowledged() == before {
             assert!(start.elapsed() < ACKNOWLEDGEMENT_MAX, "no push was acknowledged between two kills");
             std::thread::sleep(Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! A damaged table file of the state, under load. The process keeps running, queries of undamaged times are exact, and
-//! new samples are stored. Responses, metrics and `varve admin verify` name the damaged times.
+//! Test of a damaged table file of the state, under load. The process keeps running, queries of undamaged times are
+//! exact, and new samples are stored. Responses, metrics and `varve admin verify` name the damaged times.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,13 +18,13 @@ const HOUR_NS: u64 = 60 * MINUTE_NS;
 /// Number of samples in each push.
 const SAMPLES: u64 = 200;
 
-/// Longest time until a push must be acknowledged.
+/// Longest time for which a push is retried until it is acknowledged.
 const PUSH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Duration of the load on the damaged state.
 const LOAD_TIME: Duration = Duration::from_secs(8);
 
-/// Pushes samples with 40 different stacks. Their times are in the five minutes from `from_ns` on.
+/// Pushes samples with 40 different stacks. The times of the samples are in the five minutes from `from_ns` on.
 fn push(varve: &Varve, service: &str, from_ns: u64) {
     let body = (0..40).fold(Request::new(service), |body, kind| {
         let frames: Vec<String> = (0..30).map(|depth| format!("{service}::function_{kind}_of_depth_{depth}")).collect();
@@ -33,7 +33,7 @@ fn push(varve: &Varve, service: &str, from_ns: u64) {
         body.seen(stack(&frames), times.collect())
     });
     let body = body.bytes();
-    // A push is refused at the moment when the replica is closed for a repair. Senders try again.
+    // While the replica is closed for a repair, pushes are refused. Senders try again.
     let until = Instant::now() + PUSH_PATIENCE;
     while varve.push_otlp(&body, Some(service)).status != 200 {
         assert!(Instant::now() < until, "{service} is refused");
@@ -71,7 +71,7 @@ fn damage(varve: &Varve) {
     std::fs::write(&largest, bytes).unwrap();
 }
 
-/// Samples of many hours. The samples of each hour belong to a service of their own.
+/// Pushed samples of 18 hours. Each hour has its own service.
 struct History {
     starts_ns: Vec<u64>,
 }
@@ -119,7 +119,7 @@ fn a_damaged_file_costs_only_the_times_that_it_held() {
     let (mut damaged, mut pushed) = (0, 0);
     while Instant::now() < until {
         damaged = history.damaged(&varve);
-        // A time whose definitions may be damaged.
+        // The samples are in an hour whose definitions may be damaged.
         let start_ns = history.starts_ns[pushed % history.starts_ns.len()];
         push(&varve, &format!("late{pushed}"), start_ns + 30 * MINUTE_NS);
         pushed += 1;
@@ -146,19 +146,19 @@ fn a_damaged_file_costs_only_the_times_that_it_held() {
     };
     check_late(&varve);
 
-    // Flame graphs.
+    // A flame graph of a damaged hour has a warning.
     let answers = history.query(&varve);
     let (i, start_ns) = (0..).zip(&history.starts_ns).find(|(i, _)| !answers[*i].1.is_empty()).unwrap();
     let window_s = (*start_ns as f64 / 1e9, (start_ns + HOUR_NS) as f64 / 1e9);
     let graph = varve.flamegraph(&format!("process_cpu{{service_name=\"s{i}\"}}"), window_s, "json", 1000);
     assert!(warnings(&graph.expect(200).json()).iter().any(|warning| warning.starts_with("damaged: ")));
 
-    // Metrics.
+    // The metrics count the damage.
     let metric = |name: &str| varve.metric(&varve.http, name).unwrap();
     assert!(metric("varve_node_quarantined_windows") > 0.0);
     assert!(metric("varve_node_damaged_reads_total") > 0.0);
 
-    // Verification.
+    // `varve admin verify` fails, and names the damage.
     let endpoint = format!("http://{}", varve.http);
     let verify = Command::new(varve_binary()).args(["admin", "verify", "--endpoint", &endpoint]).output().unwrap();
     let printed = String::from_utf8_lossy(&verify.stdout).into_owned();

@@ -60,7 +60,7 @@ fn a_full_disk_refuses_writes_answers_queries_and_recovers() {
         assert_eq!(varve.get("/ready", &[]).status, 200, "it answers reads, so it is ready");
         fs::remove_file(&ballast).unwrap();
         eventually("writes go on", Duration::from_secs(30), || push(&varve, 2000 + cycle).status == 200);
-        // The refused one, sent again with its key: whatever became of it, it counts once.
+        // The refused push is sent again with its key. It counts once, even if the refused attempt was stored.
         assert_eq!(push(&varve, 1000 + cycle).status, 200);
         accepted += 2;
         let total = varve.total(selector, now_ns() as f64 / 1e9 + 1.0);
@@ -72,7 +72,7 @@ fn a_full_disk_refuses_writes_answers_queries_and_recovers() {
     varve.kill();
 }
 
-/// Returns the total of a service over all time.
+/// Returns the sum of all stored values of a service.
 fn total_ever(varve: &Varve, service: &str) -> f64 {
     let now_s = now_ns() as f64 / 1e9;
     varve.total(&format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[400d])"), now_s + 60.0)
@@ -99,7 +99,8 @@ fn data_past_the_retention_of_every_tier_is_dropped() {
     varve.setup.flags = flags.map(str::to_owned).to_vec();
     varve.launch();
     eventually("the oldest is dropped", Duration::from_secs(30), || total_ever(&varve, "oldest") == 0.0);
-    // A second of 12 days ago is not stored any more, as the response reports; the hours around it are stored.
+    // Of 12 days ago, only sums of hours are stored. A query of one second therefore has no result, and the response
+    // reports the reason.
     let second = ((now - 12 * DAY_NS) / 1_000_000_000 + 1).to_string();
     let query = "sum_over_time(process_cpu:cpu:nanoseconds:cpu:nanoseconds{service_name=\"old\"}[1s])";
     eventually("the old samples are dropped", Duration::from_secs(30), || {
@@ -121,13 +122,13 @@ fn above_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     let flags = ["--disk-max", "512MiB", "--retention", "400d", "--retention-1m", "400d"];
     let mut varve = Varve::start(Setup::default().flags(&flags));
     let now = now_ns();
-    // So old that its day is in a partition of its own.
+    // The oldest samples are in other partitions than the newest, in every tier.
     for (service, days) in [("oldest", 300), ("newest", 0)] {
         push_at(&varve, service, now - days * DAY_NS, 1000);
     }
     let want = (1000 * PERIOD_NS) as f64;
     assert_eq!((total_ever(&varve, "oldest"), total_ever(&varve, "newest")), (want, want));
-    // Flushed: what is in memory takes no disk.
+    // The stop flushes all samples. Before that, they are in memory and take no disk space.
     assert!(varve.terminate().success());
     varve.launch();
     // All files in a shard's folder count, so a dummy file is used: real profiles of this size would take minutes to

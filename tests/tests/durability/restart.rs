@@ -1,4 +1,4 @@
-//! Stops and starts: a clean stop keeps everything, and only one process holds a data directory.
+//! Tests of stops and starts: a clean stop keeps everything, and only one process can use a data directory.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn queries_by_name_are_right_after_a_restart_of_the_node() {
     let push = |varve: &Varve, functions: &[&str]| {
         let body = Request::new("named").seen(stack(functions), vec![now_ns()]).bytes();
         let began = Instant::now();
-        // The router finds out that its connection is gone.
+        // After the restart, pushes fail until the router notices that its connection is gone.
         while varve.push_otlp(&body, None).status != 200 {
             assert!(began.elapsed() < Duration::from_secs(30), "nothing is taken");
             std::thread::sleep(Duration::from_millis(50));
@@ -86,7 +86,8 @@ fn queries_by_name_are_right_after_a_restart_of_the_node() {
     assert_eq!(sums(&varve), [1, 1, 2]);
     varve.kill_first();
     varve.start_first();
-    // Other locations come first now, so the numbers that the router knows mean others.
+    // The restarted node numbers other locations first. Location numbers that the router remembers now mean other
+    // locations.
     push(&varve, &["new", "newer", "main"]);
     push(&varve, &["hot", "new"]);
     assert_eq!(sums(&varve), [2, 2, 3]);

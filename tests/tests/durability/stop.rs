@@ -1,6 +1,7 @@
-//! SIGTERM under load: varve ends with status 0 each time, and the next start has everything that was acknowledged.
+//! Tests of SIGTERM under load: varve exits with status 0 each time, and the next start has everything that was
+//! acknowledged.
 //!
-//! A process that runs its exit handlers while a thread still uses a database would abort.
+//! A process may abort if it runs its exit handlers while a thread still uses a database.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,9 @@ use tests::program::{Program, STUCK_READS};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Number of rounds of a test. `VARVE_SOAK=1` makes it ten times as many.
+/// Number of rounds of a test. With `VARVE_SOAK=1`, there are ten times as many rounds.
 const ROUNDS: u64 = 20;
-/// Longest time of a stop: supervisors kill a process after this time.
+/// Longest time that varve may take to exit after SIGTERM. Supervisors kill a process that takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn rounds() -> u64 {
@@ -29,14 +30,14 @@ fn rounds() -> u64 {
 
 /// Gives an ELF file another build ID, so that the server does not know the file. Other bytes stay as they are.
 fn set_build_id(file: &mut [u8], number: u64) {
-    // The header of the note: name and value have 4 and 20 bytes; type 3.
+    // Header of the ELF note with the build ID: a name of 4 bytes, a value of 20 bytes, type 3, name `GNU`.
     let note = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
     if let Some(at) = file.windows(note.len()).position(|bytes| bytes == note) {
         file[at + note.len()..][..8].copy_from_slice(&number.to_le_bytes());
     }
 }
 
-/// Threads that send requests until they are stopped, and ignore the responses.
+/// Threads that send requests until they are stopped. They only count the responses with status 200.
 struct Requests {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -95,7 +96,7 @@ impl Requests {
 fn survives_sigterm(processes: Processes, rounds: u64) {
     let _alone = alone();
     let mut varve = Varve::start(Setup { processes, ..Setup::default() });
-    // So that queries, settling and verifying take their time.
+    // With so many samples, queries, compactions and verifications take some time.
     let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
     assert_eq!(varve.push_otlp(&bulk("bulk", 200, &times), None).status, 200);
     let program = Program::compile("uploaded", "int main(void) { return 0; }", &[]);
@@ -104,7 +105,7 @@ fn survives_sigterm(processes: Processes, rounds: u64) {
     let run = load.run.clone();
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
-        // Different moments of whatever it does periodically.
+        // Each SIGTERM comes at a different phase of varve's periodic work.
         std::thread::sleep(Duration::from_millis(50 + round * 137 % 900));
         let began = Instant::now();
         let status = varve.terminate();
@@ -144,7 +145,7 @@ fn bulk_total(varve: &Varve) -> f64 {
 struct StuckReads {
     varve: Varve,
     stuck: PathBuf,
-    /// File that exists after exit handlers ran.
+    /// File that the exit handlers of varve create.
     handlers: PathBuf,
     library: Program,
 }
@@ -157,7 +158,7 @@ impl StuckReads {
         let environment = [("LD_PRELOAD", &library.path), ("STUCK_READS", &stuck), ("EXIT_HANDLERS", &handlers)];
         let environment = environment.map(|(name, path)| (name.to_owned(), text(path)));
         let mut varve = Varve::start(Setup { environment: environment.to_vec(), ..Setup::default() });
-        // More than a database reads when it is opened.
+        // The samples take more space than a database reads when it is opened.
         let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
         assert_eq!(varve.push_otlp(&bulk("bulk", 200, &times), None).status, 200);
         // Compacted data is in files, and no longer in memory.
@@ -170,7 +171,8 @@ impl StuckReads {
     }
 }
 
-/// The process ends although one of its threads does not. RocksDB's static objects are not destroyed first.
+/// The process exits although one of its threads is stuck in a read. It does not destroy RocksDB's static objects
+/// before.
 #[test]
 fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let StuckReads { mut varve, stuck, handlers, library: _library } = StuckReads::stopped();
@@ -197,7 +199,8 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     assert_eq!(bulk_total(&varve), (200 * 2000 * PERIOD_NS) as f64);
 }
 
-/// A process can end while its state is being opened, even if that takes long, for example because files are damaged.
+/// A process exits on SIGTERM even while its state is being opened. Opening may take long, for example because files
+/// are damaged.
 #[test]
 fn sigterm_while_the_state_is_opened_exits_with_status_0() {
     let StuckReads { mut varve, stuck, handlers: _, library: _library } = StuckReads::stopped();

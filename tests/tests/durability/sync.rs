@@ -1,5 +1,5 @@
-//! Acknowledgements and syncs under strace. Between the start of a push and its response, a sync must begin and
-//! succeed.
+//! Tests of acknowledgements and syncs, under strace. Between the start of a push and its response, a sync must begin
+//! and succeed.
 //!
 //! With group commit, one sync serves many pushes, so syncs are matched to pushes by time. An entry is written after
 //! its push began. A sync makes everything durable that was written before the sync began.
@@ -21,8 +21,8 @@ struct Sync {
     has_succeeded: bool,
 }
 
-/// Parses the syncs of a trace of `strace -f -ttt -T`. If a line of another thread interrupts a call, the call takes
-/// two lines.
+/// Parses the syncs of a trace of `strace -f -ttt -T`. If a line of another thread interrupts a call, the call is split
+/// into two lines.
 fn syncs(trace: &str) -> Vec<Sync> {
     let mut begun: std::collections::HashMap<&str, f64> = std::collections::HashMap::new();
     let mut out = Vec::new();
@@ -39,7 +39,8 @@ fn syncs(trace: &str) -> Vec<Sync> {
             continue;
         }
         let has_succeeded = line.contains(" = 0");
-        // A resumed line carries the time of its own; whole lines that of the start, and the duration.
+        // A line with `resumed` begins with the time at which the call ended. A whole line begins with the time at
+        // which the call began, and ends with its duration.
         let duration =
             line.rsplit('<').next().and_then(|text| text.strip_suffix('>')?.parse::<f64>().ok()).unwrap_or(0.0);
         let (began, ended) = match begun.remove(thread).filter(|_| is_resumed) {
@@ -149,7 +150,7 @@ fn after_a_failed_sync_nothing_is_acknowledged_and_the_process_fails() {
         let late = outcomes.acknowledged_between.iter().filter(|(began, _)| seconds(*began) > first.began).count();
         assert_eq!(late, 0, "{late} pushes that began after the first failed sync were acknowledged");
         assert!(outcomes.acknowledged.len() > 5, "only {} were acknowledged", outcomes.acknowledged.len());
-        // A healthy disk again: what was acknowledged is there.
+        // Without strace, syncs succeed again. Everything that was acknowledged must be there.
         traced.varve.setup.wrapper.clear();
         traced.varve.launch();
         assert_eq!(outcomes.violations(&visible(&traced.varve, &run)), Vec::<String>::new(), "fail_from {fail_from}");

@@ -1,5 +1,5 @@
-//! The agent's spool survives `kill -9` while the receiver is unreachable. Each spooled sample is stored once, even if
-//! it is sent twice.
+//! Test that the agent's spool survives `kill -9` while the receiver is unreachable. Each spooled sample is stored
+//! once, even if it is sent twice.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,8 +14,10 @@ use tests::shared::varve_binary;
 /// Sampling period in nanoseconds: 1 / 20 Hz, less the thousandth by which the agent shortens it
 /// (`agent/src/config.rs`).
 const PERIOD_NS: f64 = 49_951_029.0;
-/// Time without a receiver. An agent sends a request every 5 s, so some requests are spooled in this time.
+/// Time for which the agent runs without a receiver. The agent makes a request every 5 s, so it spools several requests
+/// in this time.
 const AWAY: Duration = Duration::from_secs(17);
+/// Longest time that an agent may take to send all requests of its spool.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn now_s() -> f64 {
@@ -32,8 +34,8 @@ fn start_agent(endpoint: &str, spool: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// For each spooled request, returns its sequence number and its number of samples, oldest first. The names of the
-/// files have both.
+/// Returns the sequence number and the number of samples of each spooled request, the oldest first. Both numbers are in
+/// the name of the request's file.
 fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
     let parsed = |name: &str| {
@@ -45,7 +47,7 @@ fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     requests
 }
 
-/// Runs an agent until the spool is empty.
+/// Runs an agent until its spool is empty.
 fn deliver(endpoint: &str, spool: &Path, varve: &Varve) {
     let agent = start_agent(endpoint, spool);
     let started = Instant::now();
@@ -64,7 +66,7 @@ fn profiles_spooled_by_a_killed_agent_arrive_once() {
         return skipped(test, format!("BPF: {obstacle}"));
     }
     let program = Program::compile(&format!("spooled_{}", std::process::id()), HOT_AND_COLD, &[]);
-    // It has its ports and does not run yet.
+    // This varve has its ports, but does not run yet.
     let mut varve = Varve::prepare(Setup::default());
     let endpoint = format!("http://{}", varve.grpc);
     let spool = varve.folder().join("agent-spool");
@@ -72,7 +74,7 @@ fn profiles_spooled_by_a_killed_agent_arrive_once() {
     let running = program.start(&[]);
     let agent = start_agent(&endpoint, &spool);
     std::thread::sleep(AWAY);
-    // Dropped, it is killed.
+    // Both processes are killed when they are dropped.
     drop((agent, running));
     let killed = now_s();
     let requests = spooled(&spool);
@@ -90,7 +92,8 @@ fn profiles_spooled_by_a_killed_agent_arrive_once() {
     };
     let samples: u64 = requests.iter().map(|(_, samples)| samples).sum();
     assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} arrived", arrived());
-    // The same state as if the agent was killed between the response and the removal of the file.
+    // Restores the file of the first request. The agent would leave this state if it was killed between the response
+    // and the removal of the file.
     std::fs::write(spool.join(&name), first).unwrap();
     deliver(&endpoint, &spool, &varve);
     assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} counted", arrived());

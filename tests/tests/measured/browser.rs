@@ -1,4 +1,4 @@
-//! The web UI in a real browser, against a real `varve up` with its agent.
+//! Test of the web UI in a real browser, against a real `varve up` with its agent.
 //!
 //! Runs `npm run test:browser`, and checks that the tests that need a real server ran.
 
@@ -22,7 +22,7 @@ const ON_A_REAL_SERVER: [&str; 3] = [
 /// Name of the browser test that also needs samples of this host.
 const ON_THIS_HOST: &str = "a user finds the hot function of this host";
 
-/// Names of the browser tests in which a response is incomplete, or changes while the UI shows it.
+/// Names of the browser tests in which a response is incomplete, or changes while the web UI shows it.
 const OF_CHANGING_RESPONSES: [&str; 12] = [
     "the view announces missing names, which appear automatically",
     "the zoom and the marked function follow a frame to its name",
@@ -38,7 +38,8 @@ const OF_CHANGING_RESPONSES: [&str; 12] = [
     "a closed dialog does not release what is still open",
 ];
 
-/// Number of browser tests that run on every machine: all except [`ON_THIS_HOST`] and the test of the large profile.
+/// Smallest number of browser tests that run on a machine: all except [`ON_THIS_HOST`] and the test of the large
+/// profile.
 const TESTS_MIN: usize = 39;
 
 fn chromium() -> Option<PathBuf> {
@@ -58,7 +59,7 @@ impl Switch {
         format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display())
     }
 
-    /// Runs the commands that arrived since the last call.
+    /// Kills or starts the server, if a browser test has requested that since the last call.
     fn serve(&self, varve: &mut Varve) {
         for name in ["kill", "start"] {
             let file = self.folder.path().join(name);
@@ -106,7 +107,7 @@ fn the_web_uis_browser_tests_pass_against_a_running_varve() {
     let running = obstacle.is_none().then(|| program.start(&[]));
     let mut varve = Varve::start(Setup {
         agent_hz: obstacle.is_none().then_some(97),
-        // The samples of large_cpp.cpu are years old.
+        // The samples of large_cpp.cpu are years old, and must not expire.
         flags: vec!["--retention".to_owned(), "100000d".to_owned()],
         ..Setup::default()
     });

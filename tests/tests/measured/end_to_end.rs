@@ -1,5 +1,5 @@
-//! The path of a sample from the kernel's timer to the flame graph, for `varve up` and for node, router and agent as
-//! three processes.
+//! Tests of the path of a sample from the kernel's timer to the flame graph, for `varve up` and for node, router and
+//! agent as three processes.
 //!
 //! A program spends its CPU time 70 : 30 in two functions. The flame graph shows these shares, with the functions'
 //! names, files and lines. The total of all processes equals the CPU time that the kernel counted.
@@ -13,15 +13,15 @@ use tests::server::{Processes, Setup, Varve};
 
 const FREQUENCY_HZ: u32 = 97;
 const WINDOW: Duration = Duration::from_secs(20);
-/// Longest time until samples arrive. Agents send every 5 s, and a busy machine may need longer.
+/// Time after the window in which its last samples arrive. Agents send every 5 s, and a busy machine may need longer.
 const ARRIVAL: Duration = Duration::from_secs(8);
 
 fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Returns the CPU time of all CPUs except idle time, as the kernel counts it, in seconds. User time includes guests.
-/// Stolen time is excluded, because no process of this host used it.
+/// Returns the time since boot in which CPUs were not idle, added up over all CPUs, in seconds. User time includes the
+/// time of guests. Stolen time is excluded, because no process of this host used it.
 fn busy_s() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let fields: Vec<f64> =
@@ -30,7 +30,8 @@ fn busy_s() -> f64 {
     (user + nice + system + irq + softirq) / 100.0
 }
 
-/// Returns the sum of the outermost frames of a function, and the response's description of the frame.
+/// Returns the sum of the totals of a function's outermost frames, and the entry of `frames` that describes the
+/// function.
 fn of_function(graph: &Value, name: &str) -> (f64, Value) {
     let names = graph["names"].as_array().unwrap();
     let nodes = graph["nodes"].as_array().unwrap();
@@ -51,7 +52,7 @@ fn of_function(graph: &Value, name: &str) -> (f64, Value) {
     (weight, frame)
 }
 
-/// Returns the line of a function's definition.
+/// Returns the line number of a function's definition.
 fn line_of(function: &str) -> u64 {
     let at = HOT_AND_COLD.lines().position(|line| line.contains(&format!("void {function}("))).unwrap();
     at as u64 + 1
@@ -66,7 +67,7 @@ fn shares_and_weights(test: &str, processes: Processes) {
     let program = Program::compile(&name, HOT_AND_COLD, &[]);
     let varve = Varve::start(Setup { processes, agent_hz: Some(FREQUENCY_HZ), ..Setup::default() });
     let running = program.start(&[]);
-    // The agent attaches and sees the process; then the window begins.
+    // The window begins after the agent has attached and has seen the process.
     std::thread::sleep(Duration::from_secs(3));
     let began = Instant::now();
     let start = now_s();
@@ -81,7 +82,7 @@ fn shares_and_weights(test: &str, processes: Processes) {
     drop(running);
 
     let total = graph["total"].as_f64().unwrap();
-    // On a busy host it gets less, and so few samples that shares are off by chance.
+    // On a busy host, the program gets less CPU time. With too few samples, the shares would be wrong by chance.
     assert!(total > 0.1 * window_s * 1e9, "the program has {} s of {window_s} s", total / 1e9);
     let samples = total / 1e9 * f64::from(FREQUENCY_HZ);
     let off_max = f64::max(5.0, 3.0 * 100.0 * (0.7 * 0.3 / samples).sqrt());
@@ -95,7 +96,7 @@ fn shares_and_weights(test: &str, processes: Processes) {
         assert_eq!(frame["line"].as_u64(), Some(line_of(function)), "{function}: {frame}");
         assert_eq!(frame["binary"].as_str(), program.path.to_str(), "{function}: {frame}");
     }
-    // Everything that ran, whoever it was.
+    // The total of all processes of the host.
     let all = varve.flamegraph("process_cpu", (start, end), "json", 1 << 20).expect(200).json();
     let sampled = all["total"].as_f64().unwrap() / 1e9;
     let off = 100.0 * (sampled / busy - 1.0);

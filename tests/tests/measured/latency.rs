@@ -1,5 +1,5 @@
-//! Time and memory of one server with many clients. Other profiling databases exceeded these limits when they were
-//! measured.
+//! Tests of the time and memory of one server with many clients. Other profiling databases exceeded these limits when
+//! they were measured.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use tests::server::{Setup, Varve};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-// Pyroscope's default limits refuse 677 of 800 pushes from 32 clients; nothing may be dropped silently either.
+// Pyroscope with its default limits refused 677 of 800 pushes from 32 clients. varve must accept all of them, and drop
+// no sample silently.
 #[test]
 fn thirty_two_clients_are_all_served_and_nothing_is_dropped() {
     let _alone = alone();
@@ -48,7 +49,7 @@ fn thirty_two_clients_are_all_served_and_nothing_is_dropped() {
     assert!(peak_mib < 400, "{peak_mib} MiB");
 }
 
-// One TOP query killed Parca's server; a query of everything must not.
+// One query of the kind TOP killed Parca's server. Queries of everything must not kill varve.
 #[test]
 fn concurrent_queries_of_everything_do_not_end_the_server() {
     let _alone = alone();
@@ -79,7 +80,7 @@ fn concurrent_queries_of_everything_do_not_end_the_server() {
     assert_eq!(total, (20 * 200 * 100 * PERIOD_NS) as f64);
 }
 
-// Parca has no label index: one pod costs as much as everything, label names take 0.7 s.
+// Parca has no label index: a query of one pod took as long as a query of everything, and label names took 0.7 s.
 #[test]
 fn one_service_of_many_is_answered_faster_than_all_of_them() {
     let _alone = alone();
@@ -108,11 +109,11 @@ fn one_service_of_many_is_answered_faster_than_all_of_them() {
         "label_values_ms": values.as_secs_f64() * 1e3, "one_service_ms": one.as_secs_f64() * 1e3,
         "everything_ms": all.as_secs_f64() * 1e3}));
     assert!(names < Duration::from_millis(200) && values < Duration::from_millis(200), "{names:?} {values:?}");
-    // Everything is so little that what every call takes counts.
+    // The query of everything is so fast that the fixed cost of a call matters, so 10 ms are always allowed.
     assert!(one < (all / 4).max(Duration::from_millis(10)), "one service of 40 takes {one:?}, everything {all:?}");
 }
 
-// Parca's clean shutdown takes up to 23 s; Pyroscope needs 46 s until it is ready.
+// A clean shutdown of Parca took up to 23 s, and Pyroscope took 46 s to become ready.
 #[test]
 fn a_clean_stop_and_a_start_are_quick_with_a_million_samples() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Time until a varve with a large store is ready again after `kill -9`.
+//! Test of the time that a varve with a large store takes to become ready again after `kill -9`.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn five_million_samples_are_ready_within_a_second_after_kill_9() {
     let newest = now_ns();
     let began = Instant::now();
     for push in 0..PUSHES {
-        // Ten minutes back, so that several windows are sealed and the last one is not.
+        // The samples cover the last ten minutes. They are in two windows, of which the newest is not sealed.
         let first = newest - 600_000_000_000 + push as u64 * 12_000_000_000;
         let times: Vec<u64> = (0..times_per_push as u64).map(|i| first + i * 11_000_003).collect();
         let reply = varve.push_otlp(&bulk(&format!("bulk-{}", push % 5), STACKS, &times), None);

@@ -1,4 +1,5 @@
-//! `varve agent record`: the content of the file in every format. The file appears when it is complete, or not at all.
+//! Tests of `varve agent record`: the content of the file in every format. The file appears when it is complete, or not
+//! at all.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -23,7 +24,8 @@ const FREQUENCY: &str = "97";
 /// Sampling period in nanoseconds: 1 / 97 Hz, less the thousandth by which the agent shortens it
 /// (`agent/src/config.rs`).
 const PERIOD_NS: i128 = 10_299_181;
-/// Time limit of a recording. It includes up to two minutes in which frames get their names.
+/// Longest time that the command may take to exit after Ctrl-C or a refusal. It may need up to two minutes to name
+/// frames.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder for the recorded file, and a folder for temporary files.
@@ -57,7 +59,8 @@ impl Folders {
         let mut command = self.command(&path, arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut progress = BufReader::new(child.stderr.take().unwrap());
-        // The first line of its own says that it has begun; before it may stand what it does without.
+        // This line shows that sampling has begun. Lines before it may name features that the agent cannot use on this
+        // host.
         let mut text = String::new();
         while !text.contains("sampling: 0 s of ") {
             assert_ne!(progress.read_line(&mut text).unwrap(), 0, "{text}");
@@ -105,20 +108,20 @@ fn hot_and_cold(name: &str) -> (Program, Running, String) {
     (program, running, name)
 }
 
-/// Returns the CPU time of a process so far, in seconds.
+/// Returns the CPU time that a process has used since its start, in seconds.
 fn cpu_seconds(child: &Child) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Returns the duration of the recording that the output states, in seconds.
+/// Returns the duration of the recording in seconds, as the output of the command states it.
 fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Checks that the CPU time of the program's stacks adds up to `used`. Two functions must share the time 70 : 30. Each
-/// stack must end in one of them, or in a function that one of them calls.
+/// stack must contain `main` or `_start`.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));
@@ -129,7 +132,8 @@ fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let all = sum("main");
     assert!((0.75..1.25).contains(&(all / used)), "{what}: {all} s were recorded, {used} used");
     let share = hot / (hot + cold);
-    // There are 290 samples, or 70 on a busy machine, for which three standard deviations are 0.16.
+    // A recording has 290 samples, or 70 on a busy machine. Three standard deviations of a share of 70 samples are
+    // 0.16.
     assert!((0.53..0.87).contains(&share), "{what}: {hot} : {cold}");
     assert!(stacks.keys().all(|stack| stack.iter().any(|name| name == "main" || name == "_start")), "{stacks:?}");
     figure(&json!({"suite": "record", "format": what, "seconds": all, "used": used, "hot70": share}));
@@ -145,7 +149,7 @@ fn pprof_and_folded_recordings_have_the_cpu_time_of_each_function() {
     let (_program, running, name) = hot_and_cold("recorded");
     let folders = Folders::new();
     let (bytes, said, used) = folders.record("a.pb.gz", &["--duration", "3s", "--frequency-hz", FREQUENCY], &running);
-    // A busy machine takes longer to end.
+    // On a busy machine, the recording ends later.
     assert!((3.0..8.0).contains(&sampled_seconds(&said)), "{said}");
     assert!(said.contains(": pprof, ") && said.contains("; dropped: none"), "{said}");
     let profile = Profile::read(&bytes);
@@ -188,7 +192,7 @@ fn check_go_tool(test: &str, path: &Path, name: &str) {
     let top =
         pprof(&["-top", "-lines", "-cum", "-symbolize=none", &format!("-tagfocus=process_executable_name={name}")]);
     assert!(top.contains("Type: cpu") && top.contains("Duration: "), "{top}");
-    // The line of the loop in hot70 that calls spin.
+    // The line number is that of the loop in hot70 that calls spin.
     assert!(top.lines().any(|line| line.contains(" hot70 ") && line.contains(&format!("{name}.c:"))), "{top}");
     let tags = pprof(&["-tags", "-symbolize=none"]);
     assert!(["process_pid", "thread_name", "thread_id"].iter().all(|tag| tags.contains(tag)), "{tags}");
@@ -203,7 +207,7 @@ fn an_otlp_recording_is_valid_and_has_every_sample() {
     }
     let (_program, running, name) = hot_and_cold("exported");
     let folders = Folders::new();
-    // Longer than an interval of the agent, so that several requests become one.
+    // The recording is longer than the agent's export interval, so that several requests are merged into one.
     let (bytes, said, used) =
         folders.record("a.otlp", &["--duration", "6s", "--off-cpu", "--frequency-hz", FREQUENCY], &running);
     let request = ExportProfilesServiceRequest::decode(&bytes[..]).unwrap();
@@ -236,7 +240,7 @@ fn ctrl_c_writes_the_samples_so_far() {
     let (_program, _running, name) = hot_and_cold("interrupted");
     let folders = Folders::new();
     let path = folders.path("a.folded");
-    // The replaced file exists until then.
+    // An existing file keeps its content until the recording is complete.
     std::fs::write(&path, "before").unwrap();
     let mut command = folders.command(&path, &["--duration", "1h"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

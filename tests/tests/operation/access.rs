@@ -1,4 +1,4 @@
-//! Access control, listen addresses, and options.
+//! Tests of access control, listen addresses, and options.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -62,7 +62,7 @@ fn without_a_token_only_loopback_and_the_own_origin_are_answered() {
             ask(&varve.http, "GET", "/api/v1/labels", &format!("host: {host}\r\norigin: http://{host}\r\n"));
         assert_eq!(status, 200, "{host}: {text}");
     }
-    // Pushes over OTLP HTTP are no less a way in.
+    // The same rules hold for pushes over OTLP/HTTP.
     let (status, text) = ask(
         &varve.otlp,
         "POST",
@@ -80,7 +80,7 @@ fn without_a_token_only_loopback_and_the_own_origin_are_answered() {
 }
 
 /// Sends a request that must be refused. After a refusal, the server may close the connection without reading the body.
-/// The next request on that connection then fails, so that request is sent again.
+/// The next request on that connection then fails, and is sent again on another.
 fn refusal(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Reply {
     (0..5).find_map(|_| request(method, url, headers, body).ok()).expect("a response")
 }
@@ -124,7 +124,7 @@ fn with_a_token_file_every_request_needs_one_of_its_tokens() {
         export(&varve.grpc, &push(), Sending { token: Some(token), ..Sending::default() }).unwrap();
     }
     assert_eq!(varve.get("/api/v1/labels", &[]).status, 200);
-    // The terminal's side, which sends the first token.
+    // Commands send the first token of the file.
     let endpoint = format!("http://{}", varve.http);
     let without =
         Command::new(varve_binary()).args(["query", "process_cpu", "--endpoint", &endpoint]).output().unwrap();

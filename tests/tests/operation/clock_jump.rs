@@ -1,4 +1,5 @@
-//! A system clock that jumps: retention does not follow the jump, and no push is refused once the clock is right again.
+//! Tests of a system clock that jumps: retention does not follow the jump, and no push is refused once the clock is
+//! right again.
 //!
 //! The process uses a system clock that the test sets ([`tests::wrong_clock`]).
 
@@ -17,8 +18,8 @@ const YEAR_S: i64 = 365 * 86_400;
 const RETENTION: [&str; 8] =
     ["--retention", "10d", "--retention-1m", "20d", "--retention-1h", "30d", "--retention-1d", "60d"];
 
-/// Returns the time for which the clock is wrong. Some seconds are enough, because expiry runs every second; with
-/// `VARVE_SOAK=1` it is a minute.
+/// Returns the time for which a test leaves the clock wrong. Some seconds are enough, because expiry runs every second;
+/// with `VARVE_SOAK=1` it is a minute.
 fn wrong_for() -> Duration {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
     Duration::from_secs(if is_soak { 60 } else { 8 })
@@ -28,7 +29,7 @@ fn wrong_for() -> Duration {
 struct World {
     varve: Varve,
     clock: WrongClock,
-    /// Number of pushed samples whose times are not in the future.
+    /// Number of samples that were pushed for the service `right`.
     pushed: u64,
 }
 
@@ -39,7 +40,7 @@ impl World {
         world
     }
 
-    /// Starts without samples, and with the clock this many seconds ahead.
+    /// Starts a varve without samples, and with the clock this many seconds ahead.
     fn start_empty(ahead_s: i64) -> Self {
         let clock = WrongClock::new();
         clock.set(ahead_s);
@@ -113,7 +114,7 @@ fn a_year_ahead_expires_nothing_and_refuses_nothing_afterwards() {
 
     world.clock.set(YEAR_S);
     world.holds_for(wrong_for(), "a year ahead");
-    // Agents with the same wrong clock: their samples are taken, and make nothing else expire.
+    // Samples of agents with the same wrong clock are accepted, and make no other data expire.
     let year_later_ns = now_ns() + YEAR_S.unsigned_abs() * SECOND_NS;
     world.push_to("wrong", year_later_ns).unwrap();
     world.holds_for(Duration::from_secs(2), "with samples of a year later");
@@ -144,8 +145,8 @@ fn a_year_ahead_expires_nothing_and_refuses_nothing_afterwards() {
 fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     let mut world = World::start();
     world.clock.set(-YEAR_S);
-    // Samples with the same wrong clock are accepted. Right times are ahead of the receiver's clock, as the response
-    // says.
+    // Samples of agents with the same wrong clock are accepted. Samples with right times are refused, because these
+    // times are ahead of the server's clock.
     let year_before_ns = now_ns() - YEAR_S.unsigned_abs() * SECOND_NS;
     let began = Instant::now();
     while began.elapsed() < wrong_for() {
@@ -161,7 +162,7 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     assert_eq!(world.samples("right", now_ns() + 60 * SECOND_NS), world.pushed);
     world.clock.set(0);
     world.holds_for(Duration::from_secs(3), "with the right clock again");
-    // Only now the samples of a year ago are too old.
+    // With the right clock, the samples of a year ago are too old, and expire.
     let began = Instant::now();
     while world.samples("wrong", year_before_ns + 60 * SECOND_NS) > 0 {
         assert!(began.elapsed() < Duration::from_secs(30), "they are kept");
@@ -171,8 +172,8 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     world.holds_for(Duration::from_secs(2), "after a restart");
 }
 
-/// At the first start the clock was a year ahead, so the log is a year ahead, too. Then an operator accepts the right
-/// time.
+/// The clock is a year ahead at the first start, so the times in the log are a year ahead, too. Then the clock is set
+/// right, and an operator accepts it.
 #[test]
 fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     let mut world = World::start_empty(YEAR_S);
@@ -194,11 +195,11 @@ fn a_log_ahead_of_the_clock_does_not_let_a_jump_expire_data() {
     assert_eq!(world.admin_clock(&[]).1["state"], "agrees");
 }
 
-/// After a restart, a node knows the right time only if it was stored. So an idle node must store it, too.
+/// After a restart, a node knows the right time only if it was stored. An idle node must therefore store it, too.
 #[test]
 fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();
-    // The time of the start is stored.
+    // In these two seconds, the node stores the time of the start.
     std::thread::sleep(Duration::from_secs(2));
     let hours = |hours: i64| hours * 3600;
     let syncs = |world: &World| world.metric("varve_node_log_syncs_total");

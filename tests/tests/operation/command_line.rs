@@ -1,4 +1,4 @@
-//! Commands against a running varve: their output and their errors.
+//! Tests of commands against a running varve: their output and their errors.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -133,7 +133,7 @@ fn a_directory_is_uploaded_with_all_programs_in_it_that_have_symbols() {
         "{stdout}"
     );
     assert!(stderr.lines().count() == 1 && stderr.contains("stripped: skipped"), "{stderr}");
-    // Named, it is to be uploaded, and its refusal is an error.
+    // If the stripped file itself is an argument, its refusal is an error.
     let stderr = refusal(&varve.http, &["upload", folder.join("stripped").to_str().unwrap()]);
     assert!(stderr.contains("1 of 1 files were not added"), "{stderr}");
 }

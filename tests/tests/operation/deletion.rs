@@ -1,4 +1,4 @@
-//! Deletions: deleted samples never return, and all others stay, across sealing, restarts and retries.
+//! Tests of deletions: deleted samples never return, and all other samples stay, across sealing, restarts and retries.
 
 use tests::http::{encode, request};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
@@ -29,12 +29,12 @@ fn deleted_samples_never_return_and_all_others_stay() {
         assert_eq!(varve.push_otlp(&push(service), None).status, 200);
     }
     assert_eq!((samples(&varve, "leaks"), samples(&varve, "stays")), (180, 180));
-    // Two hours of them, edges inside of windows.
+    // Deletes two hours of samples. The edges of the deleted time are inside of windows.
     let deleted = delete(&varve, "process_cpu{service_name=\"leaks\"}", now - 150 * MINUTE_NS, now - 30 * MINUTE_NS);
     assert_eq!(deleted.expect(200).json()["data"]["samples"], 120);
     let both = |varve: &Varve| (samples(varve, "leaks"), samples(varve, "stays"));
     assert_eq!(both(&varve), (60, 180));
-    // Again, by its own key.
+    // A retry of the push, which is recognized by its content.
     assert_eq!(varve.push_otlp(&push("leaks"), None).status, 200);
     assert_eq!(both(&varve), (60, 180), "a retry brought them back");
     varve.kill();

@@ -1,4 +1,4 @@
-//! `varve agent doctor` on a host where a capability or the kernel's type information is missing.
+//! Tests of `varve agent doctor` on a host where a capability or the kernel's type information is missing.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn doctor_names_each_missing_capability_with_its_effect() {
         let can_sample = !matches!(left_out, Some("bpf" | "perfmon"));
         assert_eq!(output.status.success(), can_sample, "{left_out:?}: {text}");
         assert!(text.contains("this host can be sampled") == can_sample, "{left_out:?}: {text}");
-        // Symbols of the kernel may be shown to those without CAP_SYSLOG, too.
+        // Some hosts show the symbols of the kernel even without CAP_SYSLOG, so that nothing is missing there.
         if let Some(name) = left_out.filter(|name| *name != "syslog") {
             let name = format!("CAP_{}: ", name.to_uppercase());
             let mark = if can_sample { "partly" } else { "NO" };

@@ -1,4 +1,4 @@
-//! `/metrics` in both formats, and the health checks of Prometheus' tools.
+//! Tests of `/metrics` in both formats, and of the paths that Prometheus' tools use for health checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_part) && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Parses name, labels and value of a sample's line.
+/// Parses a line with a sample. Returns its name, labels and value.
 fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}")));
     assert!(is_name(name), "{line}");
@@ -49,7 +49,7 @@ fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     (name, labels, value)
 }
 
-/// Checks an exposition by the rules of the text format 0.0.4. Returns the type of each metric.
+/// Checks a response of `/metrics` by the rules of the text format 0.0.4. Returns the type of each metric.
 fn check_text(text: &str) -> BTreeMap<String, String> {
     let mut types = BTreeMap::new();
     let mut helps = BTreeSet::new();
@@ -103,7 +103,7 @@ fn metrics_are_text_by_default_and_openmetrics_where_it_is_preferred() {
             assert_eq!(types.get(name).map(String::as_str), Some(kind), "{types:#?}");
         }
     }
-    // Header that Prometheus sends.
+    // Value of the header `Accept` that Prometheus sends.
     let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
         application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
         text/plain;version=0.0.4;q=0.2,*/*;q=0.1";

@@ -1,5 +1,5 @@
-//! Invalid pushes over HTTP and gRPC. Invalid parts are refused with a reason, valid parts are stored, and memory is
-//! bounded.
+//! Tests of invalid pushes over HTTP and gRPC. Invalid parts are refused with a reason, valid parts are stored, and
+//! memory is bounded.
 
 use tests::damaged::{self, with_dictionary, with_sample};
 use tests::grpc::{Sending, export, rejected};
@@ -85,7 +85,8 @@ fn bombs() -> [(CompressionEncoding, &'static str, Vec<u8>); 2] {
     [(CompressionEncoding::Gzip, "gzip", gzip.finish().unwrap()), (CompressionEncoding::Zstd, "zstd", zstd)]
 }
 
-/// Sends a gRPC message that is already compressed, which a usual client cannot do.
+/// Sends a gRPC message that is already compressed, which a usual client cannot do. Returns `grpc-status` and
+/// `grpc-message`.
 fn grpc_bomb(varve: &Varve, encoding: &str, bomb: &[u8]) -> (String, String) {
     use tests::grpc::{block_on, raw_call};
     let mut framed = vec![1];
@@ -109,7 +110,7 @@ fn decompression_bombs_are_refused_at_the_limit() {
             }
         });
         let (code, message) = grpc_bomb(&varve, name, &bomb);
-        // RESOURCE_EXHAUSTED.
+        // Code 8 is RESOURCE_EXHAUSTED.
         assert!(code == "8" && message.len() > 10, "{name} over gRPC: {code} {message}");
         let reply = varve.push_pprof(&bomb, &[("service_name", "bomb")], None);
         assert_eq!(reply.status, 413, "{name} as pprof: {}", reply.text());
@@ -150,7 +151,7 @@ fn unknown_encodings_are_415_and_broken_ones_400() {
     ] {
         let _refused = send("application/json", &[], json.as_bytes()).refused_by_otlp_with(&[400]);
     }
-    // Refused by what is announced, before anything is read.
+    // A push with too large a `content-length` is refused before its body is read.
     let (status, text) = announced(&varve, "content-length: 33554433\r\n");
     assert!(status == 413 && text.contains("33554432"), "{text}");
     for (kind, body) in [("application/x-protobuf", &body[..]), ("application/x-protobuf; charset=utf-8", &body)] {
@@ -280,7 +281,8 @@ fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
         assert!(reply.text().contains(word), "{}", reply.text());
         assert_eq!(total(service), 0.0);
     }
-    // A template's name: kept whole up to 64 KiB, cut beyond, the sample kept.
+    // A function name, such as that of a C++ template, is kept whole up to 64 KiB. A longer name is cut, and its sample
+    // is kept.
     let long = "n".repeat(60_000);
     let longer = "n".repeat(100_000);
     for (name, kept) in [(&long, 60_000), (&longer, 64 << 10)] {
@@ -312,7 +314,8 @@ fn pushes_beyond_the_budget_are_429_with_a_retry_time() {
     use std::net::TcpStream;
     use std::time::Duration;
     let varve = Varve::up();
-    // Each sends 30 MB of the 33 MB that it announces: twelve are more than the 256 MiB that may be in flight.
+    // Each client sends 30 MB of the 33 MB that it announces. Twelve clients send more than the 256 MiB that may be in
+    // flight.
     let unfinished = || {
         let mut stream = TcpStream::connect(&varve.otlp).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

@@ -1,4 +1,4 @@
-//! Pushes: every format is stored exactly, and invalid input is refused with a reason.
+//! Tests of pushes: every format is stored exactly, and invalid input is refused with a reason.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Payloads of real clients: the stored samples equal those of an independent decoder, and a repeated push changes
-//! nothing.
+//! Tests with payloads of real clients: the stored samples equal those of an independent decoder, and a repeated push
+//! changes nothing.
 
 use proto::Window;
 use tests::grpc::{Sending, export};
@@ -71,7 +71,8 @@ impl Push {
     }
 }
 
-/// Sends each push three times: twice in a row, and again after a restart. Checks that it is stored once.
+/// Sends each push four times: twice in a row, after `kill -9`, and after a clean restart. Checks that it is stored
+/// once.
 fn counts_once(pushes: &[Push], key: impl Fn(&Push) -> Option<String>) {
     let mut varve = Varve::up();
     for push in pushes {
@@ -128,7 +129,7 @@ fn otlp_payloads_over_grpc_and_http_are_stored_alike() {
             export(&varve.grpc, body, Sending { compression, ..Sending::default() }).unwrap();
             push.check(&varve, "over gRPC");
         }
-        // The content is the key, whatever way it came.
+        // Without a key, the content identifies a push, over any transport.
         push.send(&varve, None);
         push.check(&varve, "over gRPC and HTTP");
     }
@@ -173,12 +174,13 @@ fn pprof_downloads_have_the_stacks_that_were_pushed() {
             }
             let mut want = profile.folded(column);
             want.values_mut().for_each(|sum| *sum *= i128::from(scale));
-            // Folded stacks replace characters that would break lines, and give unnamed frames a name.
+            // Stacks with such frames cannot be compared: folded stacks replace characters that would break lines, and
+            // give unnamed frames a name.
             let differs = |frame: &String| frame.is_empty() || frame.contains([';', '\n', '\r']);
             if !profile.is_symbolized() || want.keys().flatten().any(differs) {
                 continue;
             }
-            // Values of a gauge may cancel each other out.
+            // Positive and negative values of a gauge may add up to 0.
             let mut folded = varve.folded(&selector, window);
             folded.retain(|_, sum| *sum != 0);
             assert_same(&folded, &want, &format!("{} {id}: folded", push.name));

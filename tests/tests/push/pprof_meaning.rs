@@ -1,5 +1,5 @@
-//! Valid pprofs that may not mean what their sender expects. They are stored, and the response has a warning with the
-//! remedy.
+//! Tests of valid pprofs that may not mean what their sender expects. They are stored, and the response has a warning
+//! with the remedy.
 
 use tests::payload::generated::{Defect, Profile, Seen, Shape};
 use tests::payload::otlp::now_ns;

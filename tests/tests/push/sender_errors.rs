@@ -1,5 +1,5 @@
-//! Errors that OTLP senders get. A sender drops a request after a final error, so faults of the server must never cause
-//! one.
+//! Tests of errors that OTLP senders get. A sender drops a request after a final error, so faults of the server must
+//! never cause one.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,7 +41,7 @@ fn start_router(folder: &Path, node: &str, token_file: Option<&Path>) -> (Runnin
     (router, [grpc, otlp])
 }
 
-/// Pushes over HTTP.
+/// Pushes an OTLP request over HTTP, with this token if any.
 fn push_over_http(otlp: &str, body: &[u8], token: Option<&str>) -> Reply {
     let authorization = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![("content-type", "application/x-protobuf")];
@@ -49,7 +49,8 @@ fn push_over_http(otlp: &str, body: &[u8], token: Option<&str>) -> Reply {
     request("POST", &format!("http://{otlp}/v1development/profiles"), &headers, Some(body)).unwrap()
 }
 
-/// Checks that the errors over gRPC and HTTP make a sender retry. Returns the reason.
+/// Pushes over gRPC and HTTP. Checks that both errors make a sender retry. Returns the error message, which must be the
+/// same.
 fn retried([grpc, otlp]: &[String; 2], token: Option<&str>) -> String {
     let status = export(grpc, &push("retried"), Sending { token, ..Sending::default() }).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -77,14 +78,14 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     let (_router, addresses) = start_router(folder.path(), &varve.node, Some(&wrong));
     let reason = retried(&addresses, Some(OTHER_TOKEN));
     assert!(reason.contains("--token-file") && reason.contains(&varve.node), "{reason}");
-    // The sender's own token is another matter: a fault of the request.
+    // If the sender's token is wrong for its router, the request is at fault, and the error is final.
     let status = export(&addresses[0], &push("final"), Sending { token: Some(TOKEN), ..Sending::default() });
     assert_eq!(status.unwrap_err().code(), Code::Unauthenticated);
     let reply = push_over_http(&addresses[1], &push("final"), Some(TOKEN)).refused_by_otlp_with(&[401]);
     assert_eq!(reply.rpc_status().code, 16);
 }
 
-/// A node that replaces the placement of each append, and forwards the append to a real node.
+/// A node that changes the placement epoch of each append, and forwards the append to a real node.
 struct OtherPlacement(NodeClient<Channel>);
 
 #[tonic::async_trait]
@@ -133,7 +134,7 @@ fn a_sender_is_made_to_retry_while_placements_differ() {
     let (_router, addresses) = start_router(varve.folder(), &proxy, None);
     let reason = retried(&addresses, None);
     assert!(reason.contains("placement"), "{reason}");
-    // The same node takes what the router of the right placement sends.
+    // The same real node accepts appends of a router that has the right placement.
     let (_router, [grpc, _]) = start_router(varve.folder(), &varve.node, None);
     export(&grpc, &push("placed"), Sending::default()).unwrap();
     let total = varve.total("sum_over_time(process_cpu[1h])", now_ns() as f64 / 1e9 + 1.0);
@@ -186,7 +187,7 @@ fn errors_of_the_otlp_port_are_google_rpc_status() {
         assert_eq!(reply.header("content-type"), wanted, "{method} {path} {content_type}");
         assert_eq!(reply.rpc_status().code, code, "{method} {path} {content_type}: {:?}", reply.rpc_status());
     }
-    // 65 MiB, a few kB as they are sent.
+    // The body has 65 MiB, and is compressed to a few kB.
     let reply = varve.push_otlp(&vec![0; 65 << 20], None).refused_by_otlp_with(&[413]);
     assert_eq!((reply.header("content-type"), reply.rpc_status().code), ("application/x-protobuf", 8));
 }

@@ -53,7 +53,7 @@ const FORMATS: [Format; 8] = [
 #[derive(Clone, Debug)]
 struct Case {
     format: Format,
-    /// True if the names of the push are unique. The store then has none of its stacks.
+    /// True if no other push has the same names of functions. The store then has none of the push's stacks.
     is_new: bool,
     resources: Vec<Vec<Profile>>,
 }
@@ -64,7 +64,7 @@ fn serial() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Response to a push: status and counts.
+/// Outcome of a push, as the response reports it.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     /// The push is stored. `samples` is the number of stored samples, which only the response to a pprof reports.
@@ -166,7 +166,7 @@ fn send_otlp_grpc(varve: &Varve, bytes: &[u8]) -> Answer {
     }
 }
 
-/// Returns the sums that are not zero. The empty stack becomes the one that stands for it in folded lines.
+/// Returns the stacks whose sums are not 0. The empty stack becomes `[no stack]`, as in responses with folded stacks.
 fn shown(folded: &Folded) -> Folded {
     let name = |stack: &Vec<String>| if stack.is_empty() { vec!["[no stack]".to_owned()] } else { stack.clone() };
     folded.iter().filter(|(_, sum)| **sum != 0).map(|(stack, sum)| (name(stack), *sum)).collect()
@@ -205,7 +205,8 @@ impl Pushed<'_> {
         self.stored(varve).assert_equals(&expected.samples, what);
     }
 
-    /// Returns the stored samples. If the push has no time, `now_ns` replaces their times.
+    /// Returns the stored samples. If the push has no time, the time of each sample must be that of receipt, and is
+    /// replaced by `now_ns`.
     fn stored(&self, varve: &Varve) -> Multiset {
         let window = Window { start_ns: proto::limits::TIME_MIN_NS, end_ns: i64::MAX / 2 };
         let mut stored = stored::samples(varve, ("service_name", self.service), window);

@@ -1,4 +1,4 @@
-//! Frames of functions without names, and downloaded pprof files as `go tool pprof` reads them.
+//! Tests of frames of functions without names, and of downloaded pprof files as `go tool pprof` reads them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ __asm__(".text\n.p2align 4\n.type block, @function\nblock:\n.cfi_startproc\n.rep
 int main(void) { return 0; }
 "#;
 
-// Fault 8: each address was a row of its own, so OpenSSL's SHA was 120 slivers.
+// Regression test: each address was a frame of its own, so that OpenSSL's SHA function became 120 narrow frames.
 #[test]
 fn a_function_without_a_name_is_one_frame_until_its_name_comes() {
     let varve = Varve::up();
@@ -48,7 +48,7 @@ fn a_function_without_a_name_is_one_frame_until_its_name_comes() {
         |names: [&str; 2]| [(names[0], 120 * PERIOD_NS), (names[1], 40 * PERIOD_NS)].map(|(n, v)| (n.to_owned(), v));
     let nameless = [format!("libbare.so.3+{block:#x}"), format!("libbare.so.3+{tail:#x}")];
     let nameless = sums([&nameless[0], &nameless[1]]);
-    // The table may be made in the background.
+    // The symbol table may still be built in the background.
     let mut leaves = Vec::new();
     for _ in 0..100 {
         leaves = leaves_of(&written(&varve, "assembly", "json").json());
@@ -92,7 +92,8 @@ fn pprof_of_offsets(file: &str, build_id: &str, offsets: &[u64]) -> Vec<u8> {
     profile.encode_to_vec()
 }
 
-// The start of one function and the file offset of another had the same name, and were one frame.
+// Regression test: the start of one function and a file offset in another function got the same name, and were shown as
+// one frame.
 #[test]
 fn unnamed_file_offsets_are_shown_as_virtual_addresses() {
     let varve = Varve::up();
@@ -100,7 +101,7 @@ fn unnamed_file_offsets_are_shown_as_virtual_addresses() {
     let bare = program.folder().join("bare");
     let _said = output_of("strip", &["-o".as_ref(), bare.as_os_str(), program.path.as_os_str()]);
     let [block, silent] = ["block", "silent"].map(|function| Program::symbol(&program.path, function).0);
-    // The linker places this program at 0x400000, and its code at the same offset in the file.
+    // The linker places this program at address 0x400000. The file offset of its code is the address minus 0x400000.
     let offsets = [block + 7, silent + 3].map(|address| address - 0x40_0000);
     let body = pprof_of_offsets(bare.to_str().unwrap(), &Program::build_id(&bare), &offsets);
     assert_eq!(varve.push_pprof(&body, &[("service_name", "assembly")], None).status, 200);
@@ -116,7 +117,7 @@ fn unnamed_file_offsets_are_shown_as_virtual_addresses() {
     assert_eq!(text, expected);
 }
 
-// Finding 10: a file's name was the first that any service of the tenant had pushed with its build ID.
+// Regression test: a file was shown under the first name that any service of the tenant had pushed with its build ID.
 #[test]
 fn frames_of_a_service_have_the_file_name_that_it_pushed() {
     let varve = Varve::up();
@@ -198,7 +199,7 @@ fn upload(varve: &Varve, file: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-// Finding 11: it read `[unknown]+0xfb2`, for the reason that there was no build ID.
+// Regression test: the frame had the name `[unknown]+0xfb2`, and the reason that no build ID was sent.
 #[test]
 fn an_error_frame_of_an_agent_says_that_unwinding_stopped_there_and_why() {
     let varve = Varve::up();
@@ -210,7 +211,7 @@ fn an_error_frame_of_an_agent_says_that_unwinding_stopped_there_and_why() {
     assert_eq!(graph["symbolization"]["unnamed"][0]["reason"], "unwinding_stopped", "{graph}");
 }
 
-// Finding 9: no sample had a label, and the period was 0.
+// Regression test: no sample of the pprof had a label, and the period was 0.
 #[test]
 fn go_tool_pprof_reads_labels_period_build_ids_and_addresses() {
     let test = "go_tool_pprof_reads_labels_period_build_ids_and_addresses";

@@ -1,4 +1,5 @@
-//! Errors of the HTTP port: every error is JSON with a reason, and URLs are parsed like those of other servers.
+//! Tests of errors of the HTTP port: every error is JSON with a reason, and URLs are parsed like those of other
+//! servers.
 
 use serde_json::Value;
 use tests::http::{encode, raw, request};
@@ -47,7 +48,7 @@ fn every_error_of_the_http_port_is_json_that_says_what_is_wrong() {
         let shown = sent.get(..80).unwrap_or(&sent);
         assert!(got == status && text.contains(word), "{shown:?}: {got} {text}");
     }
-    // Over the URL and the form alike.
+    // A form that is too large is refused in the same way.
     let form = "x".repeat(3 << 20);
     let url = format!("http://{}/api/v1/query", varve.http);
     let form_type = ("content-type", "application/x-www-form-urlencoded");
@@ -107,7 +108,8 @@ fn a_url_with_raw_quotes_is_accepted() {
     assert_eq!(as_it_is.split_once("\r\n\r\n").unwrap().1, encoded.split_once("\r\n\r\n").unwrap().1);
 }
 
-// Go's period is contentions/count, so the name meant the number of waits, and not their time.
+// Regression test: the period type of Go's contention profiles is contentions/count, so a short name meant the number
+// of waits, and not their time.
 #[test]
 fn short_names_of_contention_are_ambiguous() {
     let varve = Varve::up();

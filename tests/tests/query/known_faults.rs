@@ -1,4 +1,5 @@
-//! Faults of other profiling databases. Each test shows that varve does not have one of them.
+//! Tests for faults of other profiling databases. The comment before each test describes a fault, and the test shows
+//! that varve does not have it.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +92,7 @@ fn a_range_query_has_its_first_and_its_last_step() {
     let parameters = [("query", promql), ("start", start.as_str()), ("end", end.as_str()), ("step", "10")];
     let answer = varve.get("/api/v1/query_range", &parameters).expect(200).json();
     let values = answer["data"]["result"][0]["values"].as_array().unwrap().clone();
-    // The step at the start looks back to before the first sample.
+    // The first of the 31 steps has no value, because its 10 s end before the first sample.
     assert_eq!(values.len(), 30, "{values:?}");
     let last = values.last().unwrap();
     assert_eq!(last[0].as_f64().unwrap().to_string(), end);
@@ -108,7 +109,7 @@ fn a_range_query_has_its_first_and_its_last_step() {
     assert_eq!(points.last().unwrap()[1], full.as_str(), "the last point of 10 s is whole: {points:?}");
 }
 
-// Pyroscope hides OTLP labels with dots.
+// Pyroscope hides OTLP labels whose names have dots.
 #[test]
 fn resource_attributes_with_dots_are_labels() {
     let varve = Varve::up();
@@ -144,7 +145,7 @@ fn a_line_has_the_function_of_its_index_in_any_order_of_functions() {
     for (i, name) in names.iter().enumerate().rev() {
         request = request.seen(stack(&[name, "main"]), (0..=i as u64).map(|n| now - n).collect());
     }
-    // And with the functions that nothing refers to in between: each is there twice.
+    // After each function, the table gets another function to which no line refers.
     let request = edit(&request.bytes(), &[2], &mut |dictionary| {
         let mut out = Vec::new();
         let mut functions = 0_u64;

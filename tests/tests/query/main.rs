@@ -1,4 +1,4 @@
-//! Queries: PromQL, flame graphs, names of frames, and errors.
+//! Tests of queries: PromQL, flame graphs, names of frames, and errors.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

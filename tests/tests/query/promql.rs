@@ -1,4 +1,5 @@
-//! PromQL against a real server: metadata, matchers, windows, gauges and errors, over HTTP and on the terminal.
+//! Tests of PromQL against a real server: metadata, matchers, windows, gauges and errors, over HTTP and on the
+//! terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -10,6 +11,7 @@ use tests::server::{Processes, Setup, Varve};
 use tests::shared::{payloads, varve_binary};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Sum of the values of 100 samples, in nanoseconds.
 const UNIT: f64 = 100.0 * PERIOD_NS as f64;
 
 /// Pushes samples of two services in which `main` calls `hot` and `cold`. One service has 600 samples in `hot` and 100

@@ -1,5 +1,5 @@
-//! Names of native frames. The names come from files with the build ID of the frame, on the host or uploaded, and are
-//! never wrong.
+//! Tests of the names of native frames. The names come from files with the build ID of the frame, on the host or
+//! uploaded, and are never wrong.
 
 use std::fs;
 use std::io::Write as _;
@@ -157,7 +157,7 @@ fn files_of_this_host_name_frames_of_their_build_id() {
     let address = inlined_address(&program.path, "outer_function");
     push(&varve, "here", program.path.to_str().unwrap(), &build_id, address);
     let mut seen = Vec::new();
-    // The table may be made in the background.
+    // The symbol table may still be built in the background.
     for _ in 0..100 {
         seen = names(&graph(&varve, "here")).0;
         if seen.len() == 3 {
@@ -178,7 +178,7 @@ fn a_replaced_library_never_names_samples_of_the_old_one() {
     fs::rename(&new.path, &old.path).unwrap();
     push(&varve, "replaced", old.path.to_str().unwrap(), &build_id, address);
     assert_unnamed(&varve, "replaced", &format!("libreplaced.so+{address:#x}"), &["no_debug_file"]);
-    // The one that lies there now has names for its own samples.
+    // The library that is at the path now has names for its own samples.
     let (build_id, (address, _)) = (Program::build_id(&old.path), Program::symbol(&old.path, "wrong_function"));
     push(&varve, "new", old.path.to_str().unwrap(), &build_id, address);
     let (names, _) = names(&graph(&varve, "new"));
@@ -215,7 +215,7 @@ fn a_deleted_binary_shows_its_addresses_and_why() {
     drop(program);
     push(&varve, "deleted", &path, &build_id, address);
     assert_unnamed(&varve, "deleted", &format!("deleted+{address:#x}"), &["no_debug_file"]);
-    // The same path with another program in it, and as the kernel marks what is gone.
+    // Another program is at the path that the kernel marked as deleted.
     let impostor = Program::compile("deleted", &impostor_source(), &[]);
     push(&varve, "marked", &format!("{} (deleted)", impostor.path.display()), "0123456789abcdef", address);
     assert_unnamed(&varve, "marked", &format!("deleted (deleted)+{address:#x}"), &["no_debug_file"]);
@@ -277,7 +277,7 @@ fn varve_upload_retries_while_there_are_too_many_uploads() {
     let head = format!("POST /api/v1/debuginfo HTTP/1.1\r\nHost: {}\r\nContent-Length: 1000\r\n\r\n", varve.http);
     let url = format!("http://{}/api/v1/debuginfo", varve.http);
     let mut others = Vec::new();
-    // Uploads that began and do not go on take all places; what has none is refused without being read.
+    // Uploads that stall use up the number of allowed uploads. The next upload is then refused before its body is read.
     let refused = loop {
         let reply = request("POST", &url, &[("Expect", "100-continue")], Some(&vec![0; 1 << 20])).unwrap();
         if reply.status == 429 || others.len() > 100 {

@@ -1,5 +1,5 @@
-//! One minute of load, or ten with `VARVE_SOAK=1`. The Raft log is the only write-ahead log, and it is purged up to the
-//! last flush.
+//! Test of one minute of load, or ten with `VARVE_SOAK=1`. The Raft log is the only write-ahead log, and it is purged
+//! up to the last flush.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use tests::payload::otlp::{PERIOD_NS, now_ns};
 use tests::report::figure;
 use tests::server::Varve;
 
-/// Returns the size of those files in a folder whose names end with `ending`, in bytes.
+/// Returns the total size in bytes of the files in a folder that have the extension `ending`.
 fn bytes_of(folder: &Path, ending: &str) -> u64 {
     let entries = fs::read_dir(folder).unwrap().filter_map(Result::ok);
     let of_kind = entries.filter(|entry| entry.path().extension().is_some_and(|found| found == ending));
@@ -42,7 +42,7 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let mut heads = 0.0_f64;
     let state = varve.data_dir().join("shard-0001");
     while began.elapsed() < duration {
-        // Large ones, so that the state is flushed by size too.
+        // Pushes are so large that the state is also flushed because of its size.
         let times: Vec<u64> = (0..500).map(|i| now_ns() - i * 1_000_003).collect();
         assert_eq!(varve.push_otlp(&bulk("soak", 100, &times), None).status, 200);
         pushes += 1;
@@ -51,7 +51,7 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
         std::thread::sleep(Duration::from_millis(200));
     }
     let outcomes = load.stop();
-    // The next flush by time, and the purge after it.
+    // Waits for the next periodic flush, and for the purge of the log after it.
     eventually("everything is flushed", Duration::from_secs(90), || {
         metric("varve_node_flushed_index") >= metric("varve_node_applied_index")
     });

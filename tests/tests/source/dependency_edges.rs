@@ -1,4 +1,5 @@
-//! The crates of the workspace depend on each other only as allowed. Their dependencies come from `cargo metadata`.
+//! Test that the crates of the workspace depend on each other only as allowed. The dependencies are read from `cargo
+//! metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

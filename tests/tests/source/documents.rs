@@ -1,4 +1,4 @@
-//! Documents agree with the code: they name only versions, folders, tests and decisions that exist.
+//! Tests that documents agree with the code: they name only versions, folders, tests and decisions that exist.
 
 use std::fs;
 

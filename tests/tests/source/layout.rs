@@ -1,4 +1,4 @@
-//! Layout of the source: sizes of files and folders, modules, names of tests.
+//! Tests of the layout of the source: sizes of files and folders, modules, names of tests.
 
 use crate::files::{below_workspace, check, walk, with_extensions};
 use tests::shared::workspace;
@@ -37,7 +37,7 @@ fn no_source_folder_has_more_than_15_entries() {
 
 #[test]
 fn modules_have_one_style() {
-    // In two parts, so that this line is not found.
+    // The text is in two parts, so that the test does not find this line itself.
     let path_attribute = ["#[pa", "th ="].concat();
     let mut violations = Vec::new();
     for source in with_extensions(&["rs"]) {

@@ -1,4 +1,4 @@
-//! Rules for the source itself: layout, words, dependencies between crates, and documents that name files.
+//! Tests of the source itself: layout, words, dependencies between crates, and documents that name files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Text of the source and the documents: lengths of lines and sentences, comments, and unfinished work.
+//! Tests of the text of the source and the documents: lengths of lines and sentences, comments, and unfinished work.
 
 use crate::files::{Source, check, with_extensions};
 
@@ -27,7 +27,7 @@ fn no_line_is_longer_than_120_characters() {
 
 #[test]
 fn no_work_is_left_undone() {
-    // In two parts, so that this file is not found.
+    // The words are in two parts, so that the test does not find this file itself.
     let words = [["TO", "DO"], ["FIX", "ME"], ["X", "XX"], ["to", "do!("], ["unimple", "mented!("]];
     let words = words.map(|parts| parts.concat());
     let mut violations = Vec::new();
