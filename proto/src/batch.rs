@@ -4,7 +4,8 @@ use crate::dictionary::{Dictionary, Spans};
 use crate::label::{Fingerprint, LabelSet};
 use crate::tenant::TenantId;
 
-/// Samples in columns of equal length. Their IDs are entries of the accompanying dictionary.
+/// Samples, in columns of equal length. The IDs in the columns refer to entries of the dictionary that comes with the
+/// samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
     /// Times in nanoseconds since 1970, in any order.
@@ -91,17 +92,17 @@ pub struct Push {
     pub dictionary: Dictionary,
     /// Profiles of the push that were not refused.
     pub profiles: Vec<Profile>,
-    /// Number of refused profiles.
+    /// Number of profiles of the push that were refused.
     pub rejected: u64,
-    /// The first reasons why profiles were refused or truncated, as sentences. The last sentence counts the remaining
-    /// reasons.
+    /// Reasons for refused and truncated profiles, one sentence each. Only the first reasons are listed; the last
+    /// sentence then gives the number of the others.
     pub warnings: Vec<String>,
     /// True if the push contains the times of its samples, so that pushes of equal bytes are retries of one push.
     pub has_own_times: bool,
 }
 
 impl Push {
-    /// Approximate size in memory of all batches of the push, in bytes.
+    /// Approximate total size in memory of the batches that are made of the push, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let profile = |profile: &Profile| series_bytes(Some(&profile.labels), &profile.samples);
@@ -110,7 +111,7 @@ impl Push {
 }
 
 fn series_bytes(labels: Option<&LabelSet>, samples: &Samples) -> usize {
-    // Longest encoding of each column.
+    // Largest number of bytes of one encoded value of each column.
     const SAMPLE_BYTES: usize = 10 + 5 + 10 + 5;
     64 + labels.map_or(0, LabelSet::memory_bytes) + samples.len() * SAMPLE_BYTES
 }
@@ -153,8 +154,8 @@ pub struct Stripped {
 }
 
 impl Batch {
-    /// Removes the definitions of stacks and series that the shard knows. The closures tell which ones it knows, by the
-    /// ID of a stack and by the index of a series.
+    /// Removes the definitions of stacks and series that the shard knows. The two functions tell if the shard knows the
+    /// stack with an ID, and the series with an index.
     ///
     /// Definitions that become unused stay in the dictionary, but are neither logged nor applied.
     pub fn strip(
@@ -162,7 +163,7 @@ impl Batch {
         is_known_stack: impl Fn(usize) -> bool,
         is_known_series: impl Fn(usize) -> bool,
     ) -> Stripped {
-        // The empty stack is never a reference.
+        // The empty stack, with ID 0, always stays as it is.
         let stacks = self.dictionary.stacks.strip(|id| id > 0 && is_known_stack(id));
         let known = self.series.iter_mut().enumerate().filter(|(index, _)| is_known_series(*index));
         let labels = known.filter_map(|(index, series)| Some((index, series.labels.take()?))).collect();
@@ -184,7 +185,7 @@ impl Batch {
         }
     }
 
-    /// Approximate size in memory, in bytes.
+    /// Approximate size of the batch in memory, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let series = |series: &SeriesSamples| series_bytes(series.labels.as_ref(), &series.samples);

@@ -34,7 +34,8 @@ pub(crate) use stacks::Spans;
 pub use stacks::Stacks;
 pub use strings::Strings;
 
-/// Largest size at which the buffer for hashing is kept, in bytes. One location may have thousands of lines.
+/// Largest capacity, in bytes, with which the buffer for hashing is kept for the next location. So one location with
+/// very many lines does not hold a large buffer forever.
 const HASHED_BYTES_MAX: usize = 1 << 16;
 
 /// Approximate numbers of entries that will be added to a dictionary.
@@ -75,9 +76,9 @@ pub struct Dictionary {
     pub pairs: Pairs,
     /// Number of lines whose memory is allocated separately from their location.
     lines: usize,
-    /// Size of the text of all mapping identities, in bytes.
+    /// Total size of the texts of the build IDs of all mappings, in bytes.
     mapping_text: usize,
-    /// Buffer for hashing.
+    /// Buffer for the bytes of a location that are hashed.
     hashed: Vec<u8>,
 }
 
@@ -149,13 +150,13 @@ impl Dictionary {
 
     /// Returns the ID of a stack. Adds the stack if it is new.
     ///
-    /// `stack` holds the locations, leaf first, or is `None` if the receiver of the batch knows the stack by its hash.
-    /// A stack that was added without locations receives them from a later call.
+    /// `stack` holds the locations, leaf first. It is `None` if the receiver of the batch knows the stack by its hash.
+    /// If the stack was added without locations, a later call with locations adds them.
     pub fn intern_stack(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         self.stacks.intern(hash, stack)
     }
 
-    /// Allocates memory, so that the tables need not grow step by step.
+    /// Allocates memory for further entries, so that the tables need not grow step by step.
     pub fn reserve(&mut self, capacity: &Capacity) {
         self.strings.reserve(capacity.strings, capacity.text_bytes);
         self.functions.reserve(capacity.functions);
@@ -202,8 +203,8 @@ impl Dictionary {
     /// Approximate size in memory, in bytes: the entries, hashes and index of each table, and memory that entries own.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // An entry of an index map takes its own size, its hash (8), a slot of the table (4 to 8, by load), and the
-        // allocator's header if it owns memory (16).
+        // An entry of an index map takes its own size and, in bytes, 8 for its hash, and 4 to 8 for a slot of the
+        // table. An entry that owns memory takes 16 more for the allocator's header.
         self.strings.memory_bytes()
             + self.functions.memory_bytes()
             + self.mappings.len() * (size_of::<Mapping>() + 80)
@@ -215,14 +216,15 @@ impl Dictionary {
             + self.pairs.memory_bytes()
     }
 
-    /// Upper bound of the number of bytes by which the entries are larger in the wire form than in memory.
+    /// Upper bound of the number of bytes that the entries take in the wire form beyond their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
-        // Two numbers of ten bytes, the ID of a function of five, tags, and a length.
+        // A line takes two numbers of ten bytes, a function's ID of five bytes, three tags, and a tag with a length.
         const LINE_BYTES: usize = 10 + 10 + 5 + 3 + 2;
         self.attribute_sets.wire_bytes_more() + self.lines * LINE_BYTES.saturating_sub(size_of::<Line>())
     }
 
-    /// Hash of a location's identity. The hash depends on the entries that the location refers to, not on their IDs.
+    /// Hash of a location's identity. It depends on the content of the entries that the location refers to, and not on
+    /// their IDs.
     #[must_use]
     #[inline]
     pub fn location_hash(&self, id: u32) -> u128 {

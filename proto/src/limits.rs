@@ -14,7 +14,7 @@ pub const PUSH_UNPACKED_BYTES_MAX: usize = 64 << 20;
 /// levels is of no use.
 pub const STACK_DEPTH_MAX: usize = 2048;
 
-/// Maximum number of lines (inlined functions) of one location. The largest number seen in practice is about 60.
+/// Maximum number of lines (inlined functions) of one location. The largest number seen in practice is about 60 lines.
 pub const LOCATION_LINES_MAX: usize = 256;
 
 /// Longest string of a push, in bytes. Longer strings are truncated. C++ template names reach tens of kilobytes.
@@ -32,20 +32,20 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
 /// Maximum number of attributes of one sample. A sender may put any number of attributes on each sample.
 pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
 
-/// Maximum number of lines of all locations of one push, together. An empty line takes two bytes on the wire and 24 in
-/// memory.
+/// Maximum number of lines (inlined functions) of all locations of one push, together. An empty line entry takes two
+/// bytes on the wire and 24 bytes in memory.
 pub const PUSH_LINES_MAX: usize = 4_000_000;
 
 /// Maximum number of samples of one push. This many samples of the smallest useful size take 64 MiB on the wire.
 pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 
-/// Maximum number of resources, scopes and profiles of one push, together. An empty one takes two bytes on the wire. A
-/// host with thousands of processes has one of each for every combination of process and profile type. A collector
-/// sends a few hosts at once.
+/// Maximum number of resources, scopes and profiles of one push, together. Each of them takes two bytes on the wire if
+/// it is empty. A host with thousands of processes sends one of each for every combination of process and profile type.
+/// A collector sends the profiles of a few hosts at once.
 pub const PUSH_PROFILES_MAX: usize = 100_000;
 
-/// Largest size of the labels of one push, in bytes. A profile's labels count for each profile, even if profiles share
-/// a resource. A resource is on the wire once, and any number of profiles may refer to it.
+/// Largest total size of the labels of all profiles of one push, in bytes. Labels that profiles share through their
+/// resource count once for each profile. Such a resource is on the wire only once, whatever the number of its profiles.
 pub const PUSH_LABEL_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum number of attributes of one push, summed over all distinct attribute sets of its samples. Attributes of a
@@ -55,7 +55,7 @@ pub const PUSH_ATTRIBUTES_MAX: usize = 8_000_000;
 /// Longest build ID as text, in bytes. GNU build IDs have 40 hexadecimal digits, and Go build IDs have 83 characters.
 pub const BUILD_ID_BYTES_MAX: usize = 512;
 
-/// Longest `Idempotency-Key` of a client, in bytes. UUIDs and hashes have 32 to 64.
+/// Longest `Idempotency-Key` of a client, in bytes. UUIDs and hashes have 32 to 64 bytes.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 1024;
 
 /// Largest Raft entry, in bytes. An entry is replicated and applied as a whole, so a large entry delays all later ones.
@@ -70,9 +70,9 @@ pub const BATCH_PARTITIONS_MAX: usize = 128;
 /// stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
-/// Maximum number of series in one partition of a shard, which holds six hours of raw samples. Each series costs
-/// memory, and time in every query. 40 pods with three profile types have 120 series. A label whose values never repeat
-/// creates any number of series.
+/// Maximum number of series in one partition of a shard. A partition holds six hours of raw samples. Each series costs
+/// memory, and time in every query. For comparison: 40 pods with three profile types have 120 series. Without this
+/// limit, a label whose values never repeat would create series without end.
 pub const PARTITION_SERIES_MAX: usize = 1_000_000;
 
 /// Earliest time that a sample may have: 2000-01-01T00:00:00Z, in nanoseconds since 1970. Earlier times come from
@@ -82,20 +82,20 @@ pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
 /// Largest time by which a sample may be ahead of the receiver's clock, in nanoseconds.
 pub const TIME_AHEAD_MAX_NS: i64 = 10 * 60 * 1_000_000_000;
 
-/// Largest total size of the pushes in flight after decompression, in bytes. These are the pushes that are being
-/// decoded or wait for their acknowledgement. Further pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents
+/// Largest total size of the pushes in flight, after decompression, in bytes. A push is in flight while it is being
+/// decoded or waits for its acknowledgement. Further pushes are refused with 429 / RESOURCE_EXHAUSTED, which agents
 /// retry.
 pub const PUSHES_IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of steps of a range query, as in Prometheus.
 pub const QUERY_STEPS_MAX: i64 = 11_000;
 
-/// Maximum number of cells (group x bucket x stack) in one response of a shard. All forms of this many cells together
-/// take about 1 GiB.
+/// Maximum number of cells (group x bucket x stack) in one response of a shard. This many cells take about 1 GiB, all
+/// their forms (such as decoded and encoded) together.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
 
-/// Largest size of the labels of all groups in one response, in bytes. The labels can therefore take as much memory as
-/// the cells.
+/// Largest size of the labels of all groups in one response, in bytes. So the labels take at most about as much memory
+/// as [`QUERY_CELLS_MAX`] cells.
 pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of window edges in one request. Each window has two edges. This limits the memory for decoding to
@@ -105,13 +105,13 @@ pub const QUERY_EDGES_MAX: usize = 2_000_000;
 /// Maximum number of matchers in one request, and also of labels to group by. A query text of 64 KiB cannot hold more.
 pub const QUERY_LABELS_MAX: usize = 1 << 15;
 
-/// Maximum number of regular expressions in the matchers of one request. This is twice the number that a query may
-/// have. Each regular expression may take a few MiB.
+/// Maximum number of regular expressions in the matchers of one request. This is twice the number that a PromQL query
+/// may have. Each regular expression may take a few MiB of memory.
 pub const QUERY_REGEXES_MAX: usize = 64;
 
-/// Maximum number of nodes (callers and callees) in the tree of stacks in one response of a shard. They take about 256
-/// MiB. [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because the stacks share most of their
-/// callers.
+/// Maximum number of nodes (callers and callees) in the tree of stacks in one response of a shard. This many nodes take
+/// about 256 MiB. [`QUERY_CELLS_MAX`] stacks of a service need about this many nodes, because the stacks share most of
+/// their callers.
 pub const QUERY_NODES_MAX: usize = 8_000_000;
 
 /// Maximum number of nodes of one flame graph.
@@ -124,9 +124,10 @@ pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 /// disconnects.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;
 
-/// Time within which a retry is recognized if the receiver sets the samples' times; in nanoseconds. Nobody retries for
-/// longer than a day. If the push contains the times, a retry is recognized for as long as the samples are kept.
+/// Time, in nanoseconds, within which a retry of a push without times is recognized. The receiver gives the samples of
+/// such a push their times. Nobody retries for longer than a day. A retry of a push with times is recognized for as
+/// long as the samples are kept.
 pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
 
-/// Largest message between router and node, in bytes. A response of [`QUERY_CELLS_MAX`] cells has this size.
+/// Largest message between router and node, in bytes. A response with [`QUERY_CELLS_MAX`] cells has about this size.
 pub const NODE_MESSAGE_BYTES_MAX: usize = 512 << 20;

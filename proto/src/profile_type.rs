@@ -33,7 +33,8 @@ impl ValueType {
     }
 }
 
-/// Summary of all sample types of one OTLP scope or pprof file. The profile type of each sample type depends on it.
+/// Summary of all sample types of one OTLP scope or pprof file. The profile type of each sample type depends on this
+/// summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Siblings {
     cpu_time: bool,

@@ -25,7 +25,7 @@ pub enum TokenFileError {
     /// A token is shorter than the minimum.
     #[error("line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: try `openssl rand -hex 32`")]
     TooShort {
-        /// Number of the token's line; the first line is 1.
+        /// Number of the token's line, from 1 for the first line of the file.
         line: usize,
     },
 }

@@ -25,7 +25,7 @@ fn function(to: &mut Dictionary, [name, system_name, file]: [&str; 3], start_lin
 
 /// Adds locations of every kind, in the order of [`LOCATIONS`]. Returns the IDs of the locations.
 fn locations(to: &mut Dictionary) -> [u32; 5] {
-    // Identities do not depend on IDs.
+    // This text changes all later IDs of strings, on which identities must not depend.
     to.strings.intern("shifts all ids");
     let main = function(to, ["main", "_Z4mainv", "/src/main.c"], 7);
     let lambda = function(to, ["λ", "", ""], -1);

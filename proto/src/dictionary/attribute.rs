@@ -24,7 +24,7 @@ pub enum AttributeValue {
     Boolean(bool),
     /// Bits of an IEEE 754 double. Two doubles are the same value if their bits are equal.
     Double(u64),
-    /// ID of a text in OTLP JSON: an array, a map or bytes.
+    /// ID of the text of an array, a map or bytes, which is written as OTLP JSON.
     Json(u32),
 }
 

@@ -18,18 +18,19 @@ const BOOLEAN: u8 = 2;
 const DOUBLE: u8 = 3;
 const JSON: u8 = 4;
 
-/// Largest size at which the buffer for searches is kept, in bytes. One set may be very large.
+/// Largest capacity, in bytes, with which the buffer for searches is kept for the next search. So one very large set
+/// does not hold a large buffer forever.
 const PACKED_BYTES_MAX: usize = 1 << 16;
 
-/// Upper bound of the number of bytes by which an attribute is larger in the wire form than here: its tags and lengths,
-/// minus the byte of the kind.
+/// Upper bound of the number of bytes that an attribute takes in the wire form beyond its packed form: its tags and
+/// lengths, minus the byte of the kind.
 const WIRE_BYTES_MORE: usize = 4;
 
 /// Table of attribute sets with dense IDs.
 #[derive(Clone, Debug, Default)]
 pub struct AttributeSets {
     bytes: Vec<u8>,
-    /// End of each set in `bytes`. A set begins at the end of the previous set.
+    /// Offset of the end of each set in `bytes`. A set begins at the end of the previous set.
     ends: Vec<usize>,
     /// Total number of attributes in all sets.
     attributes: usize,
@@ -88,7 +89,7 @@ impl AttributeSets {
         id
     }
 
-    /// Returns the ID of an attribute set, if the table has the set.
+    /// Returns the ID of an attribute set; `None` if the table does not have the set.
     pub(crate) fn find(&self, attributes: &[Attribute]) -> Option<u32> {
         let mut packed = Vec::new();
         attributes.iter().for_each(|attribute| pack(attribute, &mut packed));
@@ -99,7 +100,7 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// Upper bound of the number of bytes by which all sets are larger in the wire form than in memory.
+    /// Upper bound of the number of bytes that all sets take in the wire form beyond their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         self.attributes * WIRE_BYTES_MORE
     }

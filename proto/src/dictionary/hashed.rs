@@ -13,7 +13,7 @@ pub type Locations = Hashed<Location>;
 
 /// Table of entries with dense IDs, each stored once. Two entries are the same if their hashes are equal.
 ///
-/// So no names are compared when an entry is copied from one dictionary to another.
+/// Thanks to the hashes, no names are compared when an entry is copied from one dictionary to another.
 #[derive(Clone, Debug)]
 pub struct Hashed<T> {
     entries: Vec<T>,
@@ -129,7 +129,8 @@ mod tests {
         let before = to.to_wire();
         import_all(&filled(3), &mut to);
         assert_eq!(to.to_wire(), before);
-        // The copied hash equals the hash that is computed from the entries of this dictionary.
+        // The copied hash equals the hash that is computed from the entries of the target. Otherwise a second entry is
+        // added.
         for id in 0..to.locations.len() as u32 {
             let again = to.locations[id as usize].clone();
             assert_eq!(to.intern_location(again), id);

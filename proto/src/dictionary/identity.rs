@@ -26,8 +26,8 @@ pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Hash of a mapping: the xxh3-128 of two parts. They are the hash of the file name (little-endian), and the text of
-/// the build ID, or "" if there is none.
+/// Hash of a mapping: the xxh3-128 of the hash of the file name (little-endian), followed by the text of the build ID.
+/// The text is "" if there is no build ID.
 #[must_use]
 pub(crate) fn mapping_hash(file: u128, build_id: &str) -> u128 {
     let mut bytes = file.to_le_bytes().to_vec();
@@ -71,7 +71,9 @@ pub fn lines_hash(
     xxh3_128(bytes)
 }
 
-/// First bytes of the hashed form of a location. All parts except the lines have a fixed length.
+/// Returns the first of the bytes that are hashed for a location: the kind, the hash of the mapping or mapping file,
+/// and the hash of the frame type. Everything but the lines has a fixed length, so different locations have different
+/// bytes.
 #[inline]
 fn prefix(kind: u8, mapping: u128, frame_type: u128) -> [u8; 33] {
     let mut prefix = [kind; 33];
@@ -80,14 +82,14 @@ fn prefix(kind: u8, mapping: u128, frame_type: u128) -> [u8; 33] {
     prefix
 }
 
-/// Hash of a stack, made of the hashes of its locations, leaf first. The hash of the empty stack is 0.
+/// Hash of a stack, made of the hashes of its locations, leaf first. The empty stack has the hash 0 by definition.
 #[must_use]
 pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
     stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
 }
 
-/// Like [`stack_hash`], but the stack also has the location `last`, if given. `bytes` is a buffer that callers can
-/// reuse.
+/// Like [`stack_hash`], but `last`, if given, is the hash of one more location, after all others. `bytes` is a buffer
+/// that callers can reuse.
 #[must_use]
 pub fn stack_hash_with(
     location_hashes: impl ExactSizeIterator<Item = u128>,

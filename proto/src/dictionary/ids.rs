@@ -5,13 +5,14 @@ use std::sync::LazyLock;
 
 use hashbrown::HashTable;
 
-/// Random keys of this process. They determine which bits of each hash the index keeps. A sender can choose entries
-/// with similar hashes, but does not know these bits. IDs do not depend on the keys.
+/// Random keys of this process, with which 32 bits are derived from each hash. A sender can choose entries with similar
+/// hashes, but cannot predict these bits, so it cannot make the index slow. IDs do not depend on the keys.
 static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 
-/// Index from the hashes of entries to their IDs. The table holds the entries.
+/// Index from the hashes of entries to their IDs. The entries themselves are in the table that uses the index.
 ///
-/// The index keeps 32 bits of each hash. So it grows without reading entries, and rarely compares unequal entries.
+/// The index stores 32 bits for each entry, derived from its hash. So it grows without reading entries, and rarely
+/// compares unequal entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ids {
     slots: HashTable<Slot>,
@@ -26,12 +27,12 @@ struct Slot {
 impl Slot {
     /// Spreads 32 bits over a hash of 64 bits, because the hash table uses the lowest and the highest bits.
     fn spread(hash: u32) -> u64 {
-        // 2^64 divided by the golden ratio, odd.
+        // The factor is 2^64 divided by the golden ratio, rounded to an odd number.
         u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 }
 
-/// Returns the 32 bits of a hash that the index keeps. They depend on all bits of the hash.
+/// Returns the 32 bits that the index stores for a hash. They depend on all bits of the hash.
 pub(crate) fn kept(hash: u128) -> u32 {
     let [low, high] = *KEYS;
     let product = u128::from(hash as u64 ^ low) * u128::from((hash >> 64) as u64 ^ high);

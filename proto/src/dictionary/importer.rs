@@ -119,7 +119,7 @@ impl<'a> Importer<'a> {
 
     /// Copies a stack; returns its ID in `to`.
     ///
-    /// Does not copy locations if the source has only the stack's hash, or if `to` already has the stack.
+    /// Does not copy locations if the source has only the stack's hash, or if `to` already has the stack's locations.
     pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
             let from = self.from;

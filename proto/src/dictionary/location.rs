@@ -11,7 +11,7 @@ use crate::build_id::BuildId;
 /// A function, with the names from the source code or the language runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// ID of the text of the name for people.
+    /// ID of the text of the name that people see.
     pub name: u32,
     /// ID of the text of the mangled name. The text is "" if there is none.
     pub system_name: u32,
@@ -42,7 +42,7 @@ pub enum Address {
     FileOffset(u64),
 }
 
-/// A line of a location, which is a function and a position in it.
+/// A line entry of a location: a function, and a position in its source code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
     /// ID of the function.

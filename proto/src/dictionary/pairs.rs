@@ -15,8 +15,8 @@ pub struct StackPair {
 
 /// Table of stack pairs with dense IDs, each stored once.
 ///
-/// Most pairs have no kernel stack. The ID of such a pair is in a list, at the index that is the user stack's ID. So
-/// finding it takes one access to little memory.
+/// Most pairs have no kernel stack. The ID of such a pair is in a list, at the index that equals the ID of the user
+/// stack. So such a pair is found with one access to a small list.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     pairs: Vec<StackPair>,
@@ -29,7 +29,7 @@ pub struct Pairs {
 const NONE: u32 = u32::MAX;
 
 fn hash(pair: StackPair) -> u32 {
-    // Like `ids`, spreads both IDs over all bits of the upper half.
+    // Spreads the bits of both IDs over the upper half of the product.
     let both = u64::from(pair.user) << 32 | u64::from(pair.kernel);
     ((both ^ both >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
 }

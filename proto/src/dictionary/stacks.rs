@@ -52,7 +52,7 @@ impl Stacks {
         self.hashes.iter()
     }
 
-    /// Returns the ID of the stack with this hash, if the table has it.
+    /// Returns the ID of the stack with this hash; `None` if the table does not have the stack.
     #[must_use]
     #[inline]
     pub fn find(&self, hash: &StackHash) -> Option<u32> {
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_reference_receives_its_locations_once() {
         let mut stacks = Stacks::default();
-        // Both have the same low bits.
+        // Both hashes have the same lower 64 bits.
         let [a, b] = [1_u128 << 64, 2 << 64].map(StackHash);
         assert_eq!((stacks.intern(a, None), stacks.intern(b, Some(&[7]))), (0, 1));
         assert_eq!((stacks.get(0), stacks.get(1)), (None, Some([7].as_slice())));

@@ -3,7 +3,8 @@
 use crate::dictionary::identity::text_hash;
 use crate::dictionary::ids::{Ids, dense, kept};
 
-/// Table of texts with dense IDs, each stored once, in one allocation. The text with ID 0 is "".
+/// Table of texts with dense IDs. Each text is stored once, and all texts share one allocation. The text with ID 0 is
+/// "".
 ///
 /// Two texts are the same if their hashes are equal. The hashes of functions and locations are made of the hashes of
 /// their texts. So each text is hashed once, for any number of references and copies.

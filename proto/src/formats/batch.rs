@@ -24,7 +24,7 @@ pub enum BatchError {
 }
 
 impl Batch {
-    /// Encodes the batch for a shard and for its log.
+    /// Converts the batch to the message that routers send to nodes.
     #[must_use]
     pub fn to_wire(&self) -> wire::Batch {
         wire::Batch {
@@ -36,7 +36,7 @@ impl Batch {
         }
     }
 
-    /// Returns the size of the wire form as it is logged, in bytes. Encodes the whole batch.
+    /// Returns the size of the batch as it is logged, in bytes. To find this size, encodes the whole batch.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let mut out = Vec::new();

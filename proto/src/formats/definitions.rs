@@ -1,6 +1,6 @@
 //! Conversion between a [`Dictionary`] and its wire form [`wire::Definitions`].
 //!
-//! Tables whose entry 0 is the empty entry are sent without entry 0. Decoding checks that every ID has an entry. A
+//! Tables whose entry 0 is the empty entry are sent without this entry. Decoding checks that every ID has an entry. A
 //! table is decoded after the tables that it refers to: locations after mappings, stacks after locations, and so on.
 
 use bytes::{BufMut, BytesMut};

@@ -67,11 +67,11 @@ impl<'a> Encoder<'a> {
         self.out.extend_from_slice(value);
     }
 
-    /// Writes a length-delimited field, which is a message or a column.
+    /// Writes a field with a length, which is a message or a column of numbers.
     pub(crate) fn message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
         self.key(number, LENGTH);
         let start = self.out.len();
-        // One byte is enough for most lengths.
+        // The length gets one byte, which is enough for most lengths.
         self.out.push(0);
         write(self);
         let end = self.out.len();

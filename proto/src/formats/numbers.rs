@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-/// Differences between neighbouring numbers. The first difference is the first number itself. Subtraction wraps, so any
-/// i64 can be encoded.
+/// Returns the difference of each number from the number before it. The first number is returned as it is. Subtraction
+/// wraps, so any i64 can be encoded.
 pub(crate) fn deltas(numbers: &[i64]) -> Vec<i64> {
     let before = std::iter::once(0).chain(numbers.iter().copied());
     numbers.iter().zip(before).map(|(number, before)| number.wrapping_sub(before)).collect()

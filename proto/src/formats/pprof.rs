@@ -68,16 +68,16 @@ pub struct Sample {
     pub label: Vec<Label>,
 }
 
-/// A label: a key, and a text or a number.
+/// A label: a key, and a text or a number as its value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct Label {
     /// Key of the label, as an index in the string table.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// Text of the label, as an index in the string table; 0 if the label has a number.
+    /// Text value of the label, as an index in the string table; 0 if the label has a number.
     #[prost(int64, tag = "2")]
     pub text: i64,
-    /// Number of the label; 0 if the label has a text.
+    /// Numeric value of the label; 0 if the label has a text.
     #[prost(int64, tag = "3")]
     pub number: i64,
 }
@@ -85,11 +85,11 @@ pub struct Label {
 /// A mapped file.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Mapping {
-    /// ID of the mapping, never 0.
+    /// ID of the mapping, which is not zero.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// End of the mapped addresses. They begin at 0, and so does the file offset. An end of 0 means that the addresses
-    /// of locations are virtual addresses of the file.
+    /// End of the mapped addresses. The mapped addresses begin at 0, and the mapped part of the file begins at its
+    /// start. An end of 0 means that the addresses of locations are virtual addresses of the file.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
     /// Path of the file, as an index in the string table.
@@ -115,7 +115,7 @@ pub struct Mapping {
 /// A position in code. Stacks are lists of locations.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Location {
-    /// ID of the location, never 0.
+    /// ID of the location, which is not zero.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// ID of the mapping, or 0 for none.
@@ -129,10 +129,10 @@ pub struct Location {
     pub line: Vec<Line>,
 }
 
-/// A line of a location, which is a function and a position in it.
+/// A line entry of a location: a function, and a position in its source code.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Line {
-    /// ID of the function, never 0.
+    /// ID of the function, which is not zero.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
     /// Line number, or 0 if unknown.
@@ -146,13 +146,13 @@ pub struct Line {
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Function {
-    /// ID of the function, never 0.
+    /// ID of the function, which is not zero.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Name for people, as an index in the string table.
+    /// Name that people see, as an index in the string table.
     #[prost(int64, tag = "2")]
     pub name: i64,
-    /// Name for the linker, as an index in the string table.
+    /// Mangled name, as the linker sees it, as an index in the string table.
     #[prost(int64, tag = "3")]
     pub system_name: i64,
     /// Path of the source file, as an index in the string table.

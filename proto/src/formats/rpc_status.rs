@@ -1,4 +1,4 @@
-//! `google.rpc.Status`, which is in the details of a gRPC error and in the body of an OTLP/HTTP error.
+//! The message `google.rpc.Status`. It is in the details of a gRPC error, and in the body of an OTLP/HTTP error.
 //!
 //! A `google.rpc.RetryInfo` in the details of the status requests a retry. In OTLP, clients do not retry
 //! RESOURCE_EXHAUSTED if the `RetryInfo` is absent.
@@ -49,7 +49,7 @@ pub fn retry_delay(status: &[u8]) -> Option<Duration> {
     let details = RpcStatus::decode(status).ok()?.details;
     let info = details.iter().find(|detail| detail.type_url == RETRY_INFO)?;
     let delay = RetryInfo::decode(&*info.value).ok()?.retry_delay.unwrap_or_default();
-    // A negative delay makes no sense and counts as none.
+    // A negative delay makes no sense and counts as no delay.
     let seconds = Duration::from_secs(u64::try_from(delay.seconds).unwrap_or(0));
     Some(seconds.saturating_add(Duration::from_nanos(u64::try_from(delay.nanos).unwrap_or(0))))
 }

@@ -28,8 +28,8 @@ pub struct Answer {
     pub rows: u64,
     /// For each tier, the number of windows that were read.
     pub windows_read: WindowsRead,
-    /// Times with samples that the sums do not include, ascending. Either no tier still stores them at this resolution,
-    /// or stored values are damaged.
+    /// Times with samples that the sums do not include, ascending. Either no tier still stores them at the resolution
+    /// of the request, or stored values are damaged.
     pub missing: Vec<Missing>,
     /// Combinations of group and bucket that have samples, but no stack that meets the conditions; ascending.
     pub unpassed: Vec<Unpassed>,
@@ -41,7 +41,7 @@ pub struct Answer {
 /// For each tier, the number of windows that were read for a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowsRead {
-    /// Number of intervals for which raw samples were read. Each interval lies between two neighbouring edges.
+    /// Number of time ranges for which raw samples were read. Each range lies within one bucket and one partition.
     pub raw: u64,
     /// Number of windows of one minute.
     pub minutes: u64,
@@ -74,10 +74,10 @@ impl WindowsRead {
     }
 }
 
-/// A time range that a response does not include.
+/// A time range whose samples a response does not include, or includes only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Time range that is missing.
+    /// Time range whose samples are missing.
     pub window: Window,
     /// Finest tier that still stores this time, but only in windows that are too long for the request; [`Tier::Raw`] if
     /// no tier can be used. If the values are damaged: the tier of these values.
@@ -86,7 +86,7 @@ pub struct Missing {
     pub is_damaged: bool,
 }
 
-/// A label that some series had, and that a tier does not store.
+/// A label that some series had, and that one tier does not store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DroppedLabel {
     /// Tier that does not store the label.
@@ -100,8 +100,8 @@ pub struct DroppedLabel {
 pub struct Node {
     /// Index of the node of the caller. 0 for the root.
     pub parent: u32,
-    /// Location of the frame. `n` is the number of locations that the router knows. A value below `n` is the number of
-    /// a known location. Any other value is `n` plus an ID of the response's dictionary. Meaningless for the root.
+    /// Location of the frame. `n` is the count of locations that the router knows. A value below `n` is the number of a
+    /// known location. Any other value is `n` plus an ID of the response's dictionary. Meaningless for the root.
     pub location: u32,
 }
 

@@ -11,8 +11,8 @@ use crate::tier::Tier;
 /// An entry of a shard's Raft log.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Clock of the leader when it proposed the entry, in nanoseconds since 1970. Applying an entry reads no other
-    /// clock.
+    /// Time of the leader's clock when it proposed the entry, in nanoseconds since 1970. To apply an entry, replicas
+    /// use no other clock.
     pub proposed_at_ns: i64,
     /// Command that replicas apply.
     pub command: Command,
@@ -36,7 +36,8 @@ pub enum Command {
     Delete(Deletion),
 }
 
-/// A deletion of the samples of series that match conditions. The value of an absent label is "".
+/// A deletion of the samples, in a time range, of all series that meet the conditions. An absent label has the value
+/// "".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
     /// Owner of the samples.
@@ -62,7 +63,8 @@ impl Command {
         }
     }
 
-    /// Appends the bytes of [`Command::to_wire`] to `out`. The command is one field of a [`wire::Entry`].
+    /// Encodes the command as a field of a [`wire::Entry`], and appends the bytes to `out`. Unlike
+    /// [`Command::to_wire`], omits the definitions that no stack and no attribute set of a batch needs.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),

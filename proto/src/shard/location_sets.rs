@@ -1,17 +1,17 @@
 //! Conditions on stacks, as sets of locations. The router selects the locations by name, and the shard filters its
 //! stacks by the sets.
 //!
-//! A shard assigns dense numbers to the locations of each tenant. Within one `generation`, a number never changes its
-//! location. A router knows all locations with numbers below some count, and a set has one bit for each known location.
-//! If a condition on a stack depends on an unknown location, the response says so. The router then fetches the missing
-//! locations and retries.
+//! A shard numbers the locations of each tenant from 0 on, without gaps. When it numbers them anew, a new `generation`
+//! of the numbers begins. A router knows all locations with numbers below some count, and a set has one bit for each
+//! known location. If a condition on a stack depends on an unknown location, the response says so. The router then
+//! fetches the missing locations and retries.
 
 use crate::dictionary::Dictionary;
 use crate::formats::wire;
 pub use crate::formats::wire::stack_filter::Place as FramePlace;
 use crate::shard::error::SelectionError;
 
-/// Maximum number of conditions in one request.
+/// Largest number of conditions on stacks in one request.
 pub const STACK_FILTERS_MAX: usize = 31;
 
 /// The locations of one tenant and shard that a router knows. These are all locations with numbers below `count`.
@@ -23,7 +23,7 @@ pub struct KnownLocations {
     pub count: u32,
 }
 
-/// A condition on a stack: a location at the given position is in the set. If negated: no such location is in the set.
+/// A condition on a stack: a location at `place` is in the set. If negated: no location at `place` is in the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFilter {
     /// Position in the stack: the leaf only, or any position.
@@ -93,7 +93,7 @@ impl LocationSets {
         if filters.len() > STACK_FILTERS_MAX {
             return Err(SelectionError::Inconsistent("there are too many conditions on stacks: use fewer"));
         }
-        // The numbers of a response's own locations follow.
+        // A response numbers its own locations from `count` on, and these numbers must fit as well.
         if count > u32::MAX / 2 {
             return Err(SelectionError::Inconsistent("the count of known locations is too large"));
         }
@@ -115,14 +115,15 @@ impl LocationSets {
     }
 }
 
-/// A page of the locations of one tenant and shard, with consecutive numbers. A page is as large as a response may be.
+/// A page of the locations of one tenant and shard, with consecutive numbers. A page has at most the size of a
+/// response.
 #[derive(Clone, Debug, Default)]
 pub struct LocationPage {
     /// Generation of the numbers.
     pub generation: u64,
-    /// Number of the first location of the page. The others have the next numbers.
+    /// Number of the first location of the page. The other locations have the next numbers, in order.
     pub first: u32,
-    /// Number of all locations of the tenant, on this page and on others.
+    /// Count of all locations of the tenant, on this page and on others.
     pub count: u32,
     /// Definitions of the page's locations, and of the entries that the locations refer to.
     pub dictionary: Dictionary,

@@ -4,10 +4,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::tenant::TenantId;
 
-/// Number of hash slots.
+/// Number of hash slots. A slot is a group of services, by the hash of tenant and service; a shard has whole slots.
 pub const SLOTS: u16 = 4096;
 
-/// The only data shard so far. Shard 0 is reserved for the meta group.
+/// Number of the only shard with data, in this version. Shard 0 is reserved for metadata.
 pub const FIRST_DATA_SHARD: u32 = 1;
 
 /// One of [`SLOTS`] hash slots.
@@ -15,12 +15,13 @@ pub const FIRST_DATA_SHARD: u32 = 1;
 pub struct Slot(u16);
 
 impl Slot {
-    /// Slot of a tenant's service. All series of a service share one dictionary, which is most of the stored bytes.
+    /// Returns the slot of a tenant's service. All series of a service are in one shard, so that they share one
+    /// dictionary. Dictionaries are most of the stored bytes.
     #[must_use]
     pub fn of(tenant: &TenantId, service_name: &str) -> Self {
         let mut key = Vec::with_capacity(tenant.as_str().len() + service_name.len() + 1);
         key.extend_from_slice(tenant.as_str().as_bytes());
-        // No tenant name holds a slash, so no two keys are equal.
+        // No tenant name contains a slash, so different services have different keys.
         key.push(b'/');
         key.extend_from_slice(service_name.as_bytes());
         // The remainder is below SLOTS, which is a u16.
@@ -28,7 +29,7 @@ impl Slot {
     }
 }
 
-/// The shard of each slot, valid from an epoch on.
+/// The assignment of slots to shards. Each change of the assignment begins a new epoch.
 #[derive(Clone, Debug)]
 pub struct Placement {
     epoch: u64,

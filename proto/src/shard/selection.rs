@@ -76,11 +76,12 @@ pub struct Selection {
     pub fold: Fold,
     /// Names of the labels and sample attributes whose distinct values form the groups.
     pub group_by: Vec<String>,
-    /// True if each series is its own group, because its whole label set is part of the group.
+    /// True if the samples of each series form groups of their own. The labels of a group then include all labels of
+    /// the series.
     pub group_by_series: bool,
-    /// Part of the stacks that the response contains.
+    /// Detail of the stacks in the response: no stack, only the leaf, or the full stack.
     pub stacks: StackDetail,
-    /// Conditions on stacks, and the locations that the router knows, so that the response need not define them.
+    /// Conditions on stacks, and the locations that the router knows. The response need not define these locations.
     pub locations: LocationSets,
 }
 

@@ -41,10 +41,11 @@ pub trait Shards: Send + Sync {
         window: Window,
     ) -> Result<SeriesAnswer, Self::Error>;
 
-    /// Deletes samples permanently. When this returns, no query sees the samples. The duration is not bounded.
+    /// Deletes samples permanently. When this returns, no query sees the samples any more. The call may take any length
+    /// of time.
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
-    /// Runs an administration task. Returns a report, which is a JSON object. The duration is not bounded.
+    /// Runs an administration task. Returns a report, which is a JSON object. The call may take any length of time.
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
 }
 
@@ -64,8 +65,8 @@ pub struct Appended {
 pub struct Deleted {
     /// Number of deleted raw samples.
     pub samples: u64,
-    /// Number of deleted sums: each is the sum of one series over a minute, hour or day. Counts only the times at which
-    /// finer tiers had expired.
+    /// Number of deleted sums, each of one series over one minute, hour or day. A sum counts only if the finer values
+    /// of its time had expired before.
     pub windows: u64,
 }
 
@@ -76,9 +77,10 @@ pub struct SeriesAnswer {
     pub series: Vec<LabelSet>,
     /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
     pub attribute_names: Vec<String>,
-    /// Times that had further series, ascending. No tier still stores these times at this resolution.
+    /// Times for which the list may lack series, ascending. No tier stores these times finely enough any more, or
+    /// values are damaged.
     pub missing: Vec<Missing>,
-    /// Labels that some of the series had, and that the tier does not store; sorted, each once.
+    /// Labels that some of the series had, and that a tier of the response does not store; sorted, each once.
     pub dropped_labels: Vec<DroppedLabel>,
 }
 
