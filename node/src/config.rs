@@ -15,7 +15,8 @@ pub const DISK_BYTES_MIN: u64 = 256 << 20;
 pub struct Config {
     /// Data directory; created if it does not exist.
     pub data_dir: PathBuf,
-    /// Number of this node in the cluster, at least 1. The number must not change while the data directory exists.
+    /// Number of this node in the cluster, which is not zero. The number must not change while the data directory
+    /// exists.
     pub node_id: u64,
     /// Address, `host:port`, at which other nodes reach this node. The first start stores the address in the
     /// membership.

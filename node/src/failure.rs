@@ -47,12 +47,12 @@ impl Failure {
         self.get().filter(|error| is_sync(error))
     }
 
-    /// Waits for an error and returns it.
+    /// Waits until an error is reported, and returns the kept error.
     pub(crate) async fn wait(&self) -> Arc<ReplicaError> {
         self.wait_for(|_error| true).await
     }
 
-    /// Waits for an error that must end the process, and returns it.
+    /// Waits until an error is kept that must end the process, and returns this error.
     pub(crate) async fn wait_for_final(&self) -> Arc<ReplicaError> {
         self.wait_for(ReplicaError::is_final).await
     }

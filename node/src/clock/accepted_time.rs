@@ -100,7 +100,8 @@ pub(super) struct AcceptedTime {
 }
 
 impl AcceptedTime {
-    /// Starts with the times that an earlier process has stored, or with the system clock if no times are stored.
+    /// Starts accepted time and log time from the times that an earlier process has stored, or from the system clock if
+    /// no times are stored.
     pub(super) fn start(stored: Option<Stored>, reading: Reading, allowance_ns: i64) -> Self {
         let stored = stored.unwrap_or(Stored { log_ns: reading.system_ns, accepted_ns: None });
         // The log alone does not limit accepted time, because log time may come from a wrong clock and never goes back.

@@ -25,9 +25,9 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before a replica with damage is opened again. The pause doubles if damage is found again within
 /// [`REPAIR_MEMORY`].
 const REPAIR_INTERVAL: Duration = Duration::from_millis(250);
-/// Largest number of times that the pause is doubled.
+/// Largest number of times that the pause before a repair is doubled.
 const REPAIR_DOUBLINGS_MAX: u32 = 8;
-/// Time since the last repair within which new damage doubles the pause.
+/// Time since the last repair within which new damage doubles the pause before the next repair.
 const REPAIR_MEMORY: Duration = Duration::from_secs(300);
 /// Interval of attempts to open a replica again after a full disk.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);

@@ -29,7 +29,8 @@ pub(crate) async fn open(data_dir: &Path) -> Opened {
     opened
 }
 
-/// Returns a configuration with a retention of 100 years, because the test samples are of 2026.
+/// Returns a configuration with a retention of 100 years, because the samples of the tests are of 2026 and must be
+/// accepted.
 pub(crate) fn config(data_dir: &Path) -> Config {
     let century = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
     let retention = node::Retention { raw: century, minutes: century, hours: century, days: century };
@@ -41,8 +42,8 @@ impl Opened {
         append(&self.node, batch).await
     }
 
-    /// Returns the times of all samples, each as often as its sample was stored. For this, every sample has the value
-    /// 1.
+    /// Returns the times of all samples, each as often as its sample was stored. Every sample must have the value 1 for
+    /// this.
     pub(crate) async fn times(&self) -> Vec<i64> {
         times(&self.node).await.unwrap()
     }

@@ -7,7 +7,7 @@ use super::*;
 const HOUR_NS: i64 = 3600 * SECOND_NS;
 const DAY_NS: i64 = 24 * HOUR_NS;
 const YEAR_NS: i64 = 365 * DAY_NS;
-/// 2026-11-23, in nanoseconds since 1970.
+/// True time at the start of each test: midnight of 2026-11-23, in nanoseconds since 1970.
 const T: i64 = 1_795_392_000 * SECOND_NS;
 
 /// A host whose clocks a test sets.

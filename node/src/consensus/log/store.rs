@@ -16,7 +16,7 @@ use crate::consensus::log::unapplied::Unapplied;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::RecordError;
 
-/// Size of entries, in bytes, at which one read of entries that must be applied stops.
+/// Total size of entries, in bytes, at which one read stops if entries are read in order to apply them.
 const READ_BYTES_MAX: usize = 4 << 20;
 
 /// The log of one shard. Clones share it.
