@@ -19,7 +19,8 @@ pub struct Config {
     /// Precision with which the times of samples are stored.
     pub time_resolution: TimeResolution,
     /// Names of labels that are dropped: first those that hours drop, then those that days drop. They should be labels
-    /// that identify instances. Instances change often, so with such labels, years of hours and days would be large.
+    /// that identify instances. Instances change often, so years of hours and days that kept these labels would be
+    /// large.
     pub dropped_labels: [Vec<String>; 2],
 }
 

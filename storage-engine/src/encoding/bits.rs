@@ -43,7 +43,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, taken: 0 }
     }
 
-    /// Returns at least the next 56 bits, and stays before them.
+    /// Returns at least the next 56 bits, the first one lowest. Does not advance.
     pub(crate) fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.taken / 8..).unwrap_or_default();
         let word = match rest.first_chunk::<8>() {

@@ -14,10 +14,10 @@
 //! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
 //! Lehmer, 1964.
 //!
-//! A larger sum has n bits. The lowest n - 6 bits of each part are stored as they are. The bits above them are a
-//! symbol, at most 63, which is stored as a canonical Huffman code. Codes are assigned in the order of their length,
-//! then of their symbol. They are written highest bit first. The part of the tenth minute is the remainder, and is not
-//! stored.
+//! Let n be the number of bits of a larger sum. The lowest n - 6 bits of each part are stored as they are. The bits
+//! above them are a symbol, at most 63, which is stored as a canonical Huffman code. Codes are assigned in the order of
+//! their length, then of their symbol. They are written highest bit first. The part of the tenth minute is the
+//! remainder, and is not stored.
 //!
 //! A reader checks that parts are at most the sum, that only minutes of the value have parts, and that no bits remain.
 
@@ -32,7 +32,7 @@ use crate::encoding::varint::{put_bytes, take_bytes};
 /// Number of minutes to which the parts of a sum belong.
 pub(crate) const MINUTES: usize = 10;
 
-/// Number of parts that are stored of a larger sum. The tenth part is not stored, because it is the remainder.
+/// Number of stored parts of a sum of 6 or more. The tenth part is not stored, because it is the remainder.
 const CODED: usize = MINUTES - 1;
 
 /// Parts of one sum, in units: one part for each minute.
@@ -230,7 +230,7 @@ impl ShareReader<'_> {
         let minute = self.group % MINUTES as u32;
         self.group /= MINUTES as u32;
         self.left -= 1;
-        // Something remains after the third digit of a group above 999, which is invalid.
+        // A group above 999 leaves a remainder after its third digit, and is invalid.
         let is_one = self.left > 0 || self.group == 0;
         (is_one && self.stored >> minute & 1 == 1).then_some(u32::from(self.selected >> minute & 1))
     }

@@ -229,7 +229,7 @@ mod tests {
         value.prop_flat_map(|value| prop::collection::vec((time(), value), 1..500))
     }
 
-    /// Returns the samples and the sum in `(start, end]`, counted sample by sample.
+    /// Returns the number and the sum of the samples in `(start, end]`, counted one by one.
     fn naive(samples: &Samples, start_ns: i64, end_ns: i64) -> (u64, i128) {
         let rows = samples.times_ns.iter().zip(&samples.values);
         let inside = rows.filter(|(time, _)| start_ns < **time && **time <= end_ns);

@@ -68,7 +68,7 @@ pub(crate) fn put_sum(out: &mut Vec<u8>, sum: i128) {
     out.push(number as u8);
 }
 
-/// Removes a sum that [`put_sum`] appended from the front of `bytes`.
+/// Removes a sum, as [`put_sum`] appends it, from the front of `bytes`.
 pub(crate) fn take_sum(bytes: &mut &[u8]) -> Option<i128> {
     let mut number = 0_u128;
     for shift in (0..128).step_by(7) {

@@ -97,7 +97,7 @@ impl Store {
                 Err(error) if error.is_damage() && self.state.read().partitions.drops() == drops => {
                     return Err(quarantine_partition(self, key, &error));
                 }
-                // The damage is that the partition and its files were dropped while it was read.
+                // This is no damage: the partition was dropped, with its files, while it was read.
                 Err(error) if error.is_damage() => continue,
                 read => read?,
             };
@@ -126,8 +126,7 @@ impl Store {
         }
         match StoredPartition::outline(snapshot, key) {
             Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
-            // The partition may have been dropped meanwhile, and a snapshot does not keep the files of dropped
-            // partitions.
+            // If the partition was dropped meanwhile, this is no damage, because a snapshot does not keep its files.
             Err(error) if error.is_damage() && self.state.read().partitions.exists(&key) => {
                 Err(quarantine_partition(self, key, &error))
             }

@@ -30,8 +30,8 @@ impl DroppedName {
     }
 }
 
-/// Encodes the names that a tier dropped. Each name begins with an added byte, `l` for a label or `a` for an attribute.
-/// Before it is the length of the name with this byte.
+/// Encodes the names that a tier dropped. A byte before each name says what it is the name of: `l` for a label, or `a`
+/// for an attribute. The length of byte and name precedes both.
 pub(crate) fn encode<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {

@@ -18,8 +18,8 @@ const RUN_SAMPLES: usize = 256;
 /// Size of a sample in memory, in bytes.
 pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
 
-/// Memory of a head chunk without its runs, in bytes: its entry in the tree, which is two thirds full, and its two
-/// lists.
+/// Memory of a head chunk without its runs, in bytes: its two lists, and its entry in the tree, whose nodes are two
+/// thirds full.
 const CHUNK_BYTES: usize = 240;
 /// Memory of a run without its samples, in bytes: the run itself, and the allocator's overhead for its columns.
 const RUN_BYTES: usize = 256;

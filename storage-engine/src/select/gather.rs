@@ -66,7 +66,7 @@ pub(crate) enum Aggregate {
     /// Sums of values. The windows of gauges hold no sums.
     Sums,
     /// Last points. Only the windows of gauges hold them. The last point of a series may be in a partition in which
-    /// none of the samples match.
+    /// none of its samples match.
     Last,
 }
 

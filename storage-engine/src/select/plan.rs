@@ -240,7 +240,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Adds the parts of `(start, end]` that some coarser tier holds to the missing times.
+    /// Reports as missing those parts of `(start, end]` that some coarser tier holds.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
         let from = self.times.partition_point(|times| times.1 <= start_ns);
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {

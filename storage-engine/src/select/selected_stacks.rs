@@ -36,7 +36,7 @@ pub(crate) struct SelectedStacks {
 /// [`SelectedStacks`] together with the tenant dictionary that its stacks come from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
-    /// Importer that copies unknown locations; `None` until the first one.
+    /// Importer that copies unknown locations; `None` until the first unknown location.
     importer: Option<Importer<'a>>,
     /// Number of locations that the router knows. Known locations have smaller numbers.
     known: u32,

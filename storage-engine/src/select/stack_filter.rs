@@ -204,7 +204,8 @@ impl<'a> StackFiltering<'a> {
         }
     }
 
-    /// Returns the filters that match a stack: filters on leaves by the leaf, and other filters by all frames.
+    /// Returns the filters that match a stack. A filter on leaves is compared with the leaf, and any other filter with
+    /// all frames.
     fn met(&self, shared: &TenantDictionary, pair: Pair) -> Mask {
         let leaf = if pair.kernel == ROOT { pair.user } else { pair.kernel };
         if leaf == ROOT {

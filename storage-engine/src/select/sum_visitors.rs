@@ -137,7 +137,7 @@ fn sum_of(values: &[i64]) -> i128 {
         });
         (i128::from(upper) << 32) + i128::from(lower) + i128::from(SHIFTED) * values.len() as i128
     };
-    // The sums of this many halves are below 2^64.
+    // The sum of 2^31 numbers of 32 bits is below 2^64.
     values.chunks(1 << 31).map(of_part).sum()
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct AttributeAdder<'a, 'q> {
     pub(crate) keeps_stacks: bool,
     /// Pairs that pass the filters; `None` if all stacks pass.
     pub(crate) passing: Option<&'a Passing>,
-    /// Time in nanoseconds: only samples of this time are added. `None` if samples of all times are added.
+    /// Time of the samples to add, in nanoseconds; `None` to add the samples of all times.
     pub(crate) last_ns: Option<i64>,
     pub(crate) added: Added,
 }

@@ -98,7 +98,7 @@ pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> 
     in_frame(key, &payload)
 }
 
-/// Returns a value of a key: this payload in a frame (`FORMAT.md`).
+/// Returns the value that stores this payload under a key: the payload in a frame (`FORMAT.md`).
 pub(crate) fn in_frame(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let version = 2;
     let checksum = [key, &[version], payload].iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));

@@ -347,7 +347,7 @@ fn a_lost_value_is_found_if_another_tier_refers_to_it() {
     }
 }
 
-// Regression: a query of this time was planned again and again, without end.
+// Regression: a query of the time without minutes was planned again and again, without end.
 #[test]
 fn raw_samples_without_minutes_are_found_and_reported_as_damaged() {
     let store = Store::new();

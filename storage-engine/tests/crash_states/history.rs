@@ -32,7 +32,7 @@ pub(crate) struct Moment {
 /// A script that ran, with the recorded file operations.
 pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
-    /// Moments by log index. The first one is before all entries.
+    /// State of the model after each entry, by log index. The first one is before all entries.
     pub(crate) moments: Vec<Moment>,
     pub(crate) operations: Vec<Operation>,
     /// Number of the engine's directory.

@@ -48,7 +48,7 @@ pub(crate) fn note(operation: Operation) {
     }
 }
 
-/// Returns the number of a directory.
+/// Returns the number that the recording gives to a directory.
 pub(crate) fn directory(path: &Path) -> Inode {
     RECORDING.lock().get_or_insert_default().directory(path)
 }

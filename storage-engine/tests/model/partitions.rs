@@ -245,7 +245,7 @@ fn queries_that_do_not_group_by_stack_load_no_dictionary() {
     assert_eq!(by_service.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
     // An empty tenant dictionary takes some memory.
     assert!(engine.dictionary_bytes() < loaded_before + 1000);
-    // The names of threads are in the dictionary.
+    // This query needs the dictionary, because the names of threads are in it.
     let by_thread = engine.select(&selection("thread_name")).unwrap();
     assert_eq!(by_thread.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
     assert!(by_thread.groups.len() > 1, "{:?}", by_thread.groups);

@@ -25,7 +25,7 @@ enum Upkeep {
 
 #[derive(Clone, Debug)]
 enum Proposal {
-    /// Appends these samples. The bits stand for the services whose series have no label `zone`.
+    /// Appends these samples. Bit `n` is set if the series of service `n` have no label `zone`.
     Append(Vec<Drawn>, u8),
     /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),

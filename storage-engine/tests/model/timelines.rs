@@ -12,7 +12,7 @@ use storage_model::world::{Step, World};
 
 use super::check;
 
-/// Longest time between the first sample and [`T0`], in tenths of a second. So many samples fill three chunks.
+/// Longest time between the first sample and [`T0`], in tenths of a second. It overlaps three chunks.
 const TENTHS: i64 = 13_000;
 
 /// Generates samples of one service at nearly equal distances, as a profiler takes them. Some are on the edges of bins.

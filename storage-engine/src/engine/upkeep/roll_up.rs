@@ -311,7 +311,7 @@ impl RollUp<'_> {
     /// Returns the window numbers of the finer values that make up this window.
     fn windows(&self) -> Range<u32> {
         let &DueWindow { tier, window, .. } = self.due;
-        // Minutes are stored by the window of their chunk.
+        // Minutes are stored under the window number of their chunk.
         let values = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
         let count = values.windows_in(tier);
         window * count..(window + 1) * count

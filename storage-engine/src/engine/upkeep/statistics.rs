@@ -35,7 +35,7 @@ pub struct Statistics {
     pub file_bytes: u64,
     /// Number of samples that are in no chunk yet.
     pub head_samples: u64,
-    /// Memory use of definitions, in bytes.
+    /// Memory use of dictionaries and series, in bytes.
     pub dictionary_bytes: u64,
     /// Number of series of the partitions in memory. A series that is in several partitions is counted for each.
     pub series: u64,
@@ -98,7 +98,7 @@ impl Statistics {
         let samples = if section == Section::Chunks {
             Chunk::read(payload, window).ok_or_else(corrupt)?.samples
         } else {
-            // Minutes are stored by the window of their chunk.
+            // Minutes are stored under the window number of their chunk.
             let values = if partition.tier == Tier::Minute { Tier::Raw } else { partition.tier };
             windows::decode(payload, values, window).ok_or_else(corrupt)?.iter().map(|window| window.samples).sum()
         };

@@ -260,7 +260,7 @@ impl Damage {
     }
 }
 
-/// Damage that is being written to the database.
+/// Copy of the damage that is not in the database yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnwrittenDamage {
     areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
@@ -289,7 +289,8 @@ fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>,
     while let Some(item) = walk.next()? {
         let Ok((at, value)) = item else { continue };
         let Some(found) = PartitionKey::of_quarantined(&at) else { continue };
-        // A partition's marker is the first of its keys. Raw samples have none of their own.
+        // A partition's marker is the first of its moved keys. Raw samples have no marker: that of their minutes
+        // counts.
         let marked = frame::open(&at, &value).ok().and_then(|value| value.try_into().ok()).map(u64::from_be_bytes);
         if found.tier == Tier::Raw {
             replaced.entry(found.in_tier(Tier::Minute)).or_default();

@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         Ok((iterator, Some(DamagedKeys { from: from.to_vec(), to, error })))
     }
 
-    /// Returns the end of the keys.
+    /// Returns the exclusive end of the keys that the source reads.
     pub(crate) fn end(&self) -> &[u8] {
         &self.end
     }

@@ -70,7 +70,7 @@ fn beside(directory: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Rebuilds the state without the files that are listed as damaged. If damage makes the repair impossible, returns the
-/// error of the repair as a value.
+/// error in `Ok(Some(_))`, because the state can still be served.
 pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError> {
     finish(&config.directory).map_err(EngineError::Files)?;
     let numbers = listed(&config.directory).map_err(EngineError::Files)?;

@@ -37,7 +37,7 @@ pub(crate) trait Visitor {
     /// Visits the sums of a chunk or a window.
     fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<(), VisitError>;
 
-    /// Visits samples in order of time.
+    /// Visits the samples at the indexes `rows`, in order of time.
     fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError>;
 }
 
