@@ -88,7 +88,7 @@ pub enum ConfigError {
     /// The frequency is out of range.
     #[error("frequency of {frequency_hz} Hz: it must be from 1 to {FREQUENCY_HZ_MAX}")]
     Frequency {
-        /// The configured frequency.
+        /// The configured frequency, in samples per second.
         frequency_hz: u32,
     },
     /// The endpoint is malformed.

@@ -86,7 +86,7 @@ async fn record_checked(
     let sampler = SamplerThread::spawn(sampling, environment, &stop, status, QueueWriter::into(&queue));
     let sampler = sampler.map_err(AgentError::Thread)?;
     let begin = async {
-        // If sampling does not start, the thread ends with an error.
+        // If sampling does not start, the wait ends with an error, and `ended` has the reason.
         let _never = sampler.started.await;
         let began = (SystemTime::now(), Instant::now());
         tokio::select! {

@@ -21,7 +21,7 @@ struct scratch {
     u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64)];
     /* Registers of the innermost frame, or of a frame that a signal interrupted, by DWARF number. */
     u64 registers[REGISTERS];
-    /* Copied words of the stack: address of the first, number, and content. */
+    /* Copied words of the stack: the address of the first word, the number of words, and the words. */
     u64 stack_start;
     u64 stack_count;
     u64 stack[STACK_WORDS];

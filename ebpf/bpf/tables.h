@@ -13,7 +13,7 @@
 
 #define FILES_MAX 8192
 #define TABLES_MAX 4096
-/* Maximum number of executable parts of a file. Nearly all files have one. */
+/* Largest number of executable parts of a file. Nearly all files have one. */
 #define FILE_PARTS 2
 
 #define BLOCK_BYTES 4096
@@ -197,8 +197,8 @@ INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
     return block;
 }
 
-/* Returns the last of the rows [first, end) whose address is not above `address`. The address of the first row never
- * is. */
+/* Returns the last of the rows [first, end) whose address is not above `address`. There always is one, because a page's
+ * first row has the page's first address. */
 INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = find_block(table, first, end, address);

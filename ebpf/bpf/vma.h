@@ -85,7 +85,8 @@ struct vm_area_struct {
 
 #define VM_EXEC 4
 
-/* Identity of a file in one state: device, inode and its generation, size and modification time. All 0 for the vdso. */
+/* Identity of a file in one state: device, inode and its generation, size and modification time. All zeros for the
+ * vdso. */
 struct file_key {
     u64 inode;
     u64 size;

@@ -33,7 +33,7 @@ pub struct NewFile<'a> {
     pub pid: u32,
     /// First address of the mapping.
     pub start: u64,
-    /// Address after the mapping.
+    /// First address after the mapping.
     pub end: u64,
     /// Offset in the file at which the mapping begins.
     pub offset: u64,

@@ -33,7 +33,7 @@ pub const SAMPLER_PROGRAM: &str = "sample_cpu";
 pub const OFF_CPU_PROGRAMS: [(&str, &str); 2] = [("thread_switches", "sched_switch"), ("thread_wakes", "sched_wakeup")];
 /// Names of the arrays that only the programs for waits use.
 pub const OFF_CPU_MAPS: [&str; 2] = ["waits", "sites"];
-/// Largest number of recorded waits that are in progress at a time.
+/// Largest number of recorded waits that are in progress at the same time.
 pub const WAITS_MAX: usize = 1 << 14;
 /// Name of the variable that holds the length of a time window, in nanoseconds. A CPU that walks [`WINDOW_WALKS`]
 /// stacks of waiting threads within one window chooses fewer waits from then on.

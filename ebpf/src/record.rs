@@ -107,7 +107,7 @@ pub struct Sample<'a> {
 /// End of a wait, at which the thread may run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitEnd {
-    /// Time of the sample taken at the start of the wait.
+    /// Start of the wait, on CLOCK_MONOTONIC. It is the time of the sample that was taken then.
     pub since_ktime_ns: u64,
     /// End of the wait, on CLOCK_MONOTONIC.
     pub ktime_ns: u64,

@@ -380,7 +380,7 @@ fn decode(mut bytes: Bytes) -> Result<Export, ReadError> {
     let key = IdempotencyKey { run: bytes.try_get_u128_le()?, number: bytes.try_get_u64_le()? };
     let profiles = bytes.try_get_u32_le()?;
     let mut profile_samples = Vec::new();
-    // The loop ends with the bytes, whatever the number is.
+    // The loop ends when the bytes end, however large the number of profiles is.
     for _ in 0..profiles {
         profile_samples.push(bytes.try_get_u32_le()?.into());
     }

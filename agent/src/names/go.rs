@@ -50,7 +50,7 @@ pub(crate) use table::GoTable;
 pub(crate) use table::NAME_BYTES_MAX;
 pub(crate) use values::Budget;
 
-/// Reason why a table cannot be used.
+/// Reason why the Go table of a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GoError {
     #[error("not a Go program of a known version")]

@@ -21,7 +21,7 @@ const ADDRESSES_MAX: usize = 65_536;
 /// as BPF programs and trampolines, appears and vanishes without a change of any list. A read takes 30 ms of CPU. A
 /// name is wrong for at most this time.
 const STALE_NS: u64 = 30_000_000_000;
-/// Maximum number of bytes that are read of the list of modules, which has a few kilobytes.
+/// Largest number of bytes that are read from the list of modules, which has a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
 
 /// Finds the locations of addresses in the running kernel.
@@ -184,7 +184,7 @@ mod tests {
             return testkit::report::skipped("old_symbols_are_read_again_for_transient_code", "kallsyms");
         };
         let schedule = symbols.address_of("schedule").expect("every kernel has schedule()");
-        // As if another BPF program had been loaded there before.
+        // These symbols are old: they name a BPF program that was loaded at this address before.
         let program = 0x1000_1000;
         let text = "10001000 t bpf_prog_old\t[bpf]\n";
         let text = format!("ffff000000000000 T _stext\nffffffffffffffff T _etext\n{text}");

@@ -17,7 +17,7 @@ use std::ops::Range;
 const SYMBOLS_MAX: usize = 1 << 20;
 /// Largest number of bytes that are read from /proc/kallsyms.
 const BYTES_MAX: u64 = 256 << 20;
-/// Number of bytes at the start of /proc/kallsyms among which the first function is.
+/// Number of bytes at the start of /proc/kallsyms that certainly include the first function.
 const FIRST_BYTES: u64 = 64 << 10;
 /// Largest length of a function of the kernel itself, in bytes. An address that is further behind a symbol belongs to
 /// code without a symbol.

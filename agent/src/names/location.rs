@@ -164,8 +164,8 @@ impl LocationTable {
     }
 
     /// Returns the id of the location for an address in Go code. The location also holds the calls that are inlined at
-    /// the address, innermost first. It is a plain address if there are no calls, or if so many names are stored that
-    /// all will be forgotten soon.
+    /// the address, innermost first. The location is a plain address if there are no calls, or if so many names are
+    /// stored that all will be forgotten soon.
     pub(crate) fn insert_go(&mut self, file: FileId, address: u64, calls: &[Call]) -> LocationId {
         if calls.is_empty() || NAMES_BYTES_MAX <= self.names_bytes {
             return self.insert(Location::Native { file, address });

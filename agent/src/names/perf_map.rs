@@ -164,7 +164,7 @@ impl PerfMap {
         for entry in self.entries.values_mut() {
             let name_start = entry.name_start as usize;
             let name = self.names.get(name_start..name_start + usize::from(entry.name_bytes)).unwrap_or_default();
-            // Fits, because the new string is shorter than the old one.
+            // The length fits u32, because the new string is shorter than the old one.
             entry.name_start = u32::try_from(names.len()).unwrap_or(u32::MAX);
             names.push_str(name);
         }
@@ -275,15 +275,15 @@ mod tests {
     fn a_rewritten_file_is_read_from_the_start() {
         let mut fixture = Fixture::new("1000 10 a\n2000 10 b\n");
         assert!(fixture.refresh());
-        // Shorter, in the same inode.
+        // The new content is shorter, and in the same inode.
         std::fs::write(fixture.path(), "5000 10 c\n").unwrap();
         assert!(fixture.refresh());
         assert_eq!((fixture.map.find(0x1000), fixture.map.find(0x5000)), (None, Some("c")));
-        // Longer, in the same inode, with other line ends.
+        // The new content is longer, in the same inode, and its lines end elsewhere.
         std::fs::write(fixture.path(), "7000 10 longer_than_before\n8000 10 d\n").unwrap();
         assert!(fixture.refresh());
         assert_eq!((fixture.map.find(0x5000), fixture.map.find(0x7000)), (None, Some("longer_than_before")));
-        // Another inode.
+        // The file is replaced by another inode.
         std::fs::rename(fixture.path(), fixture.folder.path().join("old")).unwrap();
         std::fs::write(fixture.path(), "7000 10 longer_than_befora\n8000 10 d\n9000 10 e\n").unwrap();
         assert!(fixture.refresh());

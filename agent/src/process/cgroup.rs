@@ -9,7 +9,7 @@
 //! Kubernetes puts the UID of a pod into a part of its own, after `pod`. If systemd creates the part, each `-` is `_`,
 //! because `-` has another meaning there.
 
-/// Maximum number of bytes that are read of one file: enough for a dozen hierarchies with paths of up to 4 kB.
+/// Largest number of bytes that are read from one cgroup file: enough for a dozen hierarchies with paths of up to 4 kB.
 pub(crate) const CGROUP_BYTES_MAX: u64 = 64 << 10;
 
 /// Returns the id of the container; `None` for a process outside of containers.

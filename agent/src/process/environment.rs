@@ -9,7 +9,7 @@
 
 use proto::limits::SERIES_LABELS_MAX;
 
-/// Maximum number of bytes that are read of one environment. Linux allows megabytes.
+/// Largest number of bytes that are read from one environment. Linux allows megabytes.
 pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
 /// Number of labels of a series besides these attributes: host, name and path of the program, container, pod, unit,
 /// service name, profile type, and the scope's name and version.

@@ -90,8 +90,8 @@ impl MappedFile {
         if build_ids.is_empty() {
             build_ids.push((BuildIdKind::Htlhash, to_hex(&elf::htlhash(file)?).into()));
         }
-        // Code first: if parts share bytes of the file, such as a page with the end of data and the start of code, the
-        // code is the part that runs.
+        // Parts with code come first. If parts share bytes of the file, such as a page with the end of data and the
+        // start of code, the part with code is the one that runs.
         let mut segments = image.segments;
         segments.sort_by_key(|segment| !segment.executable);
         let part = |segment: &Segment| LoadedPart {

@@ -13,10 +13,10 @@ use host_files::maps::{self, MapsLine};
 /// Largest number of executable mappings that are kept for one process. A runtime that maps every compiled function by
 /// itself has a few thousand.
 pub(crate) const MAPPINGS_MAX: usize = 65_536;
-/// Maximum number of bytes that the mappings of one process may take: enough for [`MAPPINGS_MAX`] mappings of a few
-/// hundred files with long paths.
+/// Largest size of the mappings of one process, in bytes: enough for [`MAPPINGS_MAX`] mappings of a few hundred files
+/// with long paths.
 pub(crate) const PROCESS_BYTES_MAX: usize = 8 << 20;
-/// Maximum number of bytes that are read of one maps file. A process can make it arbitrarily long.
+/// Largest number of bytes that are read from one maps file. A process can make it arbitrarily long.
 const BYTES_MAX: u64 = 16 << 20;
 /// Approximate number of bytes of memory that a mapping takes besides its path.
 const MAPPING_BYTES: usize = size_of::<ProcessMapping>() + 16;

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use host_files::open::{self, Root};
 
-/// Clock ticks per second in /proc: fixed in the ABI, independent of the kernel's own tick.
+/// Number of clock ticks per second in /proc. It is fixed in the ABI, and independent of the kernel's own tick.
 const USER_HZ: u64 = 100;
-/// Maximum number of bytes that are read of /proc/<pid>/stat, which is one line of 52 numbers and a name.
+/// Largest number of bytes that are read from /proc/<pid>/stat, which is one line of 52 numbers and a name.
 const STAT_BYTES_MAX: u64 = 4096;
 
 /// Reads the first `bytes_max` bytes of a file.
@@ -41,7 +41,7 @@ pub(crate) fn is_thread(pid: u32, tid: u32) -> bool {
 fn start_ticks(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    // The first field after the name is the third.
+    // The first field after the name is the third field of the line.
     rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 

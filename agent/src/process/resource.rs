@@ -7,7 +7,7 @@ use crate::process::{cgroup, environment, procfs};
 
 /// Name of the executable that is reported for all kernel threads, which run no file. Each of them has its own pid.
 const KERNEL: &str = "[kernel]";
-/// Maximum number of bytes that are read of a thread's name, which has up to 15 bytes and a newline.
+/// Largest number of bytes that are read from the file with a thread's name, which has up to 15 bytes and a newline.
 const COMM_BYTES_MAX: u64 = 64;
 
 const EXECUTABLE_PATH: &str = "process.executable.path";

@@ -43,7 +43,7 @@ impl Wait {
     fn take_until(&mut self, ktime_ns: u64) -> u64 {
         let waited_ns = ktime_ns.saturating_sub(self.since_ktime_ns);
         self.since_ktime_ns = ktime_ns;
-        // 2^32 - 1 means 2^32.
+        // The largest value, 2^32 - 1, stands for 2^32, because a u32 cannot hold that.
         let chance = u128::from(self.chance) + u128::from(self.chance == u32::MAX);
         u64::try_from((u128::from(waited_ns) << 32) / chance.max(1)).unwrap_or(u64::MAX)
     }

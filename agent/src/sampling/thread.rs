@@ -49,7 +49,7 @@ impl SamplerThread {
                 status.sampler_is_awake();
                 status.set(State::Running, "");
                 tracing::info!(sampling.period_ns, sampling.off_cpu, "sampling every CPU");
-                // Only a recording waits for the start.
+                // Only a recording waits for this message, so nobody may receive it.
                 let _unheard = has_started.send(());
                 collector.run(&stop)
             });

@@ -283,7 +283,7 @@ where
     }
 }
 
-/// Returns the rule of a row.
+/// Returns the rule of a row of call frame information.
 fn rule<'a, S: UnwindSection<Bytes<'a>>>(row: &UnwindTableRow<usize>, section: &S, encoding: Encoding) -> Rule {
     let read = |expression: gimli::UnwindExpression<usize>| {
         expression.get(section).ok().and_then(|expression| operations(expression, encoding))

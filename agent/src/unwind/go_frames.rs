@@ -15,7 +15,8 @@ use crate::names::go::{Budget, FileReader, Function, GoError, GoTable};
 /// Number of bytes of the file that are read at once. Functions that follow each other in the code mostly do so in the
 /// table, too.
 const READ_BYTES: usize = 32 << 10;
-/// Largest number of steps that decode the numbers for one program. The largest known programs need a tenth of that.
+/// Largest number of steps through Go's tables of values for one program. The largest known programs need a tenth of
+/// that.
 const STEPS_MAX: u32 = 1 << 24;
 
 /// Functions that signal handlers return to, by name.

@@ -40,7 +40,7 @@ const JUMPS_TRIED: usize = 4;
 /// return.
 const ROUNDS: usize = 4;
 
-/// A stretch of code, and its address.
+/// A stretch of undescribed code, and its ELF virtual address.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) address: u64,
@@ -337,7 +337,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Handles a path that reaches the instruction at `at` with `frame`. Returns the frame that is known there from now
-    /// on; `None` if it was known before, so that the path needs not be followed again.
+    /// on; `None` if it was known before, so that the path need not be followed again.
     fn meet(&mut self, at: usize, frame: Frame, found: &mut Ends) -> Result<Option<Frame>, Contradiction> {
         let number = *self.known.get(at).ok_or(Contradiction)?;
         let joined = match number {

@@ -49,8 +49,8 @@ pub(crate) enum Cfa {
     Register { base: Register, offset: i32 },
     /// The word in memory at the value of a register plus `offset` bytes. The CFA is that word plus `after` bytes.
     Memory { base: Register, offset: i32, after: i16 },
-    /// An entry of a PLT, as GCC describes all entries: the CFA is one word above the stack pointer. From byte `from`
-    /// of each 16 on, it is two words above, because the entry has pushed its number.
+    /// An entry of a PLT, which has 16 bytes of code. The CFA is one word above the stack pointer. From byte `from` of
+    /// the entry on, it is two words above, because the entry has pushed its number. GCC describes all entries so.
     Plt { from: u8 },
 }
 

@@ -92,7 +92,7 @@ fn waits_for_sleeps_locks_and_pipes_add_up_to_the_threads_clocks() {
     let Some((numbers, samples)) = sampled(test, &program) else { return };
     assert_close("sleeps", waited_ns("sleeper", &program, &samples), numbers[0]);
     assert_close("a slow pipe", waited_ns("reader", &program, &samples), numbers[2]);
-    // The thread also sleeps between two locks.
+    // The thread also sleeps between two locks. These sleeps are left out.
     let functions = program.functions(&samples);
     let of_lock: u64 = samples
         .iter()

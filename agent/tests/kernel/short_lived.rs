@@ -67,7 +67,7 @@ fn short_lived_processes_leave_no_memory_or_descriptors_behind() {
         descriptors <= descriptors_before + 8,
         "{descriptors_before} descriptors before, {descriptors} after {started} processes"
     );
-    // A process is forgotten ten seconds after its end.
+    // The agent forgets an ended process after ten seconds, so only the last ten seconds take memory.
     let growth = memory.saturating_sub(memory_before);
     assert!(growth < 32 << 20, "{} MB more after {started} processes", growth >> 20);
     // In samples of user mode, the file must be known, and the stack must reach its root.

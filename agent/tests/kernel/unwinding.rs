@@ -310,7 +310,7 @@ fn a_stack_through_wrongly_described_code_has_no_root() {
     let stacks = stacks_with("misdescribed", &program, &samples);
     assert!(200 < weight(&stacks), "{stacks:?}");
     for (names, _) in &stacks {
-        // The sample may be taken in the kernel.
+        // If the sample was taken in the kernel, frames of the kernel come first.
         let at = names.iter().position(|name| name == "misdescribed").unwrap();
         assert_eq!(names[at..], ["misdescribed", "[unwinding failed]"], "{names:?}");
     }

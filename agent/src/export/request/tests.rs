@@ -172,7 +172,7 @@ fn every_process_has_its_own_profile_and_its_own_resource() {
 #[test]
 fn a_large_interval_is_split_without_losing_samples() {
     let mut fixture = Fixture::new();
-    // Each stack has 1,000 distinct addresses, and no two are equal. Together they fill several requests.
+    // Each stack has 1,000 distinct addresses, and no two stacks are equal. The stacks fill several requests.
     let mut added = 0;
     for seed in 0..800u64 {
         let code = code();

@@ -154,7 +154,8 @@ async fn an_endpoint_that_starts_late_gets_what_fits_the_queue() {
         exporter.queue.push(request(&format!("{samples}{large}"), samples));
     }
     assert!(exporter.status.snapshot().reason.contains("refused"), "{:?}", exporter.status.snapshot());
-    // The first is being tried and not in the queue any more. The oldest of the others were dropped.
+    // The first request is being tried, and is not in the queue any more. The oldest requests in the queue were
+    // dropped.
     let dropped = exporter.status.snapshot().dropped;
     assert_eq!(dropped, 2 + 3);
     let server = Sink::default();

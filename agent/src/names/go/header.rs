@@ -18,7 +18,7 @@ use super::version::Version;
 const HEADER_BYTES: usize = 72;
 /// Largest number of functions in a table. The largest known programs have 300,000.
 const FUNCTIONS_MAX: u64 = 1 << 22;
-/// Maximum number of bytes of a file that are searched for the table if no section header locates it.
+/// Largest number of bytes of a file that are searched for the table if no section header locates it.
 const SEARCH_BYTES_MAX: u64 = 64 << 20;
 const SEARCH_READ_BYTES: usize = 64 << 10;
 /// Alignment of the table, in bytes.

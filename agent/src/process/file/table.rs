@@ -90,7 +90,8 @@ pub(crate) struct FileTable {
     unopened: HashSet<FileId, RandomState>,
     /// Files by the numbers that BPF gives.
     by_number: HashMap<u32, Result<FileId, Unopened>, RandomState>,
-    /// Numbers of files that could not be opened, oldest first. Such a file gets another number the next time.
+    /// Numbers of files that could not be opened, oldest first. Such a file gets another number when BPF reports it the
+    /// next time.
     unopened_numbers: VecDeque<u32>,
 }
 

@@ -155,7 +155,8 @@ impl Slots {
         }
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         if TABLES_BYTES_MAX < self.bytes + bytes {
-            // Nearly all tables are smaller than what was evicted.
+            // The space that reserve() frees is enough for nearly all tables. For a larger table, more tables are
+            // evicted.
             self.evict(TABLES_BYTES_MAX.saturating_sub(bytes), TABLES_MAX as usize, u32::MAX, now_ns)?;
         }
         let is_unused = |&(_, freed_ns): &(u32, u64)| freed_ns == 0 || freed_ns + WALK_NS_MAX < now_ns;

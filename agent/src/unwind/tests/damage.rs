@@ -219,7 +219,7 @@ fn damaged_files_are_read_in_bounded_time_and_memory() {
     }
     let growth = peak_bytes() - before;
     assert!(growth < GROWTH_MAX, "the process grew by {} MB", growth >> 20);
-    // With fewer tables, nearly all of the damage would be in headers.
+    // If fewer files had a table, nearly all of the damage would be in headers.
     assert!(cases / 4 < tables && tables < cases, "{tables} of {cases} have a table");
     testkit::report::note(&format!(
         "{cases} damaged files: {tables} have a table, {longest:?} at most, {} MB more",

@@ -63,7 +63,7 @@ pub(super) fn mappings(pid: u32) -> Vec<Mapping> {
     mappings
 }
 
-/// A stopped child with one thread. It is killed when this is dropped.
+/// A stopped child with one thread. Dropping this value kills the child.
 pub(super) struct Child {
     pub(super) pid: u32,
     pub(super) memory: File,
