@@ -111,7 +111,7 @@ impl Push {
 }
 
 fn series_bytes(labels: Option<&LabelSet>, samples: &Samples) -> usize {
-    // Largest number of bytes of one encoded value of each column.
+    // Largest encoded size of one sample, in bytes: one value of each column.
     const SAMPLE_BYTES: usize = 10 + 5 + 10 + 5;
     64 + labels.map_or(0, LabelSet::memory_bytes) + samples.len() * SAMPLE_BYTES
 }

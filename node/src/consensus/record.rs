@@ -183,7 +183,7 @@ fn get_log_id(record: &'static str, rest: &mut &[u8]) -> Result<LogId, RecordErr
 }
 
 fn put_config(out: &mut Vec<u8>, membership: &Membership) {
-    // An administrator proposes members one by one: there are never 65,536, and no address has 64 KiB.
+    // An administrator proposes members one by one, so there are never 65,536 of them. No address has 64 KiB.
     let length = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
     let sets = membership.get_joint_config();
     out.put_u16(length(sets.len()));

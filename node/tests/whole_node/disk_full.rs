@@ -93,7 +93,7 @@ async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
     config.flush_interval = Duration::from_millis(300);
     let opened = open_with(config).await;
     opened.node.ready().await;
-    // Queries run all the time.
+    // Queries run during the whole test.
     let reader = tokio::spawn({
         let node = std::sync::Arc::clone(&opened.node);
         async move {

@@ -44,9 +44,9 @@ pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
 ///
 /// RocksDB syncs a change of the manifest before it deletes the files that the change makes superfluous. After a power
 /// cut during a change, the oldest WAL file that the manifest needs without this change therefore still exists. If that
-/// file is gone, the change was synced, and the manifest was damaged later. Without the change, RocksDB would then
-/// delete files that hold entries or a vote. The check truncates and opens a copy, made of hard links, so that the
-/// original stays as it is until the check has passed.
+/// file is gone, the change was synced, and the manifest was damaged later. If the change were truncated in this case,
+/// RocksDB would delete files that hold entries or a vote. The check truncates and opens a copy, made of hard links, so
+/// that the original stays as it is until the check has passed.
 fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
     let TornTail { path, length } = torn;
     let copy = raft.with_file_name("raft-look");
