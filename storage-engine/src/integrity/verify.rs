@@ -146,7 +146,7 @@ fn describe(store: &Store, verified: &mut Verified) {
 }
 
 /// Adds the result of a partition, unless the partition was dropped meanwhile. The files of a dropped partition may be
-/// gone, so its faults are not real.
+/// gone, so faults that were found in the partition are not real.
 fn keep_if_there(store: &Store, key: PartitionKey, found: Verified, verified: &mut Verified) {
     if store.state().partitions.exists(&key) {
         verified.extend(found);

@@ -151,8 +151,8 @@ impl Block {
         for (index, step) in (0..).zip(steps) {
             let location = take_u32(&mut bytes).filter(|&location| (location as usize) < local.locations.len())?;
             hashes.truncate(hashes.len().checked_sub((step >> 1) as usize)?);
-            // Stacks are no deeper than pushes allow. Without this limit, a few bytes could expand to many copies of a
-            // long path.
+            // The limit is twice the depth that pushes allow. Without a limit, a few bytes could expand to many copies
+            // of a long path.
             if hashes.len() == limits::STACK_DEPTH_MAX * 2 {
                 return None;
             }
