@@ -1,13 +1,17 @@
 //! Conversion of a program or debug file to a symbol table, in a child process.
 //!
+//! The child writes a symcache, a format of the crate symbolic that maps addresses to names. The store adds a header,
+//! and the result is a symbol table.
+//!
 //! Debug files are untrusted, and no parser of DWARF survives all of them: some make a parser use terabytes of memory,
 //! others make it run forever. So only the child parses. The child inherits descriptors of its input and output and
 //! nothing else, and drops all privileges before it reads (`rights`). The kernel limits its memory, CPU time and
 //! output. If a file breaks the child, the parent only sees an exit status.
 //!
 //! Command line of the child: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of
-//! inherited descriptors. The child writes the symcache at the position of the output, and `<functions> <source>` to
-//! standard output. Its exit code is 0 or one of [`Exit`].
+//! inherited descriptors. The child writes the symcache to the output file, at the position of its descriptor. To
+//! standard output it writes `<functions> <source>`, the two fields of [`Summary`]. The exit code of the child is 0,
+//! one of [`Exit`], or that of a panic.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -42,7 +46,7 @@ pub use child::run_child;
 pub struct Converter {
     /// Absolute path of the program. `/proc/self/exe` is the binary of this process, even if it was replaced on disk.
     pub program: PathBuf,
-    /// Arguments before those of [`run_child`], such as the name of a subcommand.
+    /// Arguments that precede the arguments of [`run_child`], such as the name of a subcommand.
     pub arguments: Vec<String>,
 }
 
@@ -54,7 +58,7 @@ pub(crate) struct Summary {
     pub(crate) source: Source,
 }
 
-/// The reason why there is no symbol table.
+/// The reason why a file was not converted to a symbol table.
 #[derive(Debug, Error)]
 pub(crate) enum ConvertError {
     /// The file has no functions, with or without names.
@@ -63,12 +67,12 @@ pub(crate) enum ConvertError {
     /// The file cannot be converted, now or later.
     #[error("the file cannot be converted")]
     Unusable(#[from] Unusable),
-    /// The child could not be started, or could not write.
+    /// The child could not be started, could not drop its privileges, or could not write its output.
     #[error("cannot run the converter or write its output")]
     Io(#[from] io::Error),
 }
 
-/// Exit codes of the child other than 0. Any code that is not listed is that of a panic.
+/// Exit codes with which the child reports a failure. A panic ends the child with an exit code that is not listed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Exit {
@@ -84,8 +88,8 @@ enum Exit {
     Rights = 68,
 }
 
-/// Converts `file` to a symcache at the position of `output`. Symbols that are missing in `file` come from
-/// `debug_file`.
+/// Converts `file` to a symcache, and writes it to `output` at the file's current position. Symbols that are missing in
+/// `file` are taken from `debug_file`.
 ///
 /// Blocks until the child has ended, for at most [`Limits::conversion_time_max`].
 pub(crate) fn convert(
@@ -124,7 +128,7 @@ pub(crate) fn convert(
     check_status(status, limits)?;
     let mut report = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // A pipe holds more than this, so the child never waits for the parent to read.
+        // The buffer of a pipe holds more than 256 bytes, so the child never waits for the parent to read.
         stdout.take(256).read_to_string(&mut report)?;
     }
     let summary = report.trim_end().split_once(' ').and_then(|(functions, source)| {
@@ -133,7 +137,7 @@ pub(crate) fn convert(
     Ok(summary.ok_or(Unusable::GaveUp { exit_code: 0 })?)
 }
 
-/// Waits until the child has ended. Kills it at the deadline, and returns `None` then.
+/// Waits until the child has ended. If it has not ended at the deadline, kills it and returns `None`.
 fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_millis(1);
     loop {
@@ -175,7 +179,7 @@ fn check_status(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError>
         }
         (None, Some(libc::SIGXCPU)) => Err(time_exceeded(limits).into()),
         (None, Some(libc::SIGXFSZ)) => Err(Unusable::TableTooLarge { bytes_max: limits.table_bytes_max }.into()),
-        // A mapped file became shorter.
+        // SIGBUS: an input file became shorter while it was mapped.
         (None, Some(libc::SIGBUS)) => Err(Unusable::Changed.into()),
         (None, signal) => Err(Unusable::Killed { signal: signal.unwrap_or_default() }.into()),
     }

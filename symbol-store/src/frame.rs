@@ -1,4 +1,4 @@
-//! Requests to a symbol table, and its responses.
+//! Parts of a request to the symbol store, and of its response.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::reason::Reason;
 pub struct ObjectKey<'a> {
     /// Build ID of the file; `None` if the profile has none, so that the addresses get no names.
     pub build_id: Option<&'a BuildId>,
-    /// Path as the profile gives it; empty if unknown. It only helps to find the file on this host. A file is accepted
-    /// by its build ID alone.
+    /// Path of the file as the profile gives it; empty if unknown. The path only helps to find the file on this host. A
+    /// file is accepted by its build ID alone.
     pub file: &'a str,
 }
 
@@ -44,7 +44,7 @@ pub struct Frame {
 pub struct Nameless {
     /// Reason why the address has no name.
     pub reason: Reason,
-    /// The address as a virtual address; `None` if it is not in the code of a known file.
+    /// The address, converted to a virtual address; `None` if it is not in the code of a known file.
     pub virtual_address: Option<u64>,
     /// Virtual address at which the function around the address begins; `None` if the call frame information of the
     /// file does not have it.

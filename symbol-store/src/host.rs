@@ -3,10 +3,10 @@
 //! A profile names a path. The file at this path may have been replaced or deleted, or it may exist only in a
 //! container. So the path is only a hint. These files are tried, in this order:
 //!
-//! 1. the path in the root of this process;
+//! 1. the file at the path in the root directory of this process;
 //! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path. These are the
 //!    files that run, even if they were deleted or replaced, in any mount namespace;
-//! 3. the path in the root of such a process.
+//! 3. the file at the path in the root directory of such a process.
 //!
 //! Invariant: a file is returned only if it has the requested build ID or htlhash.
 
@@ -26,7 +26,7 @@ mod mapped;
 
 use mapped::{MappedFile, MappedFiles};
 
-/// A file with the requested build ID.
+/// The result of a search: a file of this host with the requested build ID.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) file: File,
@@ -40,13 +40,13 @@ pub(crate) struct Found {
 /// The search for files of this host by build ID.
 #[derive(Debug)]
 pub(crate) struct HostSearch {
-    /// Directory in which distributions put debug files, in every root: `/usr/lib/debug`.
+    /// Directory within a root in which the distribution puts debug files: `/usr/lib/debug`.
     debug_directory: String,
     /// Mapped files of all processes, and the time at which they were read; `None` before the first search.
     mapped: Mutex<Option<(Instant, Arc<MappedFiles>)>>,
 }
 
-/// A program, and the root in which it was found. Its debug file is searched for in the same root.
+/// A program, and the root in which it was found. The debug file of the program is searched for in the same root.
 struct Program {
     file: File,
     image: ElfImage,
@@ -58,7 +58,8 @@ impl HostSearch {
         Self { debug_directory, mapped: Mutex::new(None) }
     }
 
-    /// Returns the file with the build ID `id`. `path` is the path of the file in a profile, or empty.
+    /// Returns the file of this host with the build ID `id`. `path` is the path of the file in a profile, or empty.
+    /// `None` if no such file is found.
     ///
     /// Reads the headers of the candidates, and `/proc/<pid>/maps` of all processes if the file is not at `path`.
     pub(crate) fn find(&self, id: &BuildId, path: &str) -> Option<Found> {
@@ -97,7 +98,8 @@ impl HostSearch {
         mapped.of_path(path).iter().take(limits::CANDIDATES_MAX).find_map(|file| of_process(file, id, path))
     }
 
-    /// Mapped files of all processes, which are read again if they are old. Two concurrent searches may both read them.
+    /// Returns the list of the mapped files of all processes. The list is read again if it is older than
+    /// [`limits::MAPPED_FILES_AGE_MAX`]. Two concurrent searches may both read it.
     fn mapped_files(&self) -> Arc<MappedFiles> {
         if let Some((read_at, mapped)) = &*self.mapped.lock()
             && read_at.elapsed() < limits::MAPPED_FILES_AGE_MAX
@@ -109,8 +111,8 @@ impl HostSearch {
         mapped
     }
 
-    /// Separate debug file of `program`, which runs from `path`: by its build ID, or else by its debug link, in the
-    /// root of the program.
+    /// Returns the separate debug file of `program`, which was mapped from `path`. Searches the root of the program,
+    /// first by build ID and then by debug link.
     fn debug_file(&self, program: &Program, path: &str) -> Option<File> {
         let by_id = program.image.gnu_build_id.clone().map(BuildId::Gnu);
         if let Some(file) = by_id.and_then(|id| debug_file::by_id(&program.root, &self.debug_directory, &id)) {
@@ -118,14 +120,16 @@ impl HostSearch {
         }
         debug_file::by_link(&program.root, &self.debug_directory, &program.file, path, |link, file| {
             let image = ElfImage::read(file).ok()?;
-            // A checksum of 32 bits is not enough, and the first candidate may be the program itself.
+            // A checksum of 32 bits is not enough to identify a file, so the build ID must be equal, too. The first
+            // candidate may be the program itself, which has no DWARF.
             let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(file);
             (is_it && link.matches(file).ok()?).then(|| file.try_clone().ok())?
         })
     }
 }
 
-/// Returns the file that the owners of `mapped` run, if its build ID is `id`.
+/// Opens the mapped file through one of the processes that map it, or else the file at `path` in the root of such a
+/// process. Returns the first file whose build ID is `id`.
 fn of_process(mapped: &MappedFile, id: &BuildId, path: &str) -> Option<Program> {
     mapped.owners.iter().find_map(|owner| {
         let root = || Root::of_process(owner.pid).ok();

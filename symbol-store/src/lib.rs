@@ -2,8 +2,8 @@
 //!
 //! # Promise
 //! Every name comes from a file with the requested build ID. Each program or debug file is parsed once, in a child
-//! process with limits on memory, time and output ([`convert`]). It becomes one immutable, memory-mapped symbol table.
-//! A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
+//! process with limits on memory, time and output ([`convert`]). The result is one immutable, memory-mapped symbol
+//! table. A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
 //! # Limits
 //! The store uses no network, knows no tenants, and is not async: [`SymbolStore::symbolize`] blocks.
 //! # Read in this order

@@ -9,8 +9,8 @@ use crate::source::Source;
 /// The reason why an address has no name. [`Reason::code`] is stable. The text is for people.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Reason {
-    /// The profile has no build ID of the mapped file. Its path is not enough, because the path could lead to another
-    /// version of the file.
+    /// The profile has no build ID for the mapped file. The path of the file is not enough, because another version of
+    /// the file may be there now.
     #[error(
         "the profile has no build ID for this file: link it with --build-id, or send profiles that carry build IDs"
     )]
@@ -65,7 +65,8 @@ impl Reason {
     }
 }
 
-/// The reason why a file could not be converted to a symbol table. A conversion of the same bytes will fail again.
+/// The reason why a file could not be converted to a symbol table. Another conversion of the same bytes would usually
+/// fail again.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unusable {
     /// The file is not ELF, or its headers contradict each other.
@@ -79,13 +80,13 @@ pub enum Unusable {
     TooLarge {
         /// Size of the file, in bytes.
         bytes: u64,
-        /// Limit, in bytes.
+        /// Largest size that is allowed, in bytes.
         bytes_max: u64,
     },
     /// The conversion ran out of memory, or of stack.
     #[error("its conversion needs more than {bytes_max} bytes of memory, or nests too deeply")]
     MemoryExceeded {
-        /// Limit, in bytes.
+        /// Limit of the memory, in bytes.
         bytes_max: u64,
     },
     /// The conversion took too long.
@@ -99,7 +100,7 @@ pub enum Unusable {
     /// The symbol table became too large.
     #[error("its symbol table is larger than {bytes_max} bytes")]
     TableTooLarge {
-        /// Limit, in bytes.
+        /// Largest size of a symbol table that is allowed, in bytes.
         bytes_max: u64,
     },
     /// The converter found an inconsistency that it does not handle.

@@ -1,6 +1,6 @@
-//! Sources of names, from call frame information to DWARF.
+//! Parts of a file from which the functions of a symbol table come: from call frame information to DWARF.
 
-/// Source of the names in a symbol table, best last.
+/// Part of a file from which the functions of a symbol table come. The order is from the worst source to the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// Call frame information: starts of functions, without names.

@@ -1,4 +1,4 @@
-//! The symbol tables of one process. The store makes a missing table, maps it, and looks up addresses in it.
+//! The symbol store. It makes missing symbol tables, maps them, and looks up addresses in them.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,11 +41,11 @@ pub struct Config {
     pub directory: PathBuf,
     /// Program that runs [`crate::convert::run_child`].
     pub converter: Converter,
-    /// True if files of this host are used, as in the embedded mode, where the profiles come from this host.
+    /// True if tables are also made from files of this host; false if only from uploaded files.
     pub host_files: bool,
-    /// Directory in which the distribution puts separate debug files: `/usr/lib/debug`.
+    /// Directory in which the distribution puts separate debug files, normally `/usr/lib/debug`.
     pub debug_directory: String,
-    /// Bounds of the store and of its conversions.
+    /// Limits of the store and of its conversions.
     pub limits: Limits,
 }
 
@@ -63,12 +63,13 @@ struct Shared {
     host: Option<HostSearch>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
-    /// Held while an uploaded table is added: from the check that it fits on the disk until it is stored and counted.
+    /// Lock that is held while an uploaded table is added, from the check against the disk limit until the table is
+    /// stored. So two uploads cannot both count on the same free space.
     publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
     failures: Mutex<Failures>,
-    /// Number of new or improved tables since the start.
+    /// Counter of new or improved tables; 0 at the start.
     changes: AtomicU64,
 }
 
@@ -103,8 +104,8 @@ impl SymbolStore {
     ///
     /// Addresses must be those of instructions: the caller must have moved return addresses into the call instruction.
     ///
-    /// Frames are cached. Blocks while the disk is read, and for up to `wait` while a missing table is made. After
-    /// `wait`, the table is made in the background, and the reason is [`Reason::Converting`].
+    /// Frames are cached. Blocks while the disk is read, and for up to `wait` while a missing table is made. If the
+    /// table is not complete by then, the reason is [`Reason::Converting`], and the table is made in the background.
     #[must_use]
     pub fn symbolize(
         &self,
@@ -134,7 +135,7 @@ impl SymbolStore {
         self.table(object, Instant::now() + wait).map(|table| table.number())
     }
 
-    /// Number of changes, which grows with each new or improved table. When it has grown, callers that cache
+    /// Returns a counter that grows with each new or improved table. When it has grown, callers that cache
     /// [`SymbolStore::table_number`] must call it again.
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -143,10 +144,10 @@ impl SymbolStore {
 
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
         let id = object.build_id.ok_or(Reason::NoBuildId)?;
-        // No file has a longer path. Its build ID alone may still be found.
+        // No file has a path of more than the limit, so such a path is ignored. The build ID alone may still be found.
         let path = Some(object.file).filter(|path| path.len() <= limits::PATH_BYTES_MAX).unwrap_or_default();
-        // A job ends with a table or a remembered failure. If another caller started it, it may have had another
-        // path. More rounds are needed only with extremely low limits.
+        // A job ends with a table or a remembered failure. If another caller started the job, the failure may be for
+        // another path, so a second round is needed. More rounds are needed only with extremely low limits.
         for round in 0..3 {
             let failure = self.shared.failures.lock().get(id, path);
             if let Some(table) = self.known_table(id, path, round > 0 || failure.is_some()) {
@@ -170,7 +171,8 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// Returns the table for `id` from memory or disk. `was_searched` is passed to [`Shared::load`].
+    /// Returns the table for `id` from memory or disk. Starts a search for a better file if one is due. `was_searched`
+    /// is passed to [`Shared::load`].
     fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {
@@ -185,12 +187,13 @@ impl SymbolStore {
         self.shared.load(id, was_searched)
     }
 
-    /// Does `job` in a separate thread, because the caller may not wait until the job is done.
+    /// Does `job` in a separate thread, because the caller may stop waiting before the job is done.
     fn start(&self, job: Job, id: BuildId, path: String, purpose: Purpose) -> Result<(), Reason> {
         let shared = Arc::clone(&self.shared);
         let work = move || {
             shared.make_of_host(&id, &path, purpose);
-            // Callers that wait must find the result, and the directory closed if this was the last user of the store.
+            // The end of the job wakes the waiting callers, so it comes last. These callers must find the result. If
+            // this thread was the last user of the store, they must also find its directory closed.
             drop(shared);
             drop(job);
         };
@@ -214,8 +217,9 @@ enum Purpose {
 }
 
 impl Shared {
-    /// Maps the table for `id` that is on disk. A host-made table without names is returned only if `was_searched` is
-    /// true, which means that this host was searched before. Symbols may have been installed since the table was made.
+    /// Maps the table for `id` that is on disk. `was_searched` is true if this host was just searched for the file. If
+    /// it is false, a table without names is not returned for a file of this host: symbols may have been installed
+    /// since the table was made, so a search must come first.
     fn load(&self, id: &BuildId, was_searched: bool) -> Option<Arc<Table>> {
         let removals = self.mapped.lock().removals();
         let (table, origin) = self.directory.best(id)?;
@@ -227,8 +231,8 @@ impl Shared {
         Some(table)
     }
 
-    /// Searches this host for the file with the build ID `id`, and makes its table. Remembers the failure if that
-    /// fails.
+    /// Searches this host for the file with the build ID `id`, and makes a table of it. If the purpose is
+    /// [`Purpose::Make`], a failure is remembered.
     fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
         if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(id, found)) {
@@ -244,12 +248,13 @@ impl Shared {
             Err(reason) => tracing::debug!(build_id = %id, path, %reason, "the symbol table could not be improved"),
         }
         if purpose == Purpose::Make {
-            // Later callers use the table without another search, even if none waits for this one.
+            // The table is mapped here, so that a later caller uses it without another search, even if nobody waits for
+            // this search.
             let _now_mapped = self.load(id, true);
         }
     }
 
-    /// Returns whether a file may have more symbols than the host-made table for `id`.
+    /// Returns whether a file may have more symbols than the table for `id` that was made from a file of this host.
     fn is_better(&self, id: &BuildId, found: &Found) -> bool {
         found.has_dwarf || self.directory.header(id, Origin::Host).is_some_and(|header| header.is_old())
     }
@@ -264,7 +269,7 @@ impl Shared {
             segments: &found.image.segments,
         };
         let made = match self.make(&both, self.jobs.slot()) {
-            // The symbols of the program itself are better than none.
+            // The debug file cannot be used, but the symbols of the program itself are better than none.
             Err(ConvertError::Unusable(why)) if both.debug_file.is_some() => {
                 tracing::warn!(build_id = ?ids.first(), %why, "a debug file cannot be used");
                 self.make(&Input { debug_file: None, ..both }, self.jobs.slot())?

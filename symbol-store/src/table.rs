@@ -2,13 +2,14 @@
 //!
 //! | magic 8 | version u32 | header_len u32 | header_hash u64 | header | zeros to 64 | symcache of symbolic |
 //!
-//! All integers are little-endian. `header_hash` is the xxh3-64 of the `header_len` bytes of the header, which begin
-//! with the length and the xxh3-64 of the symcache (see [`header`]). Before a reader uses any other field, it checks
-//! these fields in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`],
+//! All integers are little-endian. `header_hash` is the xxh3-64 of the header, which has `header_len` bytes. The header
+//! begins with the length and the xxh3-64 of the symcache (see [`header`]). Before a reader uses any other field, it
+//! checks these fields in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`],
 //! `header_hash`, the length of the symcache, and its hash.
 //!
-//! Addresses in the symcache are relative to `base`. Its function names are entries (see [`entry`]) that hold demangled
-//! names, so no name is demangled outside of the child.
+//! A symcache maps addresses to functions, files, lines and inlined calls. Addresses in it are relative to `base`.
+//! Function names in it are entries (see [`entry`]), which hold demangled names, so no name is demangled outside of the
+//! child.
 //!
 //! Invariant: a table is used only for the build IDs in its header, which were read from the converted file.
 
@@ -41,8 +42,8 @@ const MAGIC: [u8; 8] = *b"varvesym";
 /// Version of new tables. Version 2 added functions of which only the start is known, and the source
 /// [`Source::CallFrames`].
 pub(crate) const VERSION: u32 = 2;
-/// Oldest supported version. Older tables than [`VERSION`] are supported, because tables of uploads cannot be made
-/// again.
+/// Oldest supported version. Tables that are older than [`VERSION`] are supported, because uploaded files are not kept,
+/// so their tables cannot be made again.
 const VERSION_MIN: u32 = 1;
 const PREAMBLE_BYTES: usize = 24;
 
@@ -66,7 +67,7 @@ static TABLES_OPENED: AtomicU64 = AtomicU64::new(0);
 /// A mapped symbol table.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Number that no other table of this process has, earlier or later.
+    /// Number of this table. No other table that this process opens gets the same number.
     number: u64,
     header: Header,
     bytes: ByteView<'static>,
@@ -88,8 +89,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Completes the table in `file`, whose symcache the child has written at [`Header::symcache_at`]: hashes and
-    /// checks the symcache, and writes the header.
+    /// Completes the table in `file`, in which the child has written the symcache at [`Header::symcache_at`]. Checks
+    /// and hashes the symcache, writes the header, and syncs the file.
     pub(crate) fn seal(file: &File, mut header: Header) -> Result<(), TableError> {
         let symcache_at = header.symcache_at();
         {
@@ -112,7 +113,7 @@ impl Table {
         to.sync_all()
     }
 
-    /// Number that no other table has, not even one for the same build ID.
+    /// Number of this table. No other table has the same number, not even one with the same build ID.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -159,7 +160,7 @@ impl Table {
             .collect()
     }
 
-    /// Reason why an address in the code has no name.
+    /// Returns the reason why an address in the code has no name.
     fn reason(&self) -> Reason {
         match self.header.source {
             Source::CallFrames => Reason::Stripped,
@@ -167,7 +168,7 @@ impl Table {
         }
     }
 
-    /// Converts an address to one relative to `base`.
+    /// Converts an address to one that is relative to `base`. Fails if the address is not in the code of the file.
     fn relative(&self, address: Address) -> Result<u64, Reason> {
         let segments = &self.header.segments;
         let address = match address {
@@ -195,7 +196,8 @@ pub(crate) fn counted_bytes(bytes: u64) -> u64 {
 struct Lookup<'a> {
     table: &'a Table,
     symcache: SymCache<'a>,
-    /// Names by their position in memory. The table has each name once.
+    /// Parts of each function name. The key is the position of the name in the mapped table, which holds each name
+    /// once.
     functions: HashMap<*const u8, FunctionNames>,
     files: HashMap<String, Arc<str>>,
     /// Number of frames that the response may still have. At 0, each further address gets only the function that exists
@@ -203,7 +205,7 @@ struct Lookup<'a> {
     frames_left: usize,
 }
 
-/// The parts of a function name in the table.
+/// The parts of a function's entry in the table.
 #[derive(Clone)]
 struct FunctionNames {
     function: Arc<str>,
@@ -225,7 +227,8 @@ impl Lookup<'_> {
             None => self.frames(address)?,
         };
         let returned = match frames.last() {
-            // These frames are not cached either, so the cache grows at most by the size of the response.
+            // The frames that the response lacks are not cached either, so the cache grows at most by the size of the
+            // response.
             Some(outermost) if frames.len() > self.frames_left => {
                 Arc::from([Frame { is_cut: frames.len() > 1, ..outermost.clone() }])
             }

@@ -2,8 +2,8 @@
 //!
 //! DWARF comes first: the functions, lines and inlined calls of the file, or else of its debug file. Then the ELF
 //! symbols fill the addresses that DWARF does not cover, such as assembly and libraries linked without debug
-//! information. Last come the PLT, with one name, and the functions that only call frame information describes. These
-//! have a start but no name.
+//! information. Last come the PLT, which gets one name as a whole, and the functions that only call frame information
+//! describes. Of these functions, the start is known but not the name.
 
 use std::borrow::Cow;
 
@@ -23,17 +23,18 @@ use crate::limits;
 use crate::source::Source;
 use crate::table::entry;
 
-/// The bytes of a file and its debug file, and the address that is 0 in the symcache.
+/// The bytes of a file and of its debug file, and the virtual address `base`, to which all addresses in the symcache
+/// are relative.
 pub(super) struct Inputs<'a> {
     pub(super) file: &'a [u8],
     pub(super) debug_file: Option<&'a [u8]>,
     pub(super) base: u64,
 }
 
-/// The name of the code through which calls reach other files.
+/// Name of the PLT in a symbol table. The PLT is the code through which calls reach functions of other files.
 const PLT: &str = "[plt]";
 
-/// Builds a symcache. `None` if neither file is valid ELF. A stripped file has a summary with 0 functions.
+/// Builds a symcache. `None` if neither file is valid ELF. The summary of a stripped file has 0 functions.
 pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, Summary)> {
     let files = || [Some(inputs.file), inputs.debug_file].into_iter().flatten();
     let mut symbols = Symbols::default();
@@ -83,8 +84,8 @@ impl Builder {
         if !elf.has_debug_info() {
             return;
         }
-        // No map of symbols is given, so that functions keep their DWARF names. With a map, a function whose cold part
-        // precedes its hot part would be named `function.cold` as a whole.
+        // The map of symbols is empty, so that functions keep their DWARF names. With a full map, a function whose cold
+        // part precedes its hot part would be named `function.cold` as a whole.
         let session = DwarfDebugSession::parse(&elf, SymbolMap::new(), self.base.cast_signed(), elf.kind());
         let Ok(session) = session else { return };
         let start_lines = StartLines::read(&elf);
@@ -123,7 +124,7 @@ impl Builder {
         }
     }
 
-    /// Names the PLT. The PLT is not counted as a function of this file.
+    /// Adds the PLT, which is not counted as a function of this file.
     fn add_plt(&mut self, plt: &[(u64, u64)]) {
         let taken = Coverage::new(self.covered.clone());
         for (start, end) in plt {
@@ -143,7 +144,7 @@ impl Builder {
         }
     }
 
-    /// Names the parts of `start..end` that are not in `taken`. Returns the number of these parts.
+    /// Gives `name` to the parts of `start..end` that are code and not in `taken`. Returns the number of these parts.
     fn fill(&mut self, taken: &Coverage, start: u64, end: u64, name: &str) -> u64 {
         let mut parts = 0;
         for (start, end) in taken.gaps(start, end) {
@@ -166,7 +167,8 @@ impl Builder {
         self.code.contains(start, end) && self.base <= start && end - self.base < u64::from(u32::MAX)
     }
 
-    /// Name of a function in the ELF symbols, if it is better than `name`, which is from DWARF.
+    /// Returns the name that the ELF symbols have for the function at `start`, if it is better than `name`, its name in
+    /// DWARF.
     fn name_of_symbol(&self, name: &str, start: u64) -> Option<String> {
         let piece = self.piece_at(start)?;
         let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
@@ -174,9 +176,9 @@ impl Builder {
             // dwz moved the name to another file, which is not available.
             return Some(piece.name.clone());
         }
-        // GCC writes no linkage name for functions that are local to a unit: `hot` for `(anonymous namespace)::hot`,
-        // and `operator()` for every lambda. rustc writes none with `line-tables-only`. The cold part of a function
-        // has its own symbol, but is the same function.
+        // GCC writes no linkage name to DWARF for functions that are local to a unit. The DWARF name of `(anonymous
+        // namespace)::hot` is only `hot`, and that of every lambda is `operator()`. rustc writes no linkage names with
+        // `line-tables-only`. The cold part of a function has its own symbol, but is the same function.
         let symbol = piece.name.strip_suffix(".cold").unwrap_or(&piece.name);
         is_mangled(symbol).then_some(())?;
         (!is_mangled(name) && piece.start == start && symbol.contains(name_in_symbol(name))).then(|| symbol.to_owned())
@@ -188,7 +190,7 @@ impl Builder {
     }
 }
 
-/// Gives `function` the name of `symbol`, if there is one. Appends start lines to the names of `function` and of all
+/// Gives `function` the name `symbol`, if it is not `None`. Appends start lines to the names of `function` and of all
 /// functions inlined into it, because symbolic has no field for start lines.
 fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lines: &StartLines) {
     let file = function.lines.first().map(|line| line.file.name_str()).unwrap_or_default();
@@ -200,8 +202,8 @@ fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lin
     }
 }
 
-/// The part of a C++ or Rust name that the mangled name contains unchanged. It has no template arguments, and is empty
-/// for an operator or a closure.
+/// Returns the part of a C++ or Rust name that occurs unchanged in the mangled name: the name without template
+/// arguments. The part is empty for an operator or a closure.
 fn name_in_symbol(name: &str) -> &str {
     if name.starts_with("operator") || name.starts_with('{') {
         return "";

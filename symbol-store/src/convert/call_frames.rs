@@ -76,7 +76,7 @@ fn list<'a, S>(
             shared.insert(at, read.clone());
             Ok(read)
         });
-        // A CIE is no FDE.
+        // This also skips the CIEs, which cannot be read as FDEs.
         let Ok(entry) = entry else { continue };
         let start = entry.initial_address();
         let end = entry.end_address();
@@ -104,7 +104,7 @@ mod tests {
 
     const SECTION_AT: u64 = 0x5000;
 
-    /// An `.eh_frame` of functions `start..start + length`, in the encoding of GCC and Clang on x86-64.
+    /// Returns an `.eh_frame` with the functions `start..start + length`, in the encoding of GCC and Clang on x86-64.
     fn eh_frame(functions: &[(u64, u64)]) -> Vec<u8> {
         let mut section = Vec::new();
         // CIE: id 0, version 1, augmentation "zR", code and data alignment, return address, encoding pcrel sdata4.
@@ -137,7 +137,7 @@ mod tests {
         listed_at(SECTION_AT, section)
     }
 
-    /// An ELF file whose only content is a section `.eh_frame` with these bytes.
+    /// Returns an ELF file whose only content is a section `.eh_frame` with these bytes.
     fn elf_with(eh_frame: &[u8]) -> Vec<u8> {
         let names = b"\0.shstrtab\0.eh_frame\0";
         let names_at = 64;
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    // It ended the section.
+    // Fails if an unreadable CIE ends the reading of the section, as it once did.
     #[test]
     fn an_unreadable_common_entry_is_skipped_with_its_functions_only() {
         let functions = [(0x1000, 0x10), (0x1020, 8)];
@@ -184,8 +184,7 @@ mod tests {
     }
 
     proptest! {
-        // For any functions and symbols, each address without a symbol gets the start that a search of all entries
-        // finds.
+        // Each address without a symbol must get the start that a search through all functions finds.
         #[test]
         fn every_address_without_a_symbol_has_the_start_of_its_function(
             functions in proptest::collection::vec((1_u64..120, 0_u64..40), 0..12),

@@ -12,8 +12,9 @@ use crate::source::Source;
 
 /// The main function of the converter: drops privileges, converts, and returns the exit code.
 ///
-/// `arguments` are those after the converter's own. The process must call this before it starts a thread or opens a
-/// file, because this function drops the privileges of the process and owns the inherited descriptors.
+/// `arguments` are the arguments of the process that follow [`Converter::arguments`](super::Converter::arguments). The
+/// process must call this function before it starts a thread or opens a file, because the function drops the privileges
+/// of the process and owns the inherited descriptors.
 #[must_use]
 pub fn run_child(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> ExitCode {
     confine::raise_oom_score();

@@ -1,4 +1,4 @@
-//! Limits of a converter that the kernel enforces.
+//! Limits of the child process that the kernel enforces.
 
 #![allow(unsafe_code, reason = "limits and inherited descriptors are set by system calls between fork and exec")]
 
@@ -10,11 +10,11 @@ use std::process::Command;
 
 use crate::limits::Limits;
 
-/// Prepares `command`: it inherits the descriptors in `inherited` (-1 for none), and has limits of memory, CPU time and
-/// output.
+/// Prepares `command` so that its process inherits the descriptors in `inherited` (-1 for none), and has limits of
+/// memory, CPU time and output.
 ///
-/// The command also runs with the configured niceness, writes no core file, and cannot gain privileges by exec. It is
-/// killed when the thread that starts it ends, but not by a Ctrl-C for this process.
+/// The process also runs with the configured niceness, writes no core file, and cannot gain privileges by exec. The
+/// kernel kills it when the thread that started it ends. A Ctrl-C for the parent does not reach it.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
@@ -28,7 +28,7 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     let niceness = limits.conversion_niceness;
     let set_up = move || {
         if niceness != 0 {
-            // This may fail, because it is not a limit.
+            // A failure is ignored, because the niceness is not a limit.
             // SAFETY: takes integers only.
             let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
         }
@@ -37,7 +37,7 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
             // SAFETY: `limit` is a valid structure that outlives the call.
             check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
         }
-        // Set before exec, which otherwise grants the capabilities of the program file.
+        // This is set before exec, because exec would otherwise grant the capabilities of the program file.
         // SAFETY: takes integers only.
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         // SAFETY: takes integers only.
@@ -56,13 +56,14 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     }
 }
 
-/// Makes this process the first one that the kernel kills when memory is short. Errors are ignored, because the limits
-/// are already set.
+/// Makes this process the first one that the kernel kills when the host has too little memory. Errors are ignored,
+/// because the limits of the process are already set.
 pub(super) fn raise_oom_score() {
     let _may_fail = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
-/// The inherited descriptor whose number is `argument`, as a file.
+/// Returns the inherited descriptor whose number is `argument`, as a file. `None` if it is not open, or is a standard
+/// stream.
 pub(super) fn inherited(argument: &str) -> Option<File> {
     let descriptor: RawFd = argument.parse().ok().filter(|descriptor| *descriptor > 2)?;
     // SAFETY: takes integers only; fails if the descriptor is not open.

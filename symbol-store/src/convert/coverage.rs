@@ -1,4 +1,4 @@
-//! Sets of addresses, and the division of overlapping ranges.
+//! Sets of addresses, and the splitting of overlapping ranges into disjoint ones.
 
 use std::cmp::Reverse;
 
@@ -9,8 +9,8 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// The union of `ranges`, which may overlap and be in any order. Adjacent ranges stay separate, because sections
-    /// and functions are adjacent too.
+    /// Returns the union of `ranges`, which may overlap and be in any order. Adjacent ranges are not merged, because
+    /// adjacent sections must stay distinct.
     pub(super) fn new(mut ranges: Vec<(u64, u64)>) -> Self {
         ranges.retain(|(start, end)| start < end);
         ranges.sort_unstable();
@@ -29,13 +29,13 @@ impl Coverage {
         self.at(start).is_some_and(|(_, covered_end)| start < end && end <= covered_end)
     }
 
-    /// The range of the set that covers `address`.
+    /// Returns the range of the set that contains `address`.
     pub(super) fn at(&self, address: u64) -> Option<(u64, u64)> {
         let after = self.ranges.partition_point(|(start, _)| *start <= address);
         self.ranges.get(after.checked_sub(1)?).copied().filter(|(_, end)| address < *end)
     }
 
-    /// The parts of `start..end` that are not covered.
+    /// Returns the parts of `start..end` that are not covered.
     pub(super) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let first = self.ranges.partition_point(|(_, covered_end)| *covered_end <= start);
         let mut gaps = Vec::new();
@@ -53,10 +53,11 @@ impl Coverage {
     }
 }
 
-/// Splits ranges `start..end`, which may overlap, into sorted disjoint ones. An address belongs to the range around it
-/// that begins last. If several of them begin last, it belongs to the shortest.
+/// Splits ranges `start..end`, which may overlap, into sorted disjoint ones. If several ranges contain an address, the
+/// address belongs to the one with the highest start, and of those with the same start to the shortest.
 pub(super) fn flatten<T: Clone>(mut ranges: Vec<(u64, u64, T)>) -> Vec<(u64, u64, T)> {
-    // The sort is stable, so the order of the caller decides between equal ranges: the first one is the outer one.
+    // The sort is stable, so of equal ranges, the last one in the order of the caller is the inner one, and gets the
+    // addresses.
     ranges.sort_by_key(|(start, end, _)| (*start, Reverse(*end)));
     let mut pieces = Vec::new();
     let mut open: Vec<(u64, u64, T)> = Vec::new();

@@ -1,7 +1,7 @@
-//! Function names of a symbol table: demangled and truncated.
+//! Function names of a symbol table: they are demangled, and truncated to a limit.
 //!
-//! Demangled names have neither parameters nor return types. People search for such names, and they keep a flame graph
-//! readable. The mangled name, which is kept too, has the full information.
+//! Demangled names have neither parameters nor return types, because people search for such short names, and a flame
+//! graph stays readable. The mangled name with all information is stored beside them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,8 @@ use crate::limits;
 /// Last character of a truncated name.
 const TRUNCATED: char = '…';
 
-/// Names of the functions of one table. Names are cached, because a function may be inlined in a thousand places.
+/// The demangled names of the functions of one table. They are cached, because a function may be inlined in a thousand
+/// places.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<String, String>,
@@ -47,7 +48,7 @@ pub(super) fn with_start_line(name: &str, start_line: u32) -> String {
     if start_line == 0 { name.to_owned() } else { format!("{name}\0{start_line}") }
 }
 
-/// Returns the [entry](crate::table::entry) for a name that [`with_start_line`] made.
+/// Returns the [entry](crate::table::entry) in the symbol table for a name that [`with_start_line`] made.
 fn table_name(name_and_line: &str) -> String {
     let (name, start_line) = name_and_line.split_once('\0').unwrap_or((name_and_line, ""));
     let plain = || truncate(name, limits::NAME_BYTES_MAX);
@@ -62,7 +63,7 @@ fn table_name(name_and_line: &str) -> String {
 fn demangle(name: &str) -> Option<String> {
     let mut text = Bounded { text: String::new(), bytes_max: limits::NAME_BYTES_MAX };
     let complete = if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        // The alternate form omits the hash.
+        // The alternate form (`#`) omits the hash at the end of a Rust name.
         write!(text, "{rust:#}")
     } else if name.starts_with("_Z") {
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
@@ -74,20 +75,21 @@ fn demangle(name: &str) -> Option<String> {
     };
     let Bounded { mut text, bytes_max } = text;
     if complete.is_err() {
-        // Either the text is full, or the demangler failed. Only the first is a name.
+        // Either the text is full, or the demangler failed. Only a full text is the beginning of a name.
         if text.len() < bytes_max {
             return None;
         }
         text.push(TRUNCATED);
     }
-    // Qualifiers of `this` belong to the parameters. cpp_demangle omits them except for lambdas.
+    // Qualifiers of `this`, such as `const`, belong to the parameters. cpp_demangle omits them with the parameters,
+    // except for lambdas.
     while let Some(kept) = [" const", " &", " &&"].iter().find_map(|end| text.strip_suffix(end)) {
         text.truncate(kept.len());
     }
     (!text.is_empty()).then_some(text)
 }
 
-/// Truncates `text` to at most `bytes_max` bytes. A truncated text ends in [`TRUNCATED`].
+/// Truncates `text` to at most `bytes_max` bytes. Appends [`TRUNCATED`] if a part was removed.
 fn truncate(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -97,7 +99,8 @@ fn truncate(text: &str, bytes_max: usize) -> String {
     kept
 }
 
-/// A text of bounded length. A write beyond the bound fails, which stops a demangler that would never end.
+/// A text of at most `bytes_max` bytes. A write that would make it longer fails, and so stops a demangler that would
+/// never end.
 struct Bounded {
     text: String,
     bytes_max: usize,
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_name_of_exponential_length_is_truncated() {
-        // Each substitution doubles the previous type, up to 2^60 characters.
+        // Each substitution doubles the length of the type, so the whole name would have 2^60 characters.
         let mut name = "_Z1fI1AS0_".to_owned();
         for _ in 0..60 {
             name.push_str("S_IS0_S0_E");

@@ -11,25 +11,26 @@ use std::io;
 use super::confine::check;
 use super::system_calls;
 
-/// User and group nobody, which own nothing on any distribution.
+/// Number of the user nobody and of the group nobody, which own no files on any distribution.
 const NOBODY: u32 = 65_534;
 
 /// Capabilities that root needs to become nobody: `CAP_SETGID`, `CAP_SETUID` and `CAP_KILL`. `CAP_KILL` is required
 /// because the parent, which has the same capabilities, must be able to kill a process of another user.
 const TO_BECOME_NOBODY: u32 = 1 << 6 | 1 << 7 | 1 << 5;
 
-/// `_LINUX_CAPABILITY_VERSION_3`, in which sets of capabilities have two halves of 32 bits.
+/// `_LINUX_CAPABILITY_VERSION_3`: the version of capget(2) and capset(2) in which a set of capabilities has two halves
+/// of 32 bits.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// `struct __user_cap_header_struct`.
+/// `struct __user_cap_header_struct` of capget(2) and capset(2).
 #[repr(C)]
 struct CapabilityHeader {
     version: u32,
-    /// Id of the thread; 0 is the calling thread.
+    /// ID of the thread; 0 stands for the calling thread.
     pid: libc::c_int,
 }
 
-/// `struct __user_cap_data_struct`.
+/// `struct __user_cap_data_struct` of capget(2) and capset(2): one half of each set of capabilities.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Capabilities {
@@ -40,13 +41,13 @@ struct Capabilities {
 
 /// Drops the privileges of this process.
 ///
-/// An error means that a privilege is left, so the process must not read its input.
+/// After an error, the process must not read its input: it may still have a privilege, or the parent has ended.
 pub(super) fn give_up() -> io::Result<()> {
     if is_root()? && held()?.effective & TO_BECOME_NOBODY == TO_BECOME_NOBODY {
         become_nobody()?;
     }
     drop_capabilities()?;
-    // A change of user or capabilities clears this setting, so it is set again.
+    // A change of the user or the capabilities clears the death signal, so it is set again.
     // SAFETY: takes integers only.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
     if is_orphan()? {
@@ -76,7 +77,8 @@ fn become_nobody() -> io::Result<()> {
     // The user is changed last, because only root may change the groups.
     // SAFETY: takes integers only.
     where_mapped(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) })?;
-    // The user namespace may deny a change of the groups. They are of no use in it then.
+    // The user namespace may deny a change of the groups. The process then keeps its groups. They are of little use to
+    // it, because the system call filter lets it open no files.
     let is_denied = std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|policy| policy.trim_end() == "deny");
     if !is_denied {
         // SAFETY: no group is read from the null pointer.
@@ -86,8 +88,8 @@ fn become_nobody() -> io::Result<()> {
     where_mapped(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })
 }
 
-/// Checks the result of a system call. Ignores the error of a user namespace without the user nobody, such as that of a
-/// rootless container.
+/// Checks the result of a system call that changes the user or the group. Ignores the error in a user namespace without
+/// the user nobody, as in a rootless container.
 fn where_mapped(result: libc::c_int) -> io::Result<()> {
     check(result).or_else(|error| if error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) })
 }
@@ -101,8 +103,8 @@ fn drop_capabilities() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns whether the parent, which reads standard output, has ended. The parent may have ended while no death signal
-/// was set.
+/// Returns whether the parent has ended, so that nobody reads standard output any more. The parent may have ended while
+/// no death signal was set.
 fn is_orphan() -> io::Result<bool> {
     let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: one structure, valid for reading and writing, that outlives the call.

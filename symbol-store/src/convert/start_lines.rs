@@ -1,7 +1,7 @@
 //! Start lines of functions (`DW_AT_decl_line`), which symbolic does not read.
 //!
-//! A start line is found by the name of the function and the last part of its file's path, because a C program may have
-//! `static` functions of one name in many files.
+//! A start line is found by the name of the function and the last part of the path of its file. The name alone is not
+//! enough, because a C program may have `static` functions of one name in many files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,17 +13,18 @@ use symbolic_debuginfo::elf::ElfObject;
 type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 type Entry<'a> = gimli::DebuggingInformationEntry<Bytes<'a>>;
 
-/// Longest chain of DWARF entries that describe one function, such as instance, abstract instance, declaration.
+/// Largest number of DWARF entries that are read for one function. Each refers to the next, for example an instance to
+/// its abstract instance, and that to the declaration.
 const CHAIN_MAX: usize = 4;
 
-/// Start lines by function name, then by file.
+/// Start lines by function name, then by the last part of the file's path.
 #[derive(Debug, Default)]
 pub(super) struct StartLines {
     by_name: HashMap<String, Vec<(String, u32)>>,
 }
 
 impl StartLines {
-    /// Reads all units. A damaged unit is read up to the damage.
+    /// Reads the start lines of all units. A damaged unit is read up to the damage.
     pub(super) fn read(elf: &ElfObject<'_>) -> Self {
         let mut lines = Self::default();
         let section = |id: gimli::SectionId| {
@@ -42,7 +43,7 @@ impl StartLines {
         lines
     }
 
-    /// Start line of the function `name` in `file`, or 0 if unknown.
+    /// Returns the start line of the function `name` in `file`, or 0 if it is unknown.
     pub(super) fn get(&self, name: &str, file: &str) -> u32 {
         let known = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
         known.iter().find(|(known_file, _)| known_file == last_part(file)).map_or(0, |(_, line)| *line)
@@ -68,7 +69,8 @@ impl StartLines {
     }
 }
 
-/// Name, file and line of the function that is described by `entry` and the entries to which it refers.
+/// Returns the name, the file and the start line of the function that `entry` describes, together with the entries to
+/// which it refers.
 fn describe<'a>(
     dwarf: &gimli::Dwarf<Bytes<'a>>,
     unit: &gimli::Unit<Bytes<'a>>,

@@ -1,4 +1,5 @@
-//! The functions among the ELF symbols of one file: `.symtab`, `.gnu_debugdata`, `.dynsym`.
+//! Functions from the ELF symbols of a file: `.symtab`, `.gnu_debugdata`, `.dynsym`. They are split into pieces, which
+//! are address ranges with a name.
 //!
 //! Invariant: the pieces are disjoint, and each lies in one executable section. Where symbols overlap, an address
 //! belongs to the symbol that begins last. After the end of that symbol, addresses belong to the outer symbol again.
@@ -13,7 +14,7 @@ use super::coverage::{Coverage, flatten};
 use crate::limits;
 use crate::source::Source;
 
-/// A function, or a part of one that belongs to no other function.
+/// Address range of a function, or of a part of a function that belongs to no other function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) start: u64,
@@ -39,12 +40,12 @@ struct Symbol {
 pub(super) struct Symbols {
     symbols: Vec<Symbol>,
     sections: Vec<(u64, u64)>,
-    /// Sections of the PLT, which `sections` contains too.
+    /// Address ranges of the sections of the PLT; `sections` contains them, too.
     plt: Vec<(u64, u64)>,
 }
 
 impl Symbols {
-    /// Adds the symbols of an ELF file. `None` if its headers cannot be read.
+    /// Adds the symbols of an ELF file. `None` if the headers of the file cannot be read.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Option<()> {
         match object::FileKind::parse(bytes).ok()? {
             object::FileKind::Elf32 => {
@@ -84,21 +85,21 @@ impl Symbols {
         }
     }
 
-    /// Addresses of the executable sections.
+    /// Returns the addresses of the executable sections.
     pub(super) fn code(&self) -> Coverage {
         Coverage::new(self.sections.clone())
     }
 
-    /// Addresses of the PLT.
+    /// Returns the address ranges of the sections of the PLT.
     pub(super) fn plt(&self) -> Vec<(u64, u64)> {
         self.plt.clone()
     }
 
-    /// All functions as disjoint pieces, sorted by address.
+    /// Returns all functions as disjoint pieces, sorted by address.
     pub(super) fn into_pieces(mut self) -> Vec<Piece> {
         let code = self.code();
-        // A function without a size extends to the next one. If only exported functions are known, the next one may
-        // be far, and the code in between would get a wrong name.
+        // A function without a size extends to the next one. If only exported functions are known, the next one may be
+        // far, and the code in between would get a wrong name. So functions without a size are then dropped.
         let is_complete = self.symbols.iter().any(|symbol| symbol.source > Source::Dynsym);
         self.symbols.retain_mut(|symbol| {
             let section = code.at(symbol.start);
@@ -144,7 +145,8 @@ fn read<'data, H: FileHeader>(
         _ => 2,
     };
     let name = String::from_utf8_lossy(symbol.name_bytes().ok()?);
-    // Linkers append `@@VERSION` to the names of exported functions. Names such as `$x` mark kinds of code.
+    // Linkers append `@@VERSION` to the names of exported functions. Names such as `$x` are not functions; they mark
+    // the beginning of code or data.
     let is_mark = kind_rank == 2 && name.starts_with('$');
     let name = name.split('@').next().filter(|name| !name.is_empty() && !is_mark)?;
     Some(Symbol {
@@ -160,7 +162,7 @@ fn is_code(flags: SectionFlags) -> bool {
     matches!(flags, SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(elf::SHF_EXECINSTR))
 }
 
-/// Decompresses `.gnu_debugdata`. `None` if it is damaged or too large.
+/// Decompresses the content of a section `.gnu_debugdata`. `None` if it is damaged or too large.
 fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     let mut unpacked = Vec::new();
     let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, host_files::limits::XZ_MEMORY_KIB_MAX);
@@ -194,7 +196,7 @@ mod tests {
         Symbol { start, end, name: name.to_owned(), source: Source::Symtab, rank: (0, 0, 0) }
     }
 
-    /// The pieces as `name start..end`.
+    /// Checks the pieces of `symbols`, each written as `name start..end`, in a file with three executable sections.
     fn check(symbols: Vec<Symbol>, expected: &[&str]) {
         let pieces =
             Symbols { symbols, sections: vec![(0x100, 0x200), (0x200, 0x300), (0x400, 0x500)], plt: Vec::new() };

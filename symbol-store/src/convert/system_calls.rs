@@ -1,4 +1,5 @@
-//! The system calls that a converter may make: reads, writes and maps of open files, and management of memory.
+//! The system calls that the child may make. With them, it can read, write and map the files that are open, and manage
+//! its memory.
 //!
 //! Every other system call fails with `EPERM`. So a debug file that subverts the parser cannot open files, execute
 //! programs, create processes or sockets, or send signals to other processes.
@@ -9,13 +10,14 @@ use std::io;
 
 use super::confine::check;
 
-/// `AUDIT_ARCH_*` of this architecture. Numbers of system calls depend on it.
+/// `AUDIT_ARCH_*` of this architecture. The numbers of system calls depend on the architecture.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-// Offsets in `struct seccomp_data`. The last is that of the lower half of the first argument.
+// Offsets in `struct seccomp_data` of the system call's number, the architecture, and the lower half of the first
+// argument, in bytes.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENT_AT: u32 = 16;
@@ -70,12 +72,13 @@ pub(super) fn allow_only_those_needed() -> io::Result<()> {
 
 fn filter() -> Vec<libc::sock_filter> {
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-    // On other architectures the same numbers are other calls. This program makes none of them.
+    // On another architecture, the same numbers mean other system calls. This program never makes system calls of
+    // another architecture, so all of them are refused.
     let mut filter = vec![load(ARCHITECTURE_AT), skip_if(ARCHITECTURE, 1), finish(refuse), load(NUMBER_AT)];
     for call in ALLOWED {
         filter.extend([skip_unless(number(call), 1), finish(libc::SECCOMP_RET_ALLOW)]);
     }
-    // `abort` sends a signal to its own process.
+    // `abort` uses tgkill to send a signal to its own process. Signals to other processes stay forbidden.
     filter.extend([
         skip_unless(number(libc::SYS_tgkill), 3),
         load(ARGUMENT_AT),
@@ -90,7 +93,7 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// Instruction that loads four bytes of `struct seccomp_data`.
+/// Instruction that loads the four bytes at the offset `at` of `struct seccomp_data`.
 fn load(at: u32) -> libc::sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
@@ -110,7 +113,7 @@ fn finish(action: u32) -> libc::sock_filter {
 }
 
 fn instruction(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
-    // All codes of the classic filter have eight bits.
+    // All instruction codes of classic BPF fit into eight bits.
     libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k: value }
 }
 

@@ -1,7 +1,7 @@
 //! Index of the files that the processes of this host map as code.
 //!
-//! Invariant: the index takes at most [`BYTES_MAX`], and one process adds at most [`PROCESS_BYTES_MAX`]. The limits are
-//! needed because any user may map 65,530 files with names of 4 kB.
+//! Invariant: the index uses at most [`BYTES_MAX`] of memory, and one process adds at most [`PROCESS_BYTES_MAX`]. The
+//! limits are needed because any user may map 65,530 files with names of 4 kB.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,12 +11,12 @@ use host_files::maps::{self, MapsLine};
 
 use crate::limits;
 
-/// Largest approximate size of the index, in bytes. A host with hundreds of containers needs two megabytes.
+/// Largest approximate size of the index in memory, in bytes. A host with hundreds of containers needs two megabytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Maximum number of bytes that the mappings of one process may add.
+/// Maximum number of bytes that the mappings of one process may add to the index.
 const PROCESS_BYTES_MAX: usize = 1 << 20;
 
-/// A process that maps a file.
+/// A process that maps a file, and the address range of the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) pid: u32,
@@ -42,14 +42,16 @@ pub(super) struct MappedFiles {
 }
 
 impl MappedFiles {
-    /// Reads the mappings of all accessible processes. Processes that end meanwhile are skipped.
+    /// Reads the mappings of all processes that this process may inspect. Of a process that ends meanwhile, the
+    /// mappings that were already read are kept.
     pub(super) fn read() -> Self {
         let mut mapped = Self::default();
         let Ok(processes) = std::fs::read_dir("/proc") else { return mapped };
         for process in processes.flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             if let Ok(file) = File::open(format!("/proc/{pid}/maps")) {
-                // Mappings that were read before the process ended are kept. Other owners may have ended as well.
+                // The error means that the process has ended. The mappings that were already read are kept, because any
+                // other owner may end before its file is opened, too.
                 let _ended = mapped.add(pid, BufReader::with_capacity(4096, file));
             }
         }
@@ -82,7 +84,8 @@ impl MappedFiles {
             }
             return;
         }
-        // A file with all its owners, an entry of the table, and the overhead of the allocator.
+        // The size covers a file with the maximum number of owners, its entry in the map, and the overhead of the
+        // allocator.
         let path_bytes = if is_new_path { path.len() + size_of::<(String, Vec<MappedFile>)>() } else { 0 };
         let bytes = path_bytes + size_of::<MappedFile>() + limits::OWNERS_MAX * size_of::<Owner>() + 64;
         if limits::MAPPED_FILES_MAX <= self.count || bytes_max < self.bytes + bytes {

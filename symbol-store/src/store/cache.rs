@@ -12,15 +12,17 @@ use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
 
-/// The mapped tables. The least recently used ones are evicted beyond the budget.
+/// The mapped tables by build ID. If their total size exceeds `bytes_max`, the least recently used ones are evicted.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     tables: HashMap<BuildId, Entry>,
     bytes: u64,
     bytes_max: u64,
-    /// Number of uses of all tables so far. Each table keeps the number of its last use, by which tables are ordered.
+    /// Number of uses of all tables since the start. Each use of a table stores this number in its [`Entry::used`],
+    /// which thus orders tables by last use.
     uses: u64,
-    /// Number of removals so far. A table that was read from disk before a removal may have been replaced on disk.
+    /// Number of removals since the start. A table that was read from disk before a removal may have been replaced on
+    /// disk.
     removals: u64,
 }
 
@@ -39,13 +41,13 @@ impl Mapped {
     }
 
     /// Returns the table for `id`, and whether the caller should search for a better file. The second value is true at
-    /// most once in an interval, and only for host-made tables that can be improved.
+    /// most once in an interval, and only for tables of files of this host that can be improved.
     pub(crate) fn get(&mut self, id: &BuildId, limits: &Limits) -> Option<(Arc<Table>, bool)> {
         self.uses += 1;
         let entry = self.tables.get_mut(id)?;
         entry.used = self.uses;
         let header = entry.table.header();
-        // Files without symbols are searched for as often as missing ones.
+        // If the table has no names, a better file is searched for as often as a missing one.
         let interval = if header.is_nameless() { limits.failure_remembered } else { limits.improvement_interval };
         let may_improve = entry.origin == Origin::Host && !header.is_best();
         let improve = may_improve && entry.searched.is_none_or(|searched| searched.elapsed() >= interval);
@@ -55,13 +57,15 @@ impl Mapped {
         Some((Arc::clone(&entry.table), improve))
     }
 
-    /// Number of removals so far. Callers get it before they read a table from disk, and pass it to [`Mapped::insert`].
+    /// Returns the number of removals since the start. A caller gets this number before it reads a table from disk, and
+    /// passes it to [`Mapped::insert`].
     pub(crate) fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// Adds a table that was read when the number of removals was `removals`. Does nothing if that number has changed.
-    /// The table stays even if it alone exceeds the budget, because a caller is about to use it.
+    /// Adds a table. `removals` is the number of removals before the table was read from disk. Does nothing if the
+    /// number has changed since. The table stays even if it alone exceeds the limit, because a caller is about to use
+    /// it.
     pub(crate) fn insert(&mut self, id: &BuildId, table: &Arc<Table>, origin: Origin, removals: u64) {
         if removals != self.removals {
             return;
@@ -92,7 +96,7 @@ impl Mapped {
     }
 }
 
-/// Reasons why there is no table, remembered for a while.
+/// Failed searches, with the reasons why they found no usable file. Each is remembered for a limited time.
 #[derive(Debug)]
 pub(crate) struct Failures {
     reasons: HashMap<SearchKey, (Instant, Reason)>,
@@ -101,14 +105,14 @@ pub(crate) struct Failures {
     swept: Instant,
 }
 
-/// Key of a failed search: the SHA-256 of a build ID and a path.
+/// Key of a failed search: the SHA-256 of the build ID, and the SHA-256 of the path.
 ///
-/// A hash is used because profiles may have very long paths. With a weaker hash, a sender could choose a path that
-/// collides with that of another file, and so hide that file.
+/// Hashes are used because profiles may have very long build IDs and paths. With a weaker hash, a sender could choose a
+/// path with the same hash as the path of another file, and so hide that file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SearchKey {
     id: [u8; 32],
-    /// Hash of the path. It is part of the key because the file may be found by another path.
+    /// Hash of the path. It is part of the key because the file may still be found at another path.
     path: [u8; 32],
 }
 
@@ -138,13 +142,14 @@ impl Failures {
             self.reasons.retain(|_, (since, _)| since.elapsed() < self.remembered);
         }
         if self.reasons.len() >= limits::FAILURES_MAX {
-            // None has expired. Dropped ones are searched for again, which is slower but never wrong.
+            // No failure has expired, so all are dropped. Their files are searched for again, which is slower but never
+            // wrong.
             self.reasons.clear();
         }
         self.reasons.insert(SearchKey::new(id, path), (Instant::now(), reason));
     }
 
-    /// Drops the failures of `id`. Called when its file has been found.
+    /// Drops the failures for `id`. Called when a table for `id` has been made.
     pub(crate) fn remove(&mut self, id: &BuildId) {
         let id = hash_of(id);
         self.reasons.retain(|key, _| key.id != id);

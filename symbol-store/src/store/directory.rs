@@ -8,9 +8,10 @@
 //! ```
 //!
 //! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A table with
-//! several build IDs is one file with one name for each build ID.
+//! several build IDs is one file with several names (hard links), one for each build ID.
 //!
-//! Invariant: a name holds a complete table or none. Tables are written in `making`, synced, and renamed.
+//! Invariant: every name in `uploaded` and `host` refers to a complete table. Tables are written in `making`, synced,
+//! and only then renamed.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,12 +26,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::table::{Header, Table, TableError, counted_bytes};
 
-/// Origin of the file of a table.
+/// Origin of the program or debug file from which a table was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
-    /// This host.
+    /// The file was found on this host.
     Host,
-    /// An upload.
+    /// The file was uploaded.
     Uploaded,
 }
 
@@ -59,7 +60,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// The file of a table, with all names of the file.
+/// The file of a table, and all names of this file in the directory.
 #[derive(Debug)]
 struct Stored {
     names: Vec<PathBuf>,
@@ -92,7 +93,7 @@ impl Directory {
         Ok(Unfinished { path, file })
     }
 
-    /// Stores a sealed table under the names of all `ids`. Older tables that have these names are replaced.
+    /// Stores a complete table under one name for each of `ids`. Older tables with these names are replaced.
     pub(crate) fn publish(&self, table: &Unfinished, ids: &[BuildId], origin: Origin) -> io::Result<()> {
         for id in ids {
             // A rename replaces a file atomically; a link does not.
@@ -100,12 +101,13 @@ impl Directory {
             fs::hard_link(&table.path, &link)?;
             fs::rename(&link, self.path(id, origin)).inspect_err(|_failed| remove(&link))?;
         }
-        // Without this, a power cut may lose the names.
+        // Without this sync, a power cut may lose the new names.
         File::open(self.root.join(folder(origin)))?.sync_all()
     }
 
-    /// Returns the better one of the host-made and the uploaded table for `id`: the one with the better source, or the
-    /// uploaded one if the sources are equal. Removes damaged tables.
+    /// Returns the table for `id`, and its origin. If both a file of this host and an uploaded file have a table for
+    /// `id`, returns the one with the better source, or the uploaded one if the sources are equal. Removes damaged
+    /// tables.
     pub(crate) fn best(&self, id: &BuildId) -> Option<(Table, Origin)> {
         let mut headers: Vec<(Header, Origin)> = [Origin::Uploaded, Origin::Host]
             .into_iter()
@@ -128,7 +130,8 @@ impl Directory {
         None
     }
 
-    /// Reads the header of the table for `id`.
+    /// Reads the header of the table for `id`. `None` if there is no table, or if it cannot be read. A damaged table is
+    /// removed.
     pub(crate) fn header(&self, id: &BuildId, origin: Origin) -> Option<Header> {
         let path = self.path(id, origin);
         let header = match File::open(&path) {
@@ -154,8 +157,9 @@ impl Directory {
         Table::open(&self.path(id, origin))
     }
 
-    /// Evicts host-made tables, the least recently used first, until all tables together take at most `bytes_max`.
-    /// Returns the size of all tables, which is larger than `bytes_max` if the uploaded tables alone are larger.
+    /// Evicts tables of files of this host, the least recently used first, until all tables together have at most
+    /// `bytes_max` bytes. Returns the size of all tables, which is larger than `bytes_max` if the uploaded tables alone
+    /// are larger.
     pub(crate) fn shrink(&self, bytes_max: u64) -> io::Result<u64> {
         let mut stored = self.stored()?;
         let mut bytes: u64 = stored.iter().map(|table| table.bytes).sum();
@@ -212,7 +216,7 @@ impl Directory {
         self.root.join("making").join(self.made.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Removes a damaged table, so that the table is made again.
+    /// Logs the error of a table. Removes the table if it is damaged, so that it is made again.
     fn drop_damaged(&self, path: &Path, error: &TableError) {
         if let TableError::Damaged { check } = error {
             tracing::warn!(path = %path.display(), check, "a damaged symbol table is removed");
@@ -239,7 +243,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Records the last use of a table as its time of modification. The content of a table never changes.
+/// Records the use of a table as the file's time of modification, which is free for this purpose because the content
+/// never changes.
 fn note_use(path: &Path) {
     if let Err(error) = File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
         tracing::debug!(path = %path.display(), %error, "cannot record the use of a symbol table");

@@ -1,4 +1,4 @@
-//! Searches and conversions in progress.
+//! Jobs in progress. A job is the search for the file with one build ID, and the conversion of this file to a table.
 //!
 //! Invariant: there is at most one job for each build ID, and at most [`limits::CONVERSIONS_MAX`] conversions. No file
 //! is read or written while the lock of the jobs is held.
@@ -25,7 +25,7 @@ struct State {
     converting: usize,
 }
 
-/// The result of a request for a job.
+/// The result of an attempt to begin a job.
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// The caller has the job until it drops this value.
@@ -36,14 +36,14 @@ pub(crate) enum Begun {
     Full,
 }
 
-/// The right to search for one build ID and to make its table.
+/// The right to search for one build ID and to make its table. The job ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
     id: BuildId,
 }
 
-/// The right to run a converter.
+/// The right to run a converter, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot<'a> {
     jobs: &'a Jobs,

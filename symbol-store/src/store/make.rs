@@ -1,4 +1,4 @@
-//! Creation of a symbol table.
+//! Creation of a symbol table from a program or debug file.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
@@ -15,7 +15,8 @@ use crate::reason::Unusable;
 use crate::source::Source;
 use crate::table::{Header, Table, TableError, VERSION};
 
-/// A file to convert, with its headers and its debug file.
+/// A file to convert, with its headers and its debug file. The table gets the build IDs `ids` and the segments
+/// `segments`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a> {
     pub(super) file: &'a File,
@@ -25,7 +26,7 @@ pub(super) struct Input<'a> {
     pub(super) segments: &'a [Segment],
 }
 
-/// A sealed table whose file has no name in the directory yet.
+/// A complete table that is not yet stored under its build IDs.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) table: Unfinished,
@@ -82,7 +83,8 @@ impl Shared {
     }
 }
 
-/// Size and time of modification of each file, which change with every write.
+/// Returns the size and the time of modification of each input file. If they are unchanged, the file was not written
+/// to.
 fn stamp(input: &Input<'_>) -> io::Result<Vec<(u64, i64, i64)>> {
     let files = [Some(input.file), input.debug_file].into_iter().flatten();
     files.map(|file| file.metadata().map(|now| (now.size(), now.mtime(), now.mtime_nsec()))).collect()

@@ -1,7 +1,7 @@
 //! Cache of frames by address. Queries repeat the same addresses, and a lookup in a table takes about a microsecond.
 //!
-//! Invariant: an entry holds all frames that one table has for an address. A better table for the same build ID has its
-//! own entries, so a response never depends on earlier responses.
+//! Invariant: an entry holds all frames that one table has for an address. Each table has its own entries, even if two
+//! tables have the same build ID. So a response never depends on earlier responses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ impl Named {
         }
     }
 
-    /// Adds frames. Clears the cache first if it exceeds its budget.
+    /// Adds the frames of addresses. Clears the cache if it would exceed [`NAMED_BYTES_MAX`].
     pub(crate) fn keep(&mut self, table: &Table, found: Vec<(Address, Arc<[Frame]>)>) {
         for (address, frames) in found {
             let bytes = memory_bytes(&frames);
             if self.bytes + bytes > NAMED_BYTES_MAX {
-                // This is slower, but never wrong.
+                // An empty cache makes requests slower, but never wrong.
                 *self = Self::default();
             }
             // One request may repeat an address, and concurrent requests may have the same one.
@@ -46,7 +46,8 @@ impl Named {
     }
 }
 
-/// Approximate size of one entry, in bytes. Texts are counted in each frame, although frames of one request share them.
+/// Approximate size of one entry, in bytes. The text of a name is counted in each frame that has it, although the
+/// frames of one request share it.
 fn memory_bytes(frames: &[Frame]) -> usize {
     let texts = |frame: &Frame| frame.function.len() + frame.system_name.len() + frame.file.len();
     64 + frames.iter().map(|frame| size_of::<Frame>() + texts(frame)).sum::<usize>()

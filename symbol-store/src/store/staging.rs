@@ -38,14 +38,14 @@ impl Staging {
         })
     }
 
-    /// Bytes that all uploads have reserved.
+    /// Returns the disk space that all uploads together have reserved, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 }
 
 impl Reservation {
-    /// Reserves `bytes` more bytes. Returns the bytes that all uploads have reserved.
+    /// Reserves `bytes` more bytes. Returns the disk space that all uploads together have reserved, in bytes.
     pub(crate) fn grow(&mut self, bytes: u64) -> u64 {
         let mut state = self.staging.state.lock();
         state.bytes += bytes;

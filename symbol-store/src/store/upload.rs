@@ -36,7 +36,8 @@ pub struct Added {
 
 /// The reason why an uploaded file was not added.
 ///
-/// All reasons but [`AddError::Full`], [`AddError::Busy`] and [`AddError::Io`] are final for this file.
+/// After [`AddError::Full`], [`AddError::Busy`] and [`AddError::Io`], a retry may succeed. After any other reason, a
+/// retry of the same file would fail, too.
 #[derive(Debug, Error)]
 pub enum AddError {
     /// The headers of the file cannot be read.
@@ -45,19 +46,18 @@ pub enum AddError {
     /// The file has neither a build ID nor code, so no profile can refer to it.
     #[error("the file has no build ID: link the program with --build-id and make its debug file again")]
     NoBuildId,
-    /// The file has no functions.
+    /// The file has no functions with names.
     #[error("the file has no symbols: upload the program before it was stripped, or its debug file")]
     Stripped,
     /// The file cannot be converted.
     #[error("the file cannot be used: {0}")]
     Unusable(#[source] Unusable),
-    /// Uploaded tables would exceed the disk budget of the store.
+    /// The uploaded tables and the files that are being received would exceed the disk limit of the store.
     #[error("uploaded symbol tables and files in transfer would take {bytes} bytes, the limit is {bytes_max}")]
     Full {
-        /// Size that the uploaded tables would have, in bytes. A table counts at least
-        /// [`limits::TABLE_COUNTED_BYTES_MIN`].
+        /// Disk space that would be needed, in bytes. A table counts with at least [`limits::TABLE_COUNTED_BYTES_MIN`].
         bytes: u64,
-        /// Limit, in bytes.
+        /// Limit of the disk space, in bytes.
         bytes_max: u64,
     },
     /// Too many other files are being received or converted. The upload can be retried.
@@ -78,14 +78,14 @@ impl From<ConvertError> for AddError {
     }
 }
 
-/// A file that is being received. The caller writes to it and calls [`finish`](Self::finish). If it is dropped before,
-/// nothing is kept.
+/// A file that is being received. The caller writes the content to it, and then calls [`finish`](Self::finish). If this
+/// value is dropped before, nothing is kept.
 #[derive(Debug)]
 pub struct Upload {
     store: SymbolStore,
     received: Unfinished,
     bytes: u64,
-    /// Size up to which disk space is reserved, in bytes.
+    /// Disk space that is reserved for this file, in bytes. It is at least `bytes`.
     reserved: u64,
     /// Reservation of disk space. This field is dropped last, so that the file is deleted before its space is released.
     reservation: Reservation,
@@ -105,9 +105,9 @@ impl Upload {
 }
 
 impl Write for Upload {
-    /// Writes to the file. Fails with [`io::ErrorKind::FileTooLarge`] beyond
-    /// [`Limits::input_bytes_max`](crate::limits::Limits), and with [`io::ErrorKind::StorageFull`] if the disk budget
-    /// is exhausted.
+    /// Writes to the file. Fails with [`io::ErrorKind::FileTooLarge`] if the file would exceed
+    /// [`Limits::input_bytes_max`](crate::limits::Limits), and with [`io::ErrorKind::StorageFull`] if it would exceed
+    /// the disk limit.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let after = self.bytes.saturating_add(bytes.len() as u64);
         if after > self.store.shared.limits.input_bytes_max {
@@ -158,8 +158,9 @@ impl SymbolStore {
         let known = shared.directory.header(&build_id, Origin::Uploaded);
         let mut segments = image.segments.clone();
         if let Some(known) = &known {
-            // Files with one build ID have the same addresses. Only the program has its segments, and each file is
-            // found by the build IDs of both.
+            // A program and its debug file have the same build ID and the same addresses. Only the program has segments
+            // with file offsets, so the new table takes those of the known one if necessary. It also takes the known
+            // build IDs, because both files may be requested by any of them.
             if !has_file_offsets(&segments) && known.has_file_offsets() {
                 segments.clone_from(&known.segments);
             }
@@ -191,7 +192,7 @@ fn has_file_offsets(segments: &[Segment]) -> bool {
 }
 
 impl Shared {
-    /// Reserves more disk space for an upload. Evicts host-made tables if necessary.
+    /// Reserves `more` bytes of disk space for an upload. Evicts tables of files of this host if necessary.
     fn reserve(&self, reservation: &mut Reservation, more: u64) -> io::Result<()> {
         let staged = reservation.grow(more);
         let bytes_max = self.limits.disk_bytes_max;
@@ -227,7 +228,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds the segments of a program to the table of its debug file, which has better names but no segments.
+    /// Adds the segments of a program to the table of its debug file. That table has better names, but no file offsets
+    /// in its segments.
     fn add_segments(&self, build_id: &BuildId, segments: Vec<Segment>) -> Result<(), AddError> {
         let Ok(table) = self.directory.open_table(build_id, Origin::Uploaded) else { return Ok(()) };
         if table.header().has_file_offsets() {

@@ -1,11 +1,11 @@
-//! Entries of functions in a symbol table.
+//! Entries of functions in a symbol table. An entry takes the place of a function name in the symcache.
 //!
 //! A function with a name is `function [NUL system_name NUL start_line]`. The part in brackets is present only if the
 //! mangled name or the start line adds information.
 //!
 //! A function without a name is U+001F and the hexadecimal address of its start.
 
-/// First character of the entry of a function of which only the start is known. No compiler writes this character.
+/// First character of the entry of a function of which only the start is known. No compiler writes it in a name.
 const ONLY_START: char = '\u{1f}';
 
 /// Returns the entry of a function of which only the start is known. `start` is a virtual address.

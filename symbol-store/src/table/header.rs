@@ -29,7 +29,7 @@ pub(crate) struct Header {
     pub(crate) source: Source,
     /// Number of functions in the file, not counting inlined calls.
     pub(crate) functions: u64,
-    /// Virtual address that is 0 in the symcache.
+    /// Virtual address to which the addresses in the symcache are relative.
     pub(crate) base: u64,
     /// Build IDs of the file, the best first.
     pub(crate) ids: Vec<BuildId>,
@@ -37,14 +37,14 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Offset of the symcache in the file, in bytes. symbolic requires an alignment of 8; the offset is aligned to a
-    /// cache line.
+    /// Offset of the symcache in the file, in bytes. The crate symbolic requires an alignment of 8 bytes. The offset is
+    /// aligned to a cache line, which is 64 bytes.
     pub(crate) fn symcache_at(&self) -> usize {
         (PREAMBLE_BYTES + self.body().len()).next_multiple_of(64)
     }
 
-    /// Returns whether the segments convert file offsets to addresses. The segments of a debug file only have
-    /// addresses.
+    /// Returns whether the segments can convert file offsets to addresses. Those of a debug file cannot, because they
+    /// only have addresses.
     pub(crate) fn has_file_offsets(&self) -> bool {
         self.segments.iter().any(|segment| segment.executable && segment.file_size > 0)
     }
@@ -54,7 +54,8 @@ impl Header {
         self.source == Source::Dwarf && !self.is_old()
     }
 
-    /// Returns whether a new table of the same file would be better, because the format has a newer version.
+    /// Returns whether the table has an older version of the format, so that a new table of the same file would be
+    /// better.
     pub(crate) fn is_old(&self) -> bool {
         self.version < VERSION
     }
@@ -149,7 +150,8 @@ impl Header {
     }
 }
 
-/// Index of the first [`Source`] that a version has. `source` in a header of that version counts from this index.
+/// Index in [`Source::ALL`] of the first source that a version of the format has. In headers of that version, `source`
+/// counts from this index.
 fn first_source(version: u32) -> u8 {
     if version == 1 { 1 } else { 0 }
 }
@@ -219,7 +221,7 @@ mod tests {
         for source in Source::ALL.into_iter().skip(1) {
             let mut file = tempfile::tempfile().unwrap();
             let old = Header { version: 1, source, ..header() };
-            // 24 bytes before the body, and 16 in it.
+            // The source follows 24 bytes of preamble, and 16 bytes of the body.
             assert_eq!(usize::from(old.encode()[PREAMBLE_BYTES + 16]) + 1, source as usize);
             file.write_all(&old.encode()).unwrap();
             let (read, _) = Header::read(&file).unwrap();

@@ -1,4 +1,5 @@
-//! Functions without names, whose starts are in the call frame information of the file.
+//! Tests of functions without names whose starts are in the call frame information of the file. An address in such a
+//! function has no name, but the store must return the start of the function.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +12,7 @@ use testkit::workshop::{have, skip};
 
 use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, image, names, open, until};
 
-/// Hand-written assembly with CFI directives, as in cryptography libraries, and a function without such directives.
+/// Hand-written functions in assembly. All but `silent` have CFI directives, as those of cryptography libraries do.
 const ASSEMBLY: &str = "\
     .text\n\
     .p2align 4\n\
@@ -27,7 +28,7 @@ const ASSEMBLY: &str = "\
 
 const C: &str = "#include <stdlib.h>\nint calls(void) { return rand(); }\nint main(void) { return calls(); }\n";
 
-/// Builds the program `whole` and its stripped copy `bare`.
+/// Builds the program or library `whole`, and its stripped copy `bare`.
 fn build(workshop: &StoreWorkshop, flags: &str) {
     workshop.write("assembly.s", ASSEMBLY);
     workshop.write("calls.c", C);
@@ -35,7 +36,7 @@ fn build(workshop: &StoreWorkshop, flags: &str) {
     workshop.run("strip -o bare whole");
 }
 
-/// The innermost function of each address, or the reason why there is none, and the start of the function.
+/// Returns the innermost function at each address, or the reason why the function has no name, and its start.
 fn outcomes(store: &SymbolStore, path: &Path, addresses: &[u64]) -> Vec<Result<String, (Reason, Option<u64>)>> {
     let id = gnu_build_id(path);
     let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
@@ -70,14 +71,14 @@ fn every_address_of_a_nameless_function_has_its_start() {
         let is_library = flags.contains("-shared");
         let exported = outcomes(&store, &path, &[workshop.address_of("whole", "exported") + 1]).remove(0);
         assert_eq!(exported.ok(), is_library.then(|| "exported".to_owned()), "{flags}");
-        // The file with names is added.
+        // After the file with names is added, both functions have names.
         store.add_file(&File::open(workshop.path("whole")).unwrap()).unwrap();
         let start = workshop.address_of("whole", "block");
         assert_eq!(outcomes(&store, &path, &[start + 50, silent]), [Ok("block".to_owned()), Ok("silent".to_owned())]);
     }
 }
 
-// Without a caller that waited for it, each request began another conversion.
+// Fails if each request begins another conversion because no earlier caller waited for the first one.
 #[test]
 fn a_table_without_names_is_made_once_even_if_nobody_waits() {
     if !have(&["gcc", "strip", "nm", "sh"]) {
@@ -108,7 +109,7 @@ fn a_table_without_names_is_made_once_even_if_nobody_waits() {
     assert_eq!(found, [Err(described)]);
 }
 
-// The failed search for a better file was reported instead of the table.
+// Fails if the store responds with the failed search for a better file, although it has a table.
 #[test]
 fn a_table_without_names_outlives_the_file() {
     if !have(&["gcc", "strip", "nm"]) {
@@ -135,13 +136,13 @@ fn a_table_without_names_outlives_the_file() {
         found != [Err(Reason::Converting.into())]
     });
     assert_eq!(found, described);
-    // Its table is evicted from memory.
+    // With a limit of 0 bytes, only one table stays in memory, so the table of another program evicts the first one.
     workshop.run("gcc calls.c -o other");
     assert!(outcomes(&store, &workshop.path("other"), &[workshop.address_of("other", "main")])[0].is_ok());
     assert_eq!(symbolize(&store, PATIENCE), described);
 }
 
-// File offsets were shown beside virtual addresses of starts of functions, as if both were the same.
+// Fails if the response has the file offset where it must have the virtual address.
 #[test]
 fn a_nameless_file_offset_has_its_virtual_address() {
     if !have(&["gcc", "strip", "nm"]) {
@@ -167,7 +168,7 @@ fn the_plt_is_one_function_with_a_name() {
         return;
     }
     let workshop = StoreWorkshop::new();
-    // Built without `-fno-plt` and with lazy binding.
+    // With lazy binding, calls go through the section `.plt`.
     build(&workshop, "-shared -fPIC -fcf-protection=none -Wl,-z,lazy");
     let sections = workshop.run("readelf -SW bare");
     let plt = sections.lines().find(|line| line.contains(" .plt ")).unwrap();
@@ -178,7 +179,8 @@ fn the_plt_is_one_function_with_a_name() {
     assert_eq!(found, vec![Ok("[plt]".to_owned()); 3]);
 }
 
-/// The address ranges of all entries in `file`, as `readelf` prints them. Entries in its debug file are not included.
+/// Returns the address range of each frame description entry in `file`, as `readelf` prints it. Entries in the debug
+/// file of `file` are not included.
 fn entries(workshop: &StoreWorkshop, file: &str) -> Vec<(u64, u64)> {
     let text = workshop.run(&format!("readelf -wNf {file}"));
     let range = |line: &str| {
@@ -231,7 +233,8 @@ fn make_old(table: &Path) {
     let mut bytes = fs::read(table).unwrap();
     assert_eq!(bytes[8..12], 2_u32.to_le_bytes(), "the version of today");
     bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
-    // The source follows the length and the hash of the symcache. Version 1 did not have the first source.
+    // The byte with the source follows the length and the hash of the symcache. Version 1 did not have the first
+    // source.
     bytes[24 + 16] -= 1;
     let body = 24..24 + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes[body]);

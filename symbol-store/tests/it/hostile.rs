@@ -1,4 +1,4 @@
-//! Damaged and hostile files, which may kill the child but never harm the store.
+//! Tests with damaged and hostile files. They may kill the child, but must never harm the store.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -37,7 +37,7 @@ fn assert_sound(workshop: &StoreWorkshop, store: &SymbolStore) {
     assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
 }
 
-/// A random number.
+/// Returns the next random number.
 fn random(numbers: &mut SplitMix64) -> usize {
     numbers.next_u64() as usize
 }
@@ -58,12 +58,12 @@ fn mutated_files_never_harm_the_store() {
     };
     let store = store_with(&workshop, limits);
     let started = Instant::now();
-    // The same mutations in every run.
+    // A fixed seed gives the same mutations in every run.
     let mut numbers = SplitMix64::seed_from_u64(7);
     let mut converted = 0;
     let mut refused = 0;
     let mut died = 0;
-    // Mutations hit the section headers at the end of the file, and the DWARF sections before them.
+    // A mutation may hit any byte, for example in the DWARF sections or in the section headers at the end of the file.
     for round in 0..400 {
         let mut bytes = good.clone();
         for _ in 0..1 + random(&mut numbers) % 20 {
@@ -73,7 +73,7 @@ fn mutated_files_never_harm_the_store() {
                 1 => bytes[at] = 0xff,
                 2 => bytes[at..].iter_mut().take(8).for_each(|byte| *byte = random(&mut numbers) as u8),
                 _ => {
-                    // The ELF header and the section headers have the numbers that locate everything else.
+                    // The ELF header and the section headers hold the offsets and sizes of everything else.
                     let headers = u64::from_le_bytes(good[40..48].try_into().unwrap()) as usize;
                     let at = if random(&mut numbers).is_multiple_of(2) {
                         16 + at % 48
@@ -111,13 +111,13 @@ fn truncated_files_never_harm_the_store() {
     let store = workshop.store();
     for length in (0..good.len()).step_by(good.len() / 60) {
         let path = workshop.write("truncated", &good[..length]);
-        // The section headers are last. Without them there are no symbols.
+        // The section headers are at the end of the file. Without them there are no symbols.
         assert!(add(&store, &path).is_err(), "{length} bytes");
     }
     assert_sound(&workshop, &store);
 }
 
-/// Offset of the header of a section in the file, in bytes.
+/// Returns the offset in the file of the header of the section `name`, in bytes.
 fn section_header(bytes: &[u8], name: &str) -> usize {
     let number = |at: usize, size: usize| {
         bytes[at..at + size].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
@@ -147,7 +147,7 @@ fn a_compressed_section_that_claims_terabytes_is_skipped() {
         bytes[at + 8..at + 16].copy_from_slice(&(1_u64 << 42).to_le_bytes());
     }
     let store = workshop.store();
-    // The symbol table remains.
+    // The DWARF sections are skipped, and `.symtab` still gives names.
     assert_eq!(add(&store, &workshop.write("bomb", bytes)).unwrap().source, symbol_store::Source::Symtab);
     assert_sound(&workshop, &store);
 }
@@ -283,11 +283,11 @@ fn files_other_than_programs_are_refused_with_the_reason() {
     assert!(matches!(refused("nested.o"), AddError::NoBuildId));
     assert!(matches!(refused("anonymous.debug"), AddError::NoBuildId));
     assert!(matches!(refused("stripped"), AddError::Stripped));
-    // A program without a build ID has a hash.
+    // A program without a build ID is identified by a hash.
     let added = add(&store, &workshop.path("anonymous")).unwrap();
     assert!(added.build_id.to_string().starts_with("htlhash:"));
 
-    // A sparse file of four gigabytes and a byte. Only its size is checked.
+    // A sparse file is one byte larger than the limit of 4 GiB. It is refused by its size alone.
     fs::copy(workshop.path("nested"), workshop.path("sparse")).unwrap();
     OpenOptions::new().write(true).open(workshop.path("sparse")).unwrap().set_len((4 << 30) + 1).unwrap();
     assert!(matches!(refused("sparse"), AddError::Unusable(Unusable::TooLarge { .. })));

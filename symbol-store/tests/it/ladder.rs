@@ -1,4 +1,5 @@
-//! Sources of names: each of them is used, and none is used for another file.
+//! Tests of the sources of names, from DWARF to exported symbols. Each source must give names, and only to the file to
+//! which it belongs.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -57,7 +58,7 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
         [line_of("int innermost"), line_of("int middle"), line_of("int outer")]
     );
 
-    // The file offset gives the same frames.
+    // The file offsets of these addresses give the same frames.
     let offsets: Vec<Address> =
         (outer..outer + 60).map(|address| offset_of(&workshop.path("nested"), address)).collect();
     assert_eq!(store.symbolize(&object, &offsets, PATIENCE), answers);
@@ -105,12 +106,12 @@ fn a_debug_file_of_another_build_or_another_checksum_is_not_used() {
     let workshop = StoreWorkshop::new();
     split(&workshop);
     let whole = fs::read(workshop.path("nested.debug")).unwrap();
-    // Its build ID is right, but the file was changed after the link was made.
+    // The debug file has the right build ID, but it was changed after its checksum was written to the debug link.
     let mut longer = whole.clone();
     longer.push(0);
     workshop.write("nested.debug", &longer);
     assert_eq!(has_lines(&workshop), Err(Reason::Stripped));
-    // The file at the path of the build ID is that of another program, with one more line of source.
+    // The file at the path for the build ID belongs to another program, with one more function.
     workshop.write("other.c", format!("\n\n\n{NESTED}int more(void) {{ return 1; }}\n"));
     workshop.run("gcc -g -O2 other.c -o other");
     let id = gnu_build_id(&workshop.path("nested")).to_string();
@@ -136,11 +137,12 @@ fn a_debug_file_alone_is_enough() {
     assert_eq!((added.build_id, added.source), (id.clone(), Source::Dwarf));
     let path = workshop.path("nested");
     assert_eq!(names(&store, &id, &path, address).unwrap().last().unwrap(), "outer");
-    // It has no segments, so file offsets cannot be converted.
+    // The segments of a debug file have no file offsets, so file offsets cannot be converted.
     let object = ObjectKey { build_id: Some(&id), file: "" };
     let offset = [offset_of(&path, address)];
     assert_eq!(store.symbolize(&object, &offset, PATIENCE), [Err(Reason::SegmentsUnknown.into())]);
-    // The stripped program has no symbols and is refused. The complete program adds its segments and keeps all names.
+    // An upload of the program with `.symtab` but without DWARF adds its segments. The better names of the debug file
+    // stay.
     workshop.run("strip --strip-debug -o symbols whole");
     let added = store.add_file(&File::open(workshop.path("symbols")).unwrap()).unwrap();
     assert_eq!((added.source, added.is_used), (Source::Symtab, false));
@@ -268,10 +270,11 @@ fn a_function_of_dwarf_outside_of_code_is_ignored() {
     let sections = workshop.run("readelf -SW nested");
     let text = sections.lines().find(|line| line.contains(" .text ")).unwrap();
     assert!(text.contains(&format!(" {start:016x} ")), "the code begins with _start: {text}");
-    // Some linkers leave dropped functions at low addresses. This one ends in the code of other functions.
+    // Some linkers leave dropped functions in DWARF at low addresses. The test moves `outer` to an address shortly
+    // before the code, so that it ends in the code of other functions.
     let mut bytes = fs::read(workshop.path("nested")).unwrap();
     let places: Vec<usize> = (0..bytes.len() - 8).filter(|at| bytes[*at..at + 8] == outer.to_le_bytes()).collect();
-    // The address is in `.symtab`, `.debug_info` and `.debug_line`. Only the ones in DWARF are moved.
+    // The address of `outer` is in `.symtab`, `.debug_info` and `.debug_line`. Only those in DWARF are changed.
     let symbol = places.iter().max().copied();
     for at in places.into_iter().filter(|at| Some(*at) != symbol) {
         bytes[at..at + 8].copy_from_slice(&(start - 8).to_le_bytes());
@@ -392,7 +395,7 @@ fn a_debug_file_that_dwz_compressed_has_names_and_lines() {
     }
     let workshop = StoreWorkshop::new();
     split(&workshop);
-    // Two debug files with the same content, so that dwz can share it.
+    // There must be two debug files with the same content, because dwz moves shared content to a third file.
     workshop.run("cp nested.debug other.debug");
     workshop.run("dwz -m shared.debug nested.debug other.debug");
     assert!(workshop.path("shared.debug").is_file());

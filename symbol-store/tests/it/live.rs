@@ -1,4 +1,4 @@
-//! Files of running processes: deleted, replaced, and in other mount namespaces.
+//! Tests of names for running programs whose files were deleted or replaced, or are in another mount namespace.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -13,7 +13,8 @@ use testkit::workshop::have;
 
 use crate::workshop::{StoreWorkshop, gnu_build_id, names, open};
 
-/// Source of a program that reports that it runs and then waits for the end of its input.
+/// Returns the source of a program that writes one byte when it runs, and then waits in `function` until its input
+/// ends.
 fn waiting(function: &str) -> String {
     format!(
         "#include <unistd.h>\n\
@@ -26,7 +27,7 @@ fn waiting(function: &str) -> String {
 struct Running(Child);
 
 impl Running {
-    /// Starts `command` and waits until its program has reported that it runs.
+    /// Starts `command`, and waits until its program has written the byte that shows that it runs.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut byte = [0];
@@ -37,13 +38,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // This ends the input of the program, and so the program.
+        // This ends the input of the program, and so the program itself.
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
     }
 }
 
-/// Builds `function` into the program `name`; returns its path, its build ID and the address of the function.
+/// Builds the program `name` with the function `function`. Returns the path and the build ID of the program, and the
+/// address of the function.
 fn build(workshop: &StoreWorkshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
     workshop.write("waiting.c", waiting(function));
     workshop.run(&format!("gcc -g -O1 {flags} waiting.c -o {name}"));
@@ -63,11 +65,11 @@ fn a_deleted_program_that_still_runs_has_names() {
     let running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
-    // The path as in `/proc/<pid>/maps`.
+    // This is the path as the kernel writes it in `/proc/<pid>/maps`.
     let marked = PathBuf::from(format!("{} (deleted)", path.display()));
     fs::remove_dir_all(workshop.path("store")).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &marked, address).unwrap(), ["deleted"]);
-    // After the end of the program, no new table can be made. The existing one stays.
+    // After the end of the program, no new table can be made. The existing table is still used.
     drop(running);
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
     fs::remove_dir_all(workshop.path("store")).unwrap();
@@ -132,7 +134,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     workshop.run("objcopy --add-gnu-debuglink=program.debug root/usr/bin/in-container");
     workshop.run("mv program.debug root/usr/bin/.debug/program.debug");
     fs::remove_file(path).unwrap();
-    // As in a container: the root is a separate mount, and the root of the host is unmounted.
+    // As in a container, the program runs in its own mount namespace, whose root is another folder.
     fs::create_dir(workshop.path("root/host")).unwrap();
     workshop
         .write("enter.sh", "set -e\nmount --bind root root\ncd root\npivot_root . host\nexec /usr/bin/in-container\n");

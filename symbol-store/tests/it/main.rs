@@ -1,4 +1,5 @@
-//! The symbol store against real compilers, linkers, processes and damaged files.
+//! Tests of the symbol store with the output of real compilers and linkers, with running processes, and with damaged
+//! files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

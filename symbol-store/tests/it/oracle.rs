@@ -1,4 +1,5 @@
-//! Functions, files, lines and inlined calls of every address, compared with `addr2line -i` of binutils.
+//! Tests that compare the functions, files, lines and inlined calls of every address of a program with the output of
+//! `addr2line -i` of binutils.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,10 +9,10 @@ use testkit::workshop::{NESTED, have};
 
 use crate::workshop::{PATIENCE, StoreWorkshop};
 
-/// A frame as both the store and addr2line have it: the mangled name, the last part of the path, the line.
+/// The parts of a frame that are compared: the mangled name, the last part of the path, and the line number.
 type Line = (String, String, u32);
 
-/// The frames of each address by addr2line, innermost first.
+/// Returns the frames of each address according to addr2line, innermost first.
 fn addr2line(workshop: &StoreWorkshop, program: &str, addresses: &[u64]) -> Vec<Vec<Line>> {
     let mut input = String::new();
     for address in addresses {
@@ -34,13 +35,13 @@ fn addr2line(workshop: &StoreWorkshop, program: &str, addresses: &[u64]) -> Vec<
     answers
 }
 
-/// Removes the file of a frame without a line, because addr2line prints the object file of the symbol table as its
-/// file.
+/// Returns the last part of a path, or an empty text if there is no line number. For a frame without a line, addr2line
+/// prints the name of an object file from the symbol table, which is not compared.
 fn last_part(file: &str, line: u32) -> String {
     if line == 0 { String::new() } else { file.rsplit('/').next().unwrap().to_owned() }
 }
 
-/// Every address of the functions in the symbol table.
+/// Returns every address of all functions that `nm` lists.
 fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
     let mut addresses = Vec::new();
     for line in workshop.run(&format!("nm -S --defined-only {program}")).lines() {
@@ -56,8 +57,8 @@ fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
     addresses
 }
 
-/// Compares the store and addr2line for every address. Returns the number of addresses, the deepest inlining, and the
-/// differences.
+/// Compares the store and addr2line for every address. Returns the number of addresses, the largest number of frames at
+/// one address, and a description of each difference.
 fn compare(workshop: &StoreWorkshop, program: &str) -> (usize, usize, Vec<String>) {
     let store = workshop.store();
     let added = store.add_file(&File::open(workshop.path(program)).unwrap()).unwrap();
@@ -99,13 +100,14 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
         "-Os -static",
     ] {
         let workshop = StoreWorkshop::new();
-        // Functions that `--gc-sections` drops leave DWARF at address 0.
+        // If `--gc-sections` drops a function, its DWARF stays, with the address 0 for the function.
         workshop.write("dropped.c", "int dropped(int x) { for (int i = 0; i < x; i++) x ^= i * 7; return x; }\n");
         workshop.write("nested.c", NESTED);
         workshop.run(&format!("gcc -g {flags} nested.c dropped.c -o nested"));
         let (count, depth, mut differences) = compare(&workshop, "nested");
         if flags.contains("-static") {
-            // The C library has a dozen symbols at one address, of which addr2line prints another one.
+            // The C library has up to a dozen symbols at one address. Of these, addr2line may choose another one than
+            // the store.
             differences.retain(|difference| !difference.ends_with(", \"\", 0)]"));
         }
         assert!(count > 100, "{flags}: {count} addresses");
@@ -114,8 +116,8 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
     }
 }
 
-/// Program whose functions all have a linkage name in DWARF. For functions without one, the store is better than
-/// addr2line.
+/// C++ source of a program whose functions all have a linkage name in DWARF. For a function without one, the store has
+/// a better name than addr2line, so the two would differ.
 const TEMPLATES: &str = r"#include <algorithm>
 #include <map>
 #include <string>
@@ -152,7 +154,7 @@ fn every_address_of_a_cpp_program_has_the_frames_of_addr2line() {
     for flags in ["-O0", "-O2"] {
         let workshop = StoreWorkshop::new();
         workshop.write("templates.cpp", TEMPLATES);
-        // binutils 2.40 prints the wrong file of the DWARF 5 table for some functions.
+        // With DWARF 5, addr2line of binutils 2.40 prints the wrong file for some functions.
         workshop.run(&format!("g++ -g -gdwarf-4 {flags} templates.cpp -o templates"));
         let (count, depth, differences) = compare(&workshop, "templates");
         assert!(count > 2000 && depth > if flags == "-O0" { 0 } else { 4 }, "{flags}: {count} addresses, {depth} deep");
@@ -185,6 +187,7 @@ fn every_address_of_a_rust_program_has_the_frames_of_addr2line() {
     workshop.run("rustc -g -O -C link-arg=-Wl,--build-id sorting.rs -o sorting");
     let (count, depth, differences) = compare(&workshop, "sorting");
     assert!(count > 100_000 && depth > 10, "{count} addresses, {depth} deep");
-    // Identical functions of the standard library share their code. Both names are right.
+    // Identical functions of the standard library share their code. The store and addr2line may choose different names,
+    // and both are right.
     assert!(differences.len() < count / 10_000, "{} of {count} differ:\n{}", differences.len(), differences[0]);
 }

@@ -1,4 +1,4 @@
-//! Privileges of the converter while it reads a file, as the kernel reports them.
+//! Tests of the privileges that the converter has while it reads a file, as the kernel reports them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,8 @@ fn workshop() -> StoreWorkshop {
     workshop
 }
 
-/// Reads `/proc/<pid>/status` of a converter that `way` executes, while it waits to write to a full pipe.
+/// Returns `/proc/<pid>/status` of a converter that waits to write to a full pipe. `way` is the command that executes
+/// it, such as `setpriv` with options; empty to execute it directly.
 fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     let process = workshop.path("process");
     let converter = workshop.path("converter");
@@ -40,7 +41,7 @@ fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
             let Ok(pid) = fs::read_to_string(workshop.path("process")) else { return false };
             let pid = pid.trim();
             status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            // It only ever waits for the full pipe and the disk.
+            // State S is a sleep that a signal can end. The converter is in it only while it waits for the full pipe.
             let waits = status.starts_with("Name:\tconverter\n") && status.contains("\nState:\tS ");
             if waits {
                 assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
@@ -54,7 +55,7 @@ fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     status
 }
 
-/// The value of the field `name` in `status`.
+/// Returns the words of the field `name` in `status`.
 fn field<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name}:\n{status}")).split_whitespace().collect()
@@ -71,7 +72,8 @@ fn assert_without_rights(way: &str, status: &str, user: &str) {
     }
 }
 
-/// Returns whether the tests run as root with all capabilities. Otherwise there are no privileges to drop.
+/// Returns whether the tests run as root with the capabilities that they need. Otherwise the test is skipped, because
+/// there are no privileges to drop.
 fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     // CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SETFCAP.
@@ -104,7 +106,8 @@ fn the_child_has_no_privileges_whoever_starts_it() {
         assert_eq!(field(&status, "Groups"), [""; 0]);
         let way = "setpriv --reuid 12345 --regid 12345 --clear-groups";
         assert_without_rights(way, &status_of_child(&workshop, way), "12345");
-        // In a container without the capability to change users it stays root. It then owns files, but cannot open any.
+        // In a container without the capability to change users, the child stays root. It then owns files, but cannot
+        // open any.
         let way = "setpriv --bounding-set -setuid,-setgid";
         assert_without_rights(way, &status_of_child(&workshop, way), "0");
     }
@@ -120,7 +123,7 @@ fn the_child_has_no_privileges_in_a_user_namespace_without_nobody() {
     }
     let workshop = workshop();
     let status = status_of_child(&workshop, "unshare -r");
-    // Root in the namespace is the user who started it.
+    // The root user of the namespace is, outside of it, the user who made the namespace.
     let own = fs::metadata("/proc/self").map(|process| std::os::unix::fs::MetadataExt::uid(&process)).unwrap();
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(field(&status, set), ["0000000000000000"], "{set}");
@@ -140,7 +143,8 @@ fn capabilities_of_the_converters_own_file_are_dropped_too() {
     if !set(&workshop.path("converter")).unwrap().success() {
         return skip("files have no capabilities here");
     }
-    // An ordinary user gains none by executing it, and keeps none of those that its parent, the same program, has.
+    // A converter that an ordinary user executes gets no capabilities from its file. It also drops those that its
+    // parent had.
     let plain = "setpriv --reuid 12345 --regid 12345 --clear-groups";
     let with = "--inh-caps +sys_ptrace,+dac_read_search --ambient-caps +sys_ptrace,+dac_read_search";
     for way in [plain.to_owned(), format!("{plain} {with}")] {

@@ -1,4 +1,4 @@
-//! Uploads, eviction from disk, and concurrency.
+//! Tests of uploads, eviction from disk, and concurrent requests.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -43,7 +43,7 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     let added = upload.finish().unwrap();
     assert_eq!((&added.build_id, added.source, added.is_used), (&id, Source::Dwarf, true));
     assert!(added.functions >= 3);
-    // The earlier failure was dropped.
+    // The earlier failure is no longer remembered.
     assert_eq!(names(&store, &id, Path::new("/absent"), address).unwrap().last().unwrap(), "outer");
     let in_use = SymbolStore::open(workshop.config(true)).unwrap_err();
     assert_eq!(in_use.kind(), ErrorKind::WouldBlock);
@@ -65,7 +65,7 @@ fn the_better_table_is_used_whichever_came_first() {
     let address = workshop.address_of("whole", "outer");
     let has_lines = |store: &SymbolStore| symbolize(store, &id, &path, address).unwrap()[0].line > 0;
 
-    // A file of this host without lines, and then an upload with lines.
+    // First there is a table of a file of this host without lines, and then an upload with lines.
     let store = workshop.host_store();
     assert!(!has_lines(&store));
     assert!(add(&store, &workshop.path("whole")).unwrap().is_used);
@@ -99,7 +99,7 @@ fn a_table_with_any_changed_byte_is_made_again_and_never_used() {
         fs::write(&table, &whole[..at]).unwrap();
         assert_eq!(symbolize(&workshop.host_store(), &id, &path, address).unwrap(), expected, "{at} bytes");
     }
-    // A valid table of another file is not used either.
+    // A valid table that was moved to the name of another build ID is not used either.
     let other = build(&workshop, "other");
     fs::rename(
         &table,
@@ -118,7 +118,7 @@ fn the_disk_budget_evicts_the_oldest_host_tables_and_no_upload() {
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
-    // Each table is smaller than the least size with which it counts.
+    // Each table is smaller than the minimum with which it counts, so two tables fit into the limit, and three do not.
     let limits = Limits { disk_bytes_max: TABLE_COUNTED_BYTES_MIN * 5 / 2, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
     let on_disk = |folder: &str| -> Vec<bool> {
@@ -138,7 +138,7 @@ fn the_disk_budget_evicts_the_oldest_host_tables_and_no_upload() {
     );
     add(&store, &workshop.path("d")).unwrap();
     assert_eq!((on_disk("uploaded"), on_disk("host")), (vec![true, false, false, true], vec![false; 4]));
-    // The same file again takes no more space, but another file is too much.
+    // The same file can be added again, because it needs no more space. Another file would exceed the limit.
     add(&store, &workshop.path("d")).unwrap();
     let full = add(&store, &workshop.path("b")).unwrap_err();
     assert!(matches!(full, AddError::Full { bytes_max, .. } if bytes_max == limits.disk_bytes_max), "{full}");
@@ -206,7 +206,7 @@ fn files_in_transfer_count_against_the_disk_budget() {
     assert_eq!(tables("making"), 0);
 }
 
-/// A slow converter that records when it begins and ends.
+/// Returns a slow converter, which writes a line to the file `log` when it begins and when it ends.
 fn slow_converter(workshop: &StoreWorkshop, seconds: &str) -> Converter {
     let Converter { program, .. } = workshop.config(false).converter;
     let log = workshop.path("log");

@@ -1,4 +1,5 @@
-//! A workshop with symbol stores: programs made by real tools, and stores that name their addresses.
+//! Helpers of these tests: a directory in which real tools make programs, and symbol stores that name the addresses of
+//! these programs.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,10 +14,10 @@ use symbol_store::limits::Limits;
 use symbol_store::{Address, Config, Frame, ObjectKey, Reason, SymbolStore};
 use testkit::workshop::Workshop;
 
-/// Time that is longer than any conversion in these tests takes on a slow machine.
+/// Longest time to wait for a result. It is longer than any conversion in these tests takes on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until `happened` returns true.
+/// Waits until `happened` returns true. Fails after [`PATIENCE`], with `what` in the message.
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
@@ -25,7 +26,7 @@ pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A workshop with a debug directory and a store in it.
+/// A temporary directory with programs, a debug directory and the directory of a store.
 pub(crate) struct StoreWorkshop(Workshop);
 
 impl Deref for StoreWorkshop {
@@ -58,24 +59,24 @@ impl StoreWorkshop {
         }
     }
 
-    /// Opens a store that uses only uploads.
+    /// Opens a store that makes tables only from uploaded files.
     pub(crate) fn store(&self) -> SymbolStore {
         open(self.config(false))
     }
 
-    /// Opens another store with its own directory.
+    /// Opens a store with the directory `name`, which also makes tables only from uploaded files.
     pub(crate) fn store_at(&self, name: &str) -> SymbolStore {
         open(Config { directory: self.path(name), ..self.config(false) })
     }
 
-    /// Opens a store that uses the files of this host.
+    /// Opens a store that also makes tables from files of this host.
     pub(crate) fn host_store(&self) -> SymbolStore {
         open(self.config(true))
     }
 }
 
-/// Opens a store that was just closed in this process. A child that another test has forked holds a copy of its lock
-/// until it calls exec.
+/// Opens a store. Waits if a store with the same directory was just closed, because its lock may still be held: a child
+/// that another test has forked holds a copy of the lock until it calls exec.
 pub(crate) fn open(config: Config) -> SymbolStore {
     let mut store = None;
     until("the store is closed", || {
@@ -96,7 +97,7 @@ pub(crate) fn gnu_build_id(path: &Path) -> BuildId {
     BuildId::Gnu(image(path).gnu_build_id.unwrap())
 }
 
-/// The frames of one address of the file that runs from `path`.
+/// Returns the frames of one address of the file at `path`.
 pub(crate) fn symbolize(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<Frame>, Reason> {
     let object = ObjectKey { build_id: Some(id), file: path.to_str().unwrap() };
     let mut answers = store.symbolize(&object, &[Address::Virtual(address)], PATIENCE);
@@ -104,7 +105,7 @@ pub(crate) fn symbolize(store: &SymbolStore, id: &BuildId, path: &Path, address:
     answers.remove(0).map(|frames| frames.to_vec()).map_err(|nameless| nameless.reason)
 }
 
-/// The function names of one address, innermost first.
+/// Returns the function names of one address, innermost first.
 pub(crate) fn names(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<String>, Reason> {
     symbolize(store, id, path, address).map(|frames| frames.iter().map(|frame| frame.function.to_string()).collect())
 }
