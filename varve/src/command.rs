@@ -59,8 +59,8 @@ enum Commands {
     Router(RouterRoleOptions),
     /// Runs an agent, which samples every CPU of this host with BPF and sends OTLP profiles
     ///
-    /// It needs root, or the capabilities that `make run` gives the binary: `varve agent doctor` lists missing ones.
-    /// `varve agent record` writes a file instead of sending.
+    /// An agent needs root, or the capabilities that `make run` gives the binary: `varve agent doctor` lists missing
+    /// ones. `varve agent record` writes a file instead of sending.
     #[command(args_conflicts_with_subcommands = true)]
     Agent(AgentRoleOptions),
     /// Evaluates a PromQL expression on a running varve
@@ -91,12 +91,12 @@ pub(crate) enum Command {
     Flamegraph(FlamegraphOptions),
     Upload(UploadOptions),
     Admin(AdminCommands),
-    /// Prints the effective options: the text of a config file.
+    /// Prints the effective options. The text is a config file with these options.
     Config(String),
 }
 
-/// Parses the command line, with the values of the config file as defaults. After `--help` or wrong usage, ends the
-/// process.
+/// Parses the command line, with the values of the config file as defaults. After `--help`, `--version` or wrong usage,
+/// ends the process.
 pub(crate) fn parse() -> anyhow::Result<Command> {
     let file = ConfigFile::read(config_file::path_from_arguments(std::env::args_os()))?;
     let command = file.into_defaults(CommandLine::command())?;

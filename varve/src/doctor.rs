@@ -6,14 +6,14 @@ use agent::{Finding, Missing};
 
 use crate::client;
 
-/// Prints one line for each check, and then the overall result.
+/// Prints a line for each check, with the reasons if something is missing, and then the overall result.
 ///
 /// # Errors
 /// This host cannot be sampled.
 pub(crate) fn run() -> anyhow::Result<()> {
     let findings = agent::examine();
     let can_start = findings.iter().flat_map(|finding| &finding.missing).all(|missing| !missing.is_required);
-    // Without a required capability the programs would be refused again.
+    // If a required capability is missing, the kernel would refuse the BPF programs, so they are not loaded.
     let rehearse = |off_cpu| agent::rehearse(off_cpu).map_err(anyhow::Error::from);
     let rehearsed = can_start.then(|| Rehearsed { sampling: rehearse(false), off_cpu: rehearse(true) });
     client::print(&report(&kernel(), &findings, rehearsed.as_ref()))?;
@@ -23,7 +23,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
 }
 
-/// Results of loading and attaching the BPF programs.
+/// Results of two attempts to load and attach the BPF programs: without and with those of `--off-cpu`.
 struct Rehearsed {
     sampling: anyhow::Result<()>,
     /// Result of loading and attaching all programs, including those of `--off-cpu`.

@@ -15,7 +15,8 @@ use self::process::{allocator, exit, privileges};
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     if arguments.next().is_some_and(|first| first == roles::CONVERT_DEBUG_FILE) {
-        // Before anything else, since the child first drops its privileges.
+        // The converter of debug files runs before anything else, because it must first drop the privileges of the
+        // process.
         return symbol_store::convert::run_child(arguments);
     }
     exit::code(&run())

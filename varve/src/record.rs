@@ -28,9 +28,10 @@ use progress::Progress;
 
 /// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit for naming the frames. On a busy host, reading the symbols of the largest programs can take long.
+/// Longest time that a recording spends on naming its frames. On a busy host, reading the symbols of the largest
+/// programs can take long.
 const NAMING_MAX: Duration = Duration::from_secs(120);
-/// Cap on the size of the temporary symbol tables, in bytes. The largest programs of a host need some hundred MB.
+/// Largest total size of the temporary symbol tables, in bytes. The largest programs of a host need some hundred MB.
 const SYMBOLS_BYTES_MAX: u64 = 2 << 30;
 
 pub(crate) fn run(options: RecordOptions) -> anyhow::Result<()> {
@@ -65,7 +66,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let too_late = tokio::time::sleep(NAMING_MAX);
     tokio::pin!(too_late);
     let written = loop {
-        // Frames without a name when it is stopped stay unnamed.
+        // Frames that have no name yet when the naming is stopped stay unnamed.
         tokio::select! {
             written = &mut writing => break written.context("writing")??,
             () = signals.next() => stop.cancel(),
@@ -108,7 +109,7 @@ async fn sample(
     })
 }
 
-/// A temporary symbol store.
+/// A temporary symbol store, whose directory is deleted on drop.
 struct Symbols {
     store: SymbolStore,
     _directory: TempDir,
@@ -124,7 +125,7 @@ impl Symbols {
                 std::env::temp_dir().display()
             )
         })?;
-        // A user waits, so conversions run at normal priority and are bounded.
+        // A user waits, so conversions run at normal priority. The disk space of their tables is limited.
         let limits = Limits { disk_bytes_max: SYMBOLS_BYTES_MAX, conversion_niceness: 0, ..Limits::DEFAULT };
         Ok(Self { store: open_symbols(directory.path(), limits)?, _directory: directory })
     }

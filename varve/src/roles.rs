@@ -1,7 +1,8 @@
 //! Roles of a process: node, router, agent, and all of them in `varve up`.
 //!
-//! A role binds its ports, opens its parts in the order in which data flows, serves until SIGTERM, and stops its
-//! parts in the opposite order, so that requests in flight finish or are refused.
+//! A role binds its ports, opens its parts, serves until SIGTERM or SIGINT, and stops its parts. Profiles flow from
+//! agent to router to node. The parts are opened in the opposite order, and stopped in this order, so that a part stops
+//! only after all parts that send to it.
 
 pub(crate) mod agent;
 mod listen;

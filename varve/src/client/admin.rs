@@ -11,7 +11,7 @@ use super::server::{Posted, Server};
 use super::table;
 use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
 
-/// Longest time of a task. A task on terabytes takes hours.
+/// Longest wait for the end of an administrative task. A task on terabytes takes hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
@@ -120,7 +120,7 @@ fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
     print(&format!("deleted {samples} samples, and {windows} windows of times with sums only\n"))
 }
 
-/// Posts a task and returns the response when the task is done.
+/// Asks the server to do a task. Returns the response when the task is done.
 fn done(server: &ServerOptions, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
     match Server::new(server)?.post(path, parameters, io::empty(), PATIENCE)? {
         Posted::Done(answer) => Ok(answer),

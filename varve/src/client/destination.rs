@@ -15,7 +15,7 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Checks that the destination can be written.
+    /// Opens the destination. Fails if it cannot be written, or if it is a terminal and the result is binary.
     pub(super) fn open(path: Option<&Path>, is_binary: bool) -> anyhow::Result<Self> {
         match path {
             Some(path) => Ok(Self::File(Output::create(path)?)),

@@ -11,10 +11,11 @@ use super::server::Server;
 use super::table::render;
 use crate::command::{FlamegraphOptions, Time};
 
-/// Default number of rows.
+/// Default limit on the rows of the table.
 const ROWS_DEFAULT: usize = 30;
 
-/// Limit of nodes of the flame graph from which a table is made. It is high, because pruning would lose functions.
+/// Largest number of nodes of a flame graph from which a table is made. The limit is high, because the pruning of nodes
+/// would lose functions.
 const TABLE_NODES: usize = 1 << 20;
 
 pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
@@ -41,7 +42,7 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
             let table = table(&tree, options.limit.unwrap_or(ROWS_DEFAULT));
             body = table.context("the response is not a flame graph")?.unwrap_or_else(nothing).into_bytes();
         }
-        // Other tools read these lines, so the message goes to stderr.
+        // Other tools read folded stacks from stdout, so the message goes to stderr.
         "folded" if body.is_empty() => eprint!("{}", nothing()),
         "json" if !body.ends_with(b"\n") => body.push(b'\n'),
         _ => {}
@@ -49,9 +50,9 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
     output.write(&body)
 }
 
-/// Returns the table of functions, sorted by self value. Columns: self value, its share, total value, its share, name.
-/// In the total of a recursive function, each value counts once. Returns `None` if the response is not a flame graph,
-/// and `Some(None)` if the flame graph has no samples.
+/// Returns a table of functions, sorted by self value. The columns are the self value and its share, the total value
+/// and its share, and the name. In the total of a recursive function, each value counts once. Returns `None` if the
+/// response is not a flame graph, and `Some(None)` if the flame graph has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use anyhow::Context as _;
 
-/// Writes to stdout. A closed pipe, such as that of `| head`, is not an error.
+/// Writes a text to stdout. A closed pipe, such as that of `| head`, is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(text.as_bytes())
 }

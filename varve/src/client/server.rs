@@ -12,23 +12,23 @@ use super::printable::printable;
 use super::wrong_port;
 use crate::command::ServerOptions;
 
-/// Longest wait for a response.
+/// Longest wait for the start of a response, unless the caller gives another limit.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Outcome of a POST request.
 pub(crate) enum Posted {
-    /// The request succeeded. The text is the body of the response.
+    /// The request succeeded. The value is the body of the response.
     Done(String),
     /// The server refused the body of the request as unusable.
     Unusable(anyhow::Error),
-    /// The server is busy: the request should be sent again later.
+    /// The server is busy, so the request should be sent again later.
     Busy {
         /// Time to wait before a retry.
         retry_after: Duration,
     },
 }
 
-/// Client of a running varve.
+/// HTTP client of a running varve.
 pub(crate) struct Server {
     agent: ureq::Agent,
     endpoint: String,
@@ -52,7 +52,7 @@ impl Server {
         self.get_within(path, parameters, PATIENCE)
     }
 
-    /// Returns the body of a successful response, which must arrive within `patience`.
+    /// Returns the body of a successful response. The response must begin to arrive within `patience`.
     pub(crate) fn get_within(
         &self,
         path: &str,
@@ -130,9 +130,9 @@ impl Server {
         }
         let body = String::from_utf8_lossy(&body);
         let said = serde_json::from_str::<Value>(&body).ok();
-        // The OTLP/HTTP port has another format of errors.
+        // The HTTP API has the text of an error in `error`, and an OTLP/HTTP port has it in `message`.
         let said = said.as_ref().and_then(|said| said["error"].as_str().or(said["message"].as_str()));
-        // The error of a regular expression has several lines.
+        // The text has several lines if a regular expression is invalid.
         let said: Vec<String> = said.unwrap_or(&body).lines().map(printable).collect();
         bail!("{} answered {}: {}", self.endpoint, answer.status(), said.join("\n"))
     }

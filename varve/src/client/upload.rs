@@ -1,4 +1,4 @@
-//! `varve upload`: debug files to the symbol store.
+//! `varve upload`: sends debug files to the symbol store of a running varve.
 
 mod files;
 
@@ -22,13 +22,13 @@ use crate::process::error_chain::chain;
 /// minutes, and its conversion takes up to five minutes.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
 
-/// Longest time for which uploads are retried while the server is busy.
+/// Longest time for which the upload of one file is retried while the server is busy.
 const BUSY_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Longest pause between two attempts.
+/// Longest pause between two attempts to upload a file.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Uploads all files, also if some are refused. Skips files without symbols that were found in a directory.
+/// Uploads all files, even if some are refused. Skips files without symbols that were found in a directory.
 pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
     let candidates = files::candidates(&options.files)?;
     let server = Server::new(&options.server)?;
@@ -74,7 +74,7 @@ fn send(server: &Server, path: &Path) -> anyhow::Result<Sent> {
     let mut pause = Duration::ZERO;
     loop {
         let file = File::open(path).context("opening it")?;
-        // Shown only on a terminal.
+        // The bar is shown only on a terminal.
         let bar = ProgressBar::new(file.metadata().map_or(0, |metadata| metadata.len())).with_style(bar_style());
         bar.set_message(printable(&path.display().to_string()));
         let posted = server.post("/api/v1/debuginfo", &[], bar.wrap_read(file), ANSWER_PATIENCE);
@@ -96,7 +96,7 @@ fn bar_style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Describes the server's response.
+/// Returns a description of the added file, from the server's response.
 fn described(answer: &str) -> anyhow::Result<String> {
     let answer: Value = serde_json::from_str(answer).context("the response is not JSON")?;
     let data = &answer["data"];

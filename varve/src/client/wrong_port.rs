@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-/// Time limit of a connection attempt, and of a read.
+/// Longest time for a connection attempt, and for each read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// First bytes that an HTTP/2 client sends: the preface and an empty SETTINGS frame.
@@ -12,7 +12,7 @@ const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\
 
 /// Length of the header of an HTTP/2 frame, in bytes.
 const FRAME_HEAD_BYTES: usize = 9;
-/// Offset of the frame's type in the header.
+/// Offset of the frame's type in the header of the frame, in bytes.
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
@@ -26,8 +26,8 @@ pub(super) fn is_grpc(endpoint: &str) -> bool {
     first_bytes(authority, HTTP2_START).is_some_and(|bytes| bytes[FRAME_TYPE] == SETTINGS)
 }
 
-/// Sends bytes to a server, and returns the first bytes of the response. Bytes that do not arrive are 0. Returns `None`
-/// if the server cannot be reached.
+/// Sends bytes to a server, and returns the first bytes of the response. If the response is shorter, the other bytes
+/// are 0. Returns `None` if the server cannot be reached.
 fn first_bytes(authority: &str, sent: &[u8]) -> Option<[u8; FRAME_HEAD_BYTES]> {
     let address = authority.to_socket_addrs().ok()?.next()?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;

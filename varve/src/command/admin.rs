@@ -8,7 +8,7 @@ use super::time::Time;
 /// Subcommands of `varve admin`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum AdminCommands {
-    /// Seals all samples, builds the rollups that are due, compacts, and purges the Raft log
+    /// Seals all samples, builds the rollups that are due, compacts the database, and purges the Raft log
     ///
     /// Returns when that is done. `du -sb DATA-DIR` then prints the size of the stored data.
     Compact(AdminOptions),
@@ -20,8 +20,8 @@ pub(crate) enum AdminCommands {
     Verify(AdminOptions),
     /// Prints the system clock and the time that retention uses, or accepts a changed system clock
     ///
-    /// Retention does not follow a system clock that jumps ahead by more than a day, or an eighth of the retention,
-    /// until --accept confirms the jump or a time server keeps the clock.
+    /// Retention does not follow a jump ahead by more than an eighth of --retention, or by more than a day. It follows
+    /// after --accept confirms the jump, or while a time server keeps the clock.
     Clock(ClockOptions),
     /// Deletes the samples of matching series in a time window, permanently
     ///
@@ -32,7 +32,7 @@ pub(crate) enum AdminCommands {
 /// Options of `varve admin delete`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DeleteOptions {
-    /// PromQL selector of series, by their labels
+    /// PromQL selector of the series to delete
     pub(crate) selector: String,
     /// Start of the window, exclusive: RFC 3339, Unix seconds, or relative, such as now-1h
     #[arg(long, value_name = "TIME", value_parser = Time::parse)]
@@ -57,7 +57,7 @@ pub(crate) struct ClockOptions {
     pub(crate) admin: AdminOptions,
 }
 
-/// Options of `varve admin`.
+/// Options that several subcommands of `varve admin` share.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminOptions {
     /// Output format

@@ -12,13 +12,14 @@ use super::token_file;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SamplingOptions {
-    /// Samples per second and CPU
+    /// Number of samples per second on each CPU
     #[arg(long, env = "VARVE_FREQUENCY_HZ", default_value_t = 20, value_name = "HZ")]
     pub(crate) frequency_hz: u32,
     /// Also record where threads wait (for locks, disks, the network, timers), as profile type off_cpu
     #[arg(long, env = "VARVE_OFF_CPU")]
     pub(crate) off_cpu: bool,
-    /// Environment variables of processes that become labels: REGION becomes process_environment_variable_REGION
+    /// Environment variables of each process that become labels of its profiles: REGION becomes
+    /// process_environment_variable_REGION
     #[arg(long, env = "VARVE_ENVIRONMENT_VARIABLES", value_delimiter = ',', value_name = "NAME,...")]
     pub(crate) environment_variables: Vec<String>,
 }
@@ -41,7 +42,7 @@ pub(crate) enum AgentCommands {
 pub(crate) struct AgentRoleOptions {
     #[command(subcommand)]
     pub(crate) command: Option<AgentCommands>,
-    /// OTLP/gRPC receiver of the profiles
+    /// URL of the OTLP/gRPC receiver to which the profiles are sent
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "http://127.0.0.1:4317", value_name = "URL")]
     pub(crate) endpoint: String,
     #[command(flatten)]
@@ -78,7 +79,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format of a file name's extension; `None` if the extension is unknown.
+    /// Returns the format that belongs to the extension of a file name; `None` if the extension is unknown.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let endings = [
             (".otlp", Self::Otlp),
@@ -95,8 +96,8 @@ impl Format {
 /// Options of `varve agent record`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RecordOptions {
-    /// File to write; it appears when it is complete and replaces a file of this name. Its extension is the format:
-    /// .pb.gz or .pprof for `go tool pprof`, .folded or .txt for flame graph tools, .otlp for OTLP receivers
+    /// File to write; it appears when it is complete, and replaces an existing file of this name. Its extension is the
+    /// format: .pb.gz or .pprof for `go tool pprof`, .folded or .txt for flame graph tools, .otlp for OTLP receivers
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
     /// Format of the file [default: by the extension]
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(of("/tmp/a.pb.gz"), Some(Format::Pprof));
         assert_eq!((of("a.pprof"), of("a.folded")), (Some(Format::Pprof), Some(Format::Folded)));
         assert_eq!((of("a.txt"), of("a.otlp")), (Some(Format::Folded), Some(Format::Otlp)));
-        // Two formats are protobuf without compression.
+        // The extension .pb is refused, because it could mean OTLP or pprof.
         assert_eq!((of("a.pb"), of("a.gz"), of("otlp"), of("/")), (None, None, None, None));
     }
 

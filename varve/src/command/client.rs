@@ -9,10 +9,10 @@ use proto::Tokens;
 use super::time::Time;
 use super::token_file;
 
-/// The server that a command talks to.
+/// The running varve to which a command sends its requests.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerOptions {
-    /// HTTP API of the varve to query
+    /// URL of the HTTP API of a running varve
     #[arg(long, env = "VARVE_ENDPOINT", default_value = "http://127.0.0.1:4040", value_name = "URL")]
     pub(crate) endpoint: String,
     /// File whose first line is the bearer token to send

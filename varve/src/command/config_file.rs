@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, ArgMatches, Command};
 
-/// Values of a config file. The keys are the long flags of the options.
+/// Values of a config file. The keys are the long flags of the options, without the dashes.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
     name: String,
@@ -60,8 +60,8 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// Sets these values as the defaults of the options of roles and of their subcommands. Other commands get no
-    /// defaults, because their `--endpoint` has another meaning than the agent's.
+    /// Sets the values of the file as defaults of the options of `command`, in the subcommands that run roles and below
+    /// them. Other subcommands get no defaults, because their `--endpoint` has another meaning than the agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
@@ -77,7 +77,8 @@ impl ConfigFile {
     }
 }
 
-/// Sets the default of an option in a command and its subcommands, if they have the option.
+/// Sets the default of the option `key` in a command and its subcommands, if they have the option. Sets `known` to true
+/// if the command has it.
 fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };
@@ -89,7 +90,7 @@ fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> C
         .fold(command, |command, name| command.mut_subcommand(name, |below| with_default(below, key, value, known)))
 }
 
-/// Returns the effective options of a parsed subcommand, as the text of a config file.
+/// Returns the effective options of `varve config`, whose parsed arguments are `matches`, as the text of a config file.
 pub(crate) fn effective(command: &Command, matches: &ArgMatches) -> String {
     let mut out = String::new();
     let role = command.find_subcommand("config");

@@ -20,7 +20,7 @@ pub(crate) struct DataOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StorageOptions {
-    /// Retention of samples with their own times and attributes; older samples are refused
+    /// Retention of single samples, with their times and attributes; older samples are refused
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention: Duration,

@@ -1,4 +1,4 @@
-//! The command line and the config file together.
+//! Tests of the command line, together with the config file.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn every_option_of_a_role_has_an_environment_variable_of_its_name() {
         for argument in role.get_arguments().filter(|argument| argument.get_id() != "help") {
             let name = argument.get_long().unwrap().replace('-', "_").to_uppercase();
             let variable = argument.get_env().unwrap().to_str().unwrap();
-            // OpenTelemetry's name, which every exporter reads.
+            // The agent's endpoint has OpenTelemetry's variable, which every OTLP exporter reads.
             let wanted =
                 if name == "ENDPOINT" { "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned() } else { format!("VARVE_{name}") };
             assert_eq!(variable, wanted);

@@ -1,4 +1,4 @@
-//! The token file, which is read while the command line is parsed, with the user's own privileges.
+//! The token file. It is read while the command line is parsed, before the process raises its capabilities.
 
 use proto::Tokens;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::error_chain;
 
-/// Reports an error with all its causes, and returns the exit status.
+/// Returns the exit status: 0 for success, 1 for an error. Prints an error to stderr with all its causes.
 fn status(result: &anyhow::Result<()>) -> u8 {
     match result {
         Ok(()) => 0,
@@ -15,8 +15,8 @@ fn status(result: &anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Reports an error, and returns the exit code. The process then runs its exit handlers. All databases must be closed
-/// before the handlers run.
+/// Returns the exit code for `main`, and prints an error to stderr. When `main` returns, the process runs its exit
+/// handlers, so all databases must be closed before.
 pub(crate) fn code(result: &anyhow::Result<()>) -> ExitCode {
     ExitCode::from(status(result))
 }

@@ -1,13 +1,15 @@
 //! Capabilities of the process. `scripts/run` sets them on the binary as permitted but not effective, so config and
-//! token files are read with the user's own rights. Commands that sample raise them; all others drop them.
+//! token files are read with the user's own rights. Commands that sample this host make them effective. All other
+//! commands drop them.
 
 use anyhow::Context as _;
 use caps::{CapSet, CapsHashSet};
 
 use crate::command::Command;
 
-/// Raises the capabilities that sampling needs, or drops all of them. Must be called before any thread starts, because
-/// threads inherit them. A process of root keeps its capabilities.
+/// Makes the capabilities of the process effective if `command` samples this host; otherwise drops all of them. Must be
+/// called before any thread starts, because new threads inherit the capabilities. A process of root keeps its
+/// capabilities.
 pub(crate) fn restrict(command: &Command) -> anyhow::Result<()> {
     if is_root() {
         return Ok(());

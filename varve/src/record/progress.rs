@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use agent::StatusSnapshot;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shortest interval of progress lines if stderr is not a terminal.
+/// Shortest time between two progress lines if stderr is not a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Largest number of progress lines of a recording if stderr is not a terminal.
+/// Largest number of progress lines during the sampling if stderr is not a terminal.
 const LOG_LINES: u32 = 10;
 
-/// Progress on stderr.
+/// Reporter of progress on stderr.
 pub(super) struct Progress {
     /// Progress bar. It is hidden if stderr is not a terminal.
     bar: ProgressBar,
@@ -49,7 +49,7 @@ impl Progress {
         let interval = LOG_INTERVAL.max(self.duration / LOG_LINES);
         if self.logged.is_none_or(|logged| logged.elapsed() >= interval) {
             self.logged = Some(Instant::now());
-            // If stderr is closed, nobody reads it.
+            // If stderr is closed, nobody reads the line.
             drop(writeln!(io::stderr(), "{text}"));
         }
     }

@@ -74,7 +74,8 @@ fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     Some(SpoolConfig { dir, bytes_max })
 }
 
-/// Returns the folder in which this user's services keep state; `None` if the environment names no folder.
+/// Returns the default folder of the spool: `/var/lib/varve-agent` for root, otherwise `varve-agent` in the user's
+/// folder for state. `None` if the environment names neither this folder nor the user's home.
 fn state_dir() -> Option<PathBuf> {
     if privileges::is_root() {
         return Some(PathBuf::from("/var/lib/varve-agent"));

@@ -1,5 +1,5 @@
-//! Listeners. If a port is busy, the error names the process that holds it, and the flag that sets it. Addresses other
-//! than loopback need a token.
+//! Listeners of the servers. If a port is in use, the error names the process that listens on it, and the flag that
+//! chooses another port. Addresses other than loopback need a token or `--insecure-listen`.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::command::AccessOptions;
 
-/// Binds a listener. `flag` is the option that sets the address; the error names it.
+/// Binds a listener. `flag` is the option that sets the address; an error message names this option.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(listener),
@@ -23,7 +23,8 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
     }
 }
 
-/// Returns the authentication for servers at these addresses.
+/// Returns the authentication for servers at these addresses. Fails if an address is not loopback, and there is neither
+/// a token nor `--insecure-listen`.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
     if let Some(tokens) = &access.token_file {
         return Ok(Auth::Tokens(tokens.clone()));
@@ -39,7 +40,7 @@ pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Res
     Ok(Auth::Loopback)
 }
 
-/// Refuses addresses other than loopback.
+/// Fails if an address is not loopback. `advice` is the end of the error message.
 pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Result<()> {
     let loopback = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(address) => address.is_loopback(),
@@ -51,7 +52,7 @@ pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Res
     Ok(())
 }
 
-/// Returns the name and the pid of the process that listens on a TCP port; `None` if this process cannot see it.
+/// Returns the name and the pid of the process that listens on a TCP port; `None` if its sockets cannot be read.
 fn holder_of(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -59,7 +60,7 @@ fn holder_of(port: u16) -> Option<String> {
         .flat_map(|table| listening_inodes(&table, port))
         .collect();
     for process in fs::read_dir("/proc").ok()?.flatten() {
-        // Not `self`, which is a link to one of the numbers.
+        // Folders of processes have numbers as names. `self` is a link to one of them.
         let pid = process.file_name();
         if !pid.to_string_lossy().starts_with(|c: char| c.is_ascii_digit()) {
             continue;

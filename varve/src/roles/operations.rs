@@ -19,15 +19,15 @@ use router::auth::Auth;
 
 use self::exposition::Exposition;
 
-/// Function that returns success if the role is ready, or the reason why the role is not ready.
+/// Function that returns `Ok` if the role is ready, and otherwise the reason why it is not.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Returns the routes, for a port that also serves the HTTP API.
+/// Returns the routes of this module, for a port that also serves the HTTP API.
 pub(crate) fn routes(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::beside(health(readiness).merge(metrics(registry, auth)))
 }
 
-/// Returns the routes, for a port that serves nothing else.
+/// Returns the routes of this module, for a port that serves nothing else.
 pub(crate) fn alone(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::alone(routes(readiness, registry, auth))
 }
@@ -43,7 +43,7 @@ fn health(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-/// Returns the route `/metrics`, which needs the right to read.
+/// Returns the route `/metrics`. A request needs the right to read, which `auth` checks.
 fn metrics(registry: Registry, auth: Auth) -> Router {
     router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
@@ -72,14 +72,15 @@ pub(crate) fn registry() -> Registry {
     registry
 }
 
-/// The metrics `process_*`, which Prometheus clients have by convention. The values are read from /proc at each scrape.
+/// The metrics `process_*`, which programs with Prometheus metrics have by convention. The values are read from /proc
+/// at each scrape.
 #[derive(Debug)]
 struct ProcessMetrics;
 
 impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let statistics = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name in parentheses may hold spaces; what follows it may not.
+        // The name of the process, in parentheses, may contain spaces. The fields after it may not.
         let fields: Vec<&str> = statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let number = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
         let gauge = |encoder: &mut DescriptorEncoder<'_>, name, help, value: u64| {

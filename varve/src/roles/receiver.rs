@@ -1,4 +1,4 @@
-//! The router's part of a process: its three ports and their services.
+//! The part of a process that is a router: the HTTP, OTLP/gRPC and OTLP/HTTP ports, and the services on them.
 
 use std::net::SocketAddr;
 
@@ -24,14 +24,14 @@ use crate::command::RouterOptions;
 /// Largest number of concurrent requests on one gRPC connection.
 const GRPC_REQUESTS_PER_CONNECTION_MAX: usize = 32;
 
-/// Listeners of the three ports. They are bound before anything is opened, so that a busy port is reported at once.
+/// Listeners of the three ports. They are bound before any data is opened, so that a port in use is reported at once.
 pub(super) struct Receiver {
     http: TcpListener,
     otlp_grpc: TcpListener,
     otlp_http: TcpListener,
 }
 
-/// Parts that the services use.
+/// Parts of the process that the services of the router use.
 pub(super) struct Backing {
     pub(super) nodes: Nodes,
     pub(super) symbols: SymbolStore,
@@ -56,7 +56,7 @@ impl Receiver {
         self.otlp_grpc.local_addr().context("--otlp-grpc-listen")
     }
 
-    /// Starts the services.
+    /// Starts the services on the three ports.
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
         let Backing { nodes, symbols, agent, auth } = backing;
         let reader = Reader::new(nodes.clone(), symbols.clone(), &mut registry);

@@ -34,7 +34,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         frequency_hz: 0,
     }));
     let servers = Servers::default();
-    // The router has no state, so it is ready when it listens. A request fails if the node does not respond.
+    // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
     let readiness = Arc::new(|| Ok(()));
     let backing = Backing { nodes: Nodes::remote(endpoint, access.token_file.as_ref()), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);

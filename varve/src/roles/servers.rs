@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::process::{exit, log};
 
-/// Longest wait for requests in flight when the process stops. Before this wait, the agent has 5 s to stop. After it,
-/// the node has 10 s to flush and close.
+/// Longest wait for requests in flight when the process stops. Before this wait, the agent may take 5 s to stop. After
+/// the wait, the node may take 10 s to flush and close.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for running threads after all parts have stopped. A whole stop thus takes less than 30 s; supervisors
-/// kill a process after that time.
+/// Longest wait for running threads after all parts have stopped. With all these waits, the process stops in less than
+/// 30 s. After 30 s, supervisors kill a process.
 const THREADS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts logging and runs a role.
@@ -31,7 +31,7 @@ pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow
 pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
     let result = runtime.block_on(role);
-    // This returns early only when all threads of the runtime have ended.
+    // `shutdown_timeout` returns before the timeout only if all threads of the runtime have ended.
     let began = Instant::now();
     runtime.shutdown_timeout(THREADS_PATIENCE);
     if began.elapsed() >= THREADS_PATIENCE {
@@ -41,7 +41,8 @@ pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -
     result
 }
 
-/// Catches SIGTERM and SIGINT from its construction on. A role constructs it before anything that takes long.
+/// Catcher of SIGTERM and SIGINT, which works from its construction on. A role constructs it before it does anything
+/// that takes long.
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -53,7 +54,7 @@ impl StopSignals {
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt()).context("SIGINT")? })
     }
 
-    /// Returns when the process must stop.
+    /// Returns when SIGTERM or SIGINT arrives, and logs that the process stops.
     pub(super) async fn stop_requested(&mut self) {
         self.next().await;
         tracing::info!("stopping: requests in flight are finished");
@@ -78,7 +79,7 @@ impl StopSignals {
     }
 }
 
-/// Servers of this process, stopped together.
+/// Servers of this process, which are stopped together.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     tasks: TaskTracker,
@@ -88,7 +89,7 @@ pub(super) struct Servers {
 impl Servers {
     pub(super) fn http(&self, listener: TcpListener, routes: Router) {
         let stop = self.stop.clone().cancelled_owned();
-        // The end of a response must not wait until its beginning is acknowledged.
+        // Without this option, the end of a response waits until the client has acknowledged its beginning.
         let listener = listener.tap_io(|connection| {
             if let Err(error) = connection.set_nodelay(true) {
                 tracing::debug!(%error, "the system may delay a connection's responses");
@@ -104,7 +105,7 @@ impl Servers {
         self.tasks.spawn(async move {
             if let Err(error) = server.await {
                 tracing::error!("{error:#}");
-                // A process without one of its servers must not go on.
+                // If one of its servers has failed, the process must stop.
                 stop.cancel();
             }
         });

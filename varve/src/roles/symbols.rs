@@ -7,10 +7,10 @@ use symbol_store::SymbolStore;
 use symbol_store::convert::Converter;
 use symbol_store::limits::Limits;
 
-/// The hidden subcommand that parses one debug file in a separate process.
+/// Name of the hidden subcommand that parses one debug file in a separate process.
 pub(crate) const CONVERT_DEBUG_FILE: &str = "convert-debug-file";
 
-/// Folder of separately installed debug files.
+/// Folder in which the distribution installs separate debug files.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
 /// Opens the symbol store in a data directory.

@@ -65,9 +65,9 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
             off_cpu: sampling.off_cpu,
             environment_variables: sampling.environment_variables,
             token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
-            // It does not leave the host: gzip would only cost CPU.
+            // The profiles do not leave the host, so gzip would only cost CPU time.
             compression: ::agent::Compression::Zstd,
-            // The receiver is this process: it is never away for long while the agent runs.
+            // The receiver is in this process, so profiles never have to wait long for it.
             spool: None,
         };
         Some(start_agent(config, stop_agent.clone(), status))
@@ -83,7 +83,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };
     tell.abort();
-    // The agent first: its last samples still find the router.
+    // The agent is stopped first, so that the router still receives its last samples.
     stop_agent.cancel();
     if let Some(agent) = agent
         && let Err(error) = agent.await
@@ -119,7 +119,7 @@ fn status_source(status: Status, frequency_hz: u32, no_agent: bool) -> AgentStat
     }))
 }
 
-/// Converts an address to listen on to an address to connect to.
+/// Converts the address of a listener to an address to connect to: loopback if it listens on all interfaces.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));

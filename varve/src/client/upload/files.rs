@@ -1,5 +1,5 @@
-//! Files that `varve upload` sends: files named on its command line, and programs and libraries in directories named
-//! there.
+//! Files that `varve upload` sends: the files on its command line, and the programs and libraries in the directories on
+//! its command line.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// Largest number of files of one command. The paths of the files are held in memory until the files are sent.
+/// Largest number of files that one command sends. The paths of the files are held in memory until the files are sent.
 const FILES_MAX: usize = 100_000;
 
-/// First bytes of an ELF file. At the offset [`ELF_TYPE`], the file has its type: 2 for programs, 3 for libraries.
+/// First bytes of an ELF file. At the offset [`ELF_TYPE`], the file has its type: 2 for programs with fixed addresses,
+/// and 3 for other programs and for libraries.
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_TYPE: usize = 16;
 const ELF_TYPES: [u16; 2] = [2, 3];

@@ -1,7 +1,8 @@
 //! The two formats of `/metrics`: Prometheus' text format 0.0.4, which is the default, and OpenMetrics 1.0.0.
 //!
-//! The registry writes OpenMetrics, which is converted to text 0.0.4. In the text format, the type and help lines of a
-//! counter have the same name as its sample. The text format has fewer types, and no units, end mark or exemplars.
+//! The registry writes OpenMetrics, which is converted to text 0.0.4. In OpenMetrics, a sample of the counter `x` is
+//! named `x_total`, and its type and help lines have the name `x`. In the text format, all three are named `x_total`.
+//! The text format has fewer types, and no units, end mark or exemplars.
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ fn text(open_metrics: &str) -> String {
     out
 }
 
-/// Returns a sample's line without the exemplar, which begins with the first `#` outside of label values.
+/// Returns the line of a sample without its exemplar, which begins with the first `#` outside of label values.
 fn without_exemplar(line: &str) -> &str {
     let mut is_quoted = false;
     let mut is_escaped = false;
