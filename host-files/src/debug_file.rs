@@ -17,8 +17,8 @@ const DIRECTORY: &str = "/usr/lib/debug";
 /// Reads the section `.debug_frame` of the debug file of `program`, which was mapped from `path` in `root`. `None` if
 /// no debug file has such a section.
 ///
-/// If the program has no build ID, the debug file is identified by the checksum of its whole content. A debug file of
-/// more than [`limits::CHECKSUM_BYTES_MAX`] is then not used.
+/// If the program has no build ID, the debug file is identified by the checksum of its whole content. A debug file with
+/// more than [`limits::CHECKSUM_BYTES_MAX`] bytes is then not used.
 #[must_use]
 pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
     let build_id = ElfImage::read(program).ok()?.gnu_build_id;

@@ -154,7 +154,8 @@ impl ElfImage {
         self.segments.iter().map(|segment| segment.address).min().unwrap_or_default()
     }
 
-    /// Sets the build IDs that are not known yet from the notes at `offset`. Unreadable notes are ignored.
+    /// Reads the notes at `offset`, and adds their build IDs if none of the same kind is known yet. Unreadable notes
+    /// are ignored.
     fn take_notes(&mut self, header: &Header, file: &File, offset: u64, size: u64, align: u64) {
         let Some(bytes) = read_range(file, offset, size.min(limits::NOTE_BYTES_MAX)) else { return };
         let align = if align == 8 { 8 } else { 4 };

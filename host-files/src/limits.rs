@@ -23,8 +23,8 @@ pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
 /// the compressed section and again to the decompressed one.
 pub const MINI_DEBUG_FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Base-2 logarithm of the largest window with which zstd may decompress call frame information: 8 MiB. Only the levels
-/// that `zstd --ultra` enables need a larger window.
+/// Base-2 logarithm of the largest window, in bytes, with which zstd may decompress call frame information. The window
+/// thus has at most 8 MiB. Only the levels that `zstd --ultra` enables need a larger window.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// Largest size of a debug file that is read as a whole to compare its checksum, before its call frame information is

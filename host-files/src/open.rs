@@ -196,7 +196,8 @@ mod tests {
         const F_SETSIG: libc::c_int = 10;
         let holder = OpenOptions::new().write(true).open(&path).unwrap();
         // The kernel sends a signal to the holder of the lease when the file is opened. The signal is set to SIGURG,
-        // which does nothing by default. SAFETY: fcntl with these commands takes an integer and touches no memory.
+        // which does nothing by default.
+        // SAFETY: fcntl with these commands takes an integer and touches no memory.
         let is_held = unsafe {
             libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
                 && libc::fcntl(holder.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0

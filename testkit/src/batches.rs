@@ -8,8 +8,8 @@ use proto::{
 /// Time of the sample with the serial number 0, in nanoseconds since 1970: 2026-01-01. A partition begins at this time.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
 
-/// Returns a batch with one sample for each serial number. Each sample has the time [`time_of`] its serial number, and
-/// all samples have the same stack.
+/// Returns a batch with one sample for each serial number. The time of a sample follows from its serial number
+/// ([`time_of`]). All samples have the same stack.
 #[must_use]
 pub fn batch(id: Option<u128>, serials: impl IntoIterator<Item = i64>) -> Batch {
     batch_of(id, serials, |_serial| "main".to_owned())

@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 const FIRST_PORT: u16 = 10_000;
 /// Number of blocks. The last block ends below 32,768, where the range of the kernel begins by default.
 const BLOCKS: u16 = 44;
-/// Number of ports in a block. Tests need many ports, because clients keep connections to the ports of ended servers.
+/// Number of ports in a block. Tests need many ports, because a port stays in use while a client keeps a connection to
+/// its ended server.
 const BLOCK_PORTS: u16 = 500;
 
 /// A reserved block of ports.
