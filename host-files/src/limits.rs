@@ -12,7 +12,7 @@ pub const SECTION_HEADERS_MAX: usize = 16_384;
 /// 36 bytes.
 pub const NOTE_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of bytes that are read of a dynamic section. 40 entries of 16 bytes are already many.
+/// Maximum number of bytes that are read of a dynamic section. A section with 40 entries of 16 bytes is already large.
 pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
 
 /// Largest size of a section of call frame information that is read, in bytes. It is ten times the largest section seen

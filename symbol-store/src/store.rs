@@ -217,9 +217,9 @@ enum Purpose {
 }
 
 impl Shared {
-    /// Maps the table for `id` that is on disk. `was_searched` is true if this host was just searched for the file. If
-    /// it is false, a table without names is not returned for a file of this host: symbols may have been installed
-    /// since the table was made, so a search must come first.
+    /// Maps the table for `id` that is on disk. A table without names that was made from a file of this host is
+    /// returned only if `was_searched` is true, which means that this host was just searched. Symbols may have been
+    /// installed since the table was made, so a search must come first.
     fn load(&self, id: &BuildId, was_searched: bool) -> Option<Arc<Table>> {
         let removals = self.mapped.lock().removals();
         let (table, origin) = self.directory.best(id)?;

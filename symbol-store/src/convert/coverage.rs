@@ -56,7 +56,7 @@ impl Coverage {
 /// Splits ranges `start..end`, which may overlap, into sorted disjoint ones. If several ranges contain an address, the
 /// address belongs to the one with the highest start, and of those with the same start to the shortest.
 pub(super) fn flatten<T: Clone>(mut ranges: Vec<(u64, u64, T)>) -> Vec<(u64, u64, T)> {
-    // The sort is stable, so of equal ranges, the last one in the order of the caller is the inner one, and gets the
+    // The sort is stable. Of two equal ranges, the later one in the caller's order is thus the inner one, and gets the
     // addresses.
     ranges.sort_by_key(|(start, end, _)| (*start, Reverse(*end)));
     let mut pieces = Vec::new();
