@@ -1,7 +1,8 @@
-//! Rebuilds this crate when the built web UI changes: a macro embeds the files, which cargo does not track.
+//! Makes cargo rebuild this crate when the built web UI changes. A macro embeds the files of the UI, and cargo does not
+//! track such files by itself.
 
 fn main() -> std::io::Result<()> {
-    // A folder that is not there would make every build a new one.
+    // If the folder did not exist, cargo would run this script and build the crate again on every build.
     std::fs::create_dir_all("ui/dist")?;
     println!("cargo:rerun-if-changed=ui/dist");
     Ok(())

@@ -43,9 +43,9 @@ pub struct Parts {
     pub reader: Reader,
     /// Stores debug files.
     pub symbols: SymbolStore,
-    /// Status of the agent in this process.
+    /// Function that returns the status of the agent in this process.
     pub agent: AgentStatusSource,
-    /// Authentication of requests.
+    /// Method of authenticating requests.
     pub auth: Auth,
 }
 
@@ -81,24 +81,25 @@ pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
     reporting_bad_heads(api).layer(from_fn(push::rpc_status::rewrite_errors)).layer(from_fn(log))
 }
 
-/// Prepares routes to be merged with [`routes`]: an unsupported method gets an error of the same form.
+/// Prepares other routes to be merged with [`routes`]. A request with an unsupported method then gets an error in the
+/// same form as from [`routes`].
 pub fn beside(routes: Router) -> Router {
     routes.method_not_allowed_fallback(method_not_allowed)
 }
 
-/// Prepares the routes of a port that serves only the state of the process. All errors have the form that [`routes`]
-/// uses.
+/// Prepares the routes of a port that serves only `/healthz`, `/ready` and `/metrics`. All errors of the port have the
+/// same form as those of [`routes`].
 pub fn alone(routes: Router) -> Router {
     reporting_bad_heads(beside(routes).fallback(not_found_on_operations_port))
 }
 
-/// Returns the response of a server that is not ready.
+/// Returns the response (503) of a server that is not ready. `reason` is the text of the error.
 #[must_use]
 pub fn unavailable(reason: String) -> Response {
     ApiError::unavailable(reason).into_response()
 }
 
-/// Makes other routes of the process require the credential of the API.
+/// Makes `routes` require the same credential as the API.
 pub fn behind(auth: Auth, routes: Router) -> Router {
     routes.layer(from_fn_with_state(auth, authenticate))
 }

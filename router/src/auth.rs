@@ -1,8 +1,8 @@
 //! Authentication. Only this module makes a [`TenantId`] from a request.
 //!
 //! Without a token file, there is one tenant, and the server listens on loopback only. The `Host` header must then name
-//! a loopback address, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding).
-//! An `Origin` header, which browsers send, must always be that of the web UI.
+//! a loopback address, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding). A
+//! request with an `Origin` header, which browsers add for web pages, must come from this server's own web UI.
 
 use std::net::IpAddr;
 
@@ -54,7 +54,8 @@ impl Auth {
         self.bearer(text(header::AUTHORIZATION))
     }
 
-    /// Returns the tenant of a gRPC request. `authorization` is the value of this metadata key, if the request has it.
+    /// Returns the tenant of a request with this value of the metadata key or header `authorization`; `None` if it has
+    /// none.
     pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
         if let Self::Tokens(tokens) = self {
             tokens.check(authorization)?;
@@ -74,7 +75,7 @@ fn is_loopback(host: &str) -> bool {
 
 /// Middleware that refuses a request, or puts its [`TenantId`] into the extensions of the request.
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
-    // HTTP/2 has the authority in the URI.
+    // An HTTP/2 request names the host in its URI instead of a `Host` header.
     if let (None, Some(authority)) = (request.headers().get(header::HOST), request.uri().authority())
         && let Ok(host) = authority.as_str().parse()
     {

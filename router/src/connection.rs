@@ -31,7 +31,7 @@ use tokio::time::Sleep;
 use self::framing::Framing;
 use self::head::{BadHead, Head};
 
-/// Longest head of a request. The longest URL has 65,534 bytes, which leaves enough space for headers.
+/// Longest head of a request, in bytes. The longest URL has 65,534 bytes, which leaves enough space for headers.
 const HEAD_BYTES_MAX: usize = 128 << 10;
 
 /// Longest time from the first byte of a head to its last.
@@ -41,7 +41,8 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// twice.
 const READ_BYTES: usize = 4096;
 
-/// Number of reads from a rejected connection before other connections have their turn. The read bytes are discarded.
+/// Number of reads from a rejected connection before other connections have their turn. All bytes that are read from it
+/// are discarded.
 const DISCARDED_READS: usize = 16;
 
 /// Path of the request that hyper receives instead of a request with a malformed head.
@@ -91,7 +92,7 @@ async fn report(request: Request, next: Next) -> Response {
     }
 }
 
-/// The fault of the last head of a connection; `None` if that head had no fault.
+/// Fault of the last head of a connection; `None` if that head had no fault.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<Mutex<Option<BadHead>>>);
 
@@ -149,7 +150,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         }
     }
 
-    /// Reads a piece of a head and examines it. Returns `false` at the end of the stream.
+    /// Examines the received bytes, and reads more bytes if they hold no complete head. Returns `false` at the end of
+    /// the stream.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.examine() {
             return Poll::Ready(Ok(true));
@@ -158,7 +160,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         let mut piece = ReadBuf::new(&mut bytes);
         match Pin::new(&mut self.io).poll_read(context, &mut piece) {
             Poll::Ready(Ok(())) if piece.filled().is_empty() => {
-                // hyper closes a connection that ends in the middle of a head.
+                // The end of the stream is in the middle of a head. hyper closes the connection when it has read these
+                // bytes.
                 self.pass_all();
                 return Poll::Ready(Ok(!self.checked.is_empty()));
             }
@@ -235,8 +238,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         (self.received, self.state, self.deadline) = (BytesMut::new(), State::Rejected, None);
     }
 
-    /// Reads and discards further bytes of the client. Otherwise, closing the connection with unread bytes would make
-    /// the client lose the response.
+    /// Reads and discards further bytes of the client. If the connection were closed with unread bytes, the client
+    /// would lose the response.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..DISCARDED_READS {
@@ -251,7 +254,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         Poll::Pending
     }
 
-    /// Advances over the bytes of the body at the start of `bytes`. Returns the number of these bytes.
+    /// Advances over the bytes at the start of `bytes` that belong to the body. Returns the number of these bytes.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let State::Body(framing) = &mut self.state else { return bytes.len() };
         let Some(taken) = framing.advance(bytes) else {

@@ -1,8 +1,8 @@
 //! Ingest: the steps of a push, from the body of the request to the shards that store the samples.
 //!
-//! [`push`] runs the steps in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`]. A
-//! fault in one profile refuses that profile only, and the push keeps its other profiles. A fault in the request
-//! refuses the whole push.
+//! [`push`] runs the steps in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`]. If
+//! one profile has a fault, only that profile is refused, and the other profiles are stored. If the request itself has
+//! a fault, the whole push is refused.
 
 pub(crate) mod admission;
 mod append;

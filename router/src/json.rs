@@ -1,4 +1,5 @@
-//! Writer of JSON text, piece by piece. Responses are long lists, which would take too much memory as a tree.
+//! Writer of JSON text, piece by piece. Responses contain long lists, which would take too much memory as a tree of
+//! JSON values.
 //!
 //! The caller writes brackets, commas and colons. This module escapes strings and formats numbers.
 

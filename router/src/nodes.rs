@@ -17,7 +17,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// The node that holds all shards: in this process, or over the network.
+/// Connection to the node that holds all shards, which is in this process or on the network.
 #[derive(Clone)]
 enum Link {
     Local(Arc<dyn Shards<Error = Status>>),
@@ -94,7 +94,7 @@ struct Patience {
     answer: Duration,
 }
 
-/// Time limits that are longer than any client waits, and far longer than a busy node needs.
+/// Time limits outside of tests. No client waits so long for a response, and even a busy node needs far less time.
 const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
 
 /// All shards, and the nodes that hold them.
@@ -144,14 +144,14 @@ impl NodesError {
 }
 
 impl Nodes {
-    /// Uses a node in this process.
+    /// Makes a connection to a node in this process.
     #[must_use]
     pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// Uses a remote node. Calls carry the first of `tokens`. The connection is made on the first call, and again after
-    /// it breaks.
+    /// Makes a connection to a remote node. Calls carry the first of `tokens`. The network connection is made on the
+    /// first call, and again after it breaks.
     #[must_use]
     pub fn remote(endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
         Self::remote_with(endpoint, tokens, PATIENCE)
@@ -173,7 +173,7 @@ impl Nodes {
         Self { link: Link::Remote(Arc::new(node)), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// The placement of slots on shards.
+    /// The assignment of slots to shards. The slot of a service is a hash of its tenant and its name.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
@@ -206,12 +206,12 @@ impl Nodes {
         NodesError::Refused { shard, status }
     }
 
-    /// Appends a batch. When this returns, the batch is durable and visible to queries. The response counts skipped
-    /// samples.
+    /// Appends a batch. When this function returns `Ok`, the batch is durable and visible to queries. The response
+    /// counts the samples that the shard skipped as too old.
     ///
     /// # Errors
-    /// Returns [`NodesError::Refused`]. Unless the code means that the batch itself is wrong, the outcome is unknown.
-    /// The same batch may then be sent again with the same ID.
+    /// Returns [`NodesError::Refused`]. If the code says that the batch itself is wrong, the batch was not stored.
+    /// After any other code, it may have been stored, and may be sent again with the same ID.
     pub async fn append(&self, shard: u32, batch: Batch) -> Result<Appended, NodesError> {
         let placement_epoch = self.placement.epoch();
         let appended = match &self.link {
@@ -295,7 +295,7 @@ impl Nodes {
         for shard in self.placement.shards() {
             let deleted = match &self.link {
                 Link::Local(node) => node.delete(shard, deletion.clone()).await,
-                // It may take any time: only keep-alive pings have a limit.
+                // A deletion may take any time, so this call has no time limit. Only keep-alive pings have one.
                 Link::Remote(node) => {
                     let request = wire::DeleteRequest { shard, deletion: Some(deletion.to_wire()) };
                     let answer = node.client().delete(request).await.map(tonic::Response::into_inner);
@@ -319,7 +319,7 @@ impl Nodes {
         for shard in self.placement.shards() {
             let report = match &self.link {
                 Link::Local(node) => node.administer(shard, task).await,
-                // It may take any time: only keep-alive pings have a limit.
+                // A task may take any time, so this call has no time limit. Only keep-alive pings have one.
                 Link::Remote(node) => {
                     let request = wire::AdministerRequest { shard, task: task.into() };
                     node.client().administer(request).await.map(|answer| answer.into_inner().report)

@@ -39,7 +39,7 @@ async fn delete(
 async fn administer(nodes: Nodes, task: AdministrationTask) -> Result<Json<Value>, ApiError> {
     let reports = nodes.administer(task).await.map_err(QueryError::from)?;
     let shard = |(shard, report): (u32, String)| {
-        // A report that is not JSON is returned as text.
+        // A report that is not JSON is returned as a JSON string.
         let report = serde_json::from_str(&report).unwrap_or(Value::String(report));
         json!({"shard": shard, "report": report})
     };

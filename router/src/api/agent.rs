@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub struct AgentStatus {
     /// State of the agent: `running`, `off` or `failed`.
     pub state: &'static str,
-    /// Reason why the agent is not running, or "".
+    /// Reason why the agent is not running; "" if it is running.
     pub reason: String,
     /// Features of the agent that this machine does not support.
     pub missing: Vec<String>,

@@ -1,7 +1,7 @@
 //! Uploads of debug files.
 //!
-//! A debug file may have gigabytes, so an upload has a minimum speed instead of a time limit. The symbol store limits
-//! the number of concurrent uploads and their space on the disk.
+//! A debug file may have several gigabytes, so an upload has a minimum speed instead of a time limit. The symbol store
+//! limits the number of concurrent uploads and their space on the disk.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use super::error::ApiError;
 /// Longest time to wait for the next byte of the body, including the first byte.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Minimum average speed of a body, in bytes per second. A mobile phone is faster. A slower upload would block one of
-/// the few upload slots for too long.
+/// Minimum average speed of a body, in bytes per second. Even a mobile connection is faster. A slower upload would
+/// block one of the few upload slots for too long.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// Returns the route `POST /api/v1/debuginfo`.
@@ -68,13 +68,14 @@ async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<
     }
 }
 
-/// Returns the time to wait for the next piece of a body, given the received bytes and the elapsed time.
+/// Returns the longest time to wait for the next piece of a body. `received` is the number of bytes received, and
+/// `elapsed` is the time since the upload began.
 fn patience(received: u64, elapsed: Duration) -> Duration {
     let due = BODY_PATIENCE + Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
     due.saturating_sub(elapsed).min(BODY_PATIENCE)
 }
 
-/// Runs work on a blocking thread, because the work waits for the disk or for a converter.
+/// Runs work on a blocking thread, because the work waits for the disk, or for the process that converts a debug file.
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -180,7 +181,8 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(patience(0, seconds(0)), seconds(30));
         assert_eq!(patience(0, seconds(29)), seconds(1));
-        // A byte in 29 seconds is too slow, and fast pieces are no credit for a long stall.
+        // One byte earns no more time. Bytes that arrived fast allow no stall of more than 30 seconds. The last body is
+        // exactly at its time limit.
         assert_eq!(patience(1, seconds(29)), seconds(1));
         assert_eq!(patience(1 << 30, seconds(100)), seconds(30));
         assert_eq!(patience(1 << 20, seconds(46)), seconds(0));

@@ -70,7 +70,8 @@ impl ApiError {
     }
 }
 
-/// Text of an error, stored in the extensions of the response, for ports whose errors have another form.
+/// Text of an error. Each error response carries it in its extensions, so that a middleware can write the error in
+/// another form.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorText(pub(crate) String);
 

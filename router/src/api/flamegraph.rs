@@ -49,7 +49,7 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
     };
     let nodes_max = match parameters.get("max_nodes") {
         None if format == Format::Json => limits::FLAMEGRAPH_NODES_DEFAULT,
-        // Other tools cannot request more nodes, so they get all of them.
+        // Tools that read the other formats cannot ask for more nodes, so they get as many as possible.
         None => limits::FLAMEGRAPH_NODES_MAX,
         Some(text) => {
             let allowed = |nodes: &usize| (1..=limits::FLAMEGRAPH_NODES_MAX).contains(nodes);

@@ -1,10 +1,11 @@
-//! Responses for paths that do not exist. The response lists existing paths, also for clients of unsupported protocols.
+//! Errors for paths that do not exist. Each error names paths to use instead, also if the path belongs to a protocol
+//! that is not supported.
 
 use axum::http::Uri;
 
 use super::error::ApiError;
 
-/// Paths of unsupported profiling protocols.
+/// Prefixes of the paths of unsupported profiling protocols, each with the name of its protocol.
 const FOREIGN: [(&str, &str); 9] = [
     ("/ingest", "Pyroscope's ingest API"),
     ("/push.v1.PusherService/", "Pyroscope's push API"),
@@ -19,7 +20,7 @@ const FOREIGN: [(&str, &str); 9] = [
 
 const SUPPORTED: &str = "push pprof to /api/v1/push, or OTLP to port 4317 (gRPC) or 4318 (HTTP); see docs/api.md";
 
-/// Handles requests on the HTTP port whose path does not exist.
+/// Returns the error of a path that does not exist on the HTTP port.
 pub(crate) async fn not_found(uri: Uri) -> ApiError {
     let path = uri.path();
     let foreign = FOREIGN.iter().find(|(prefix, _)| path.starts_with(prefix));
@@ -33,7 +34,7 @@ pub(crate) async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(text)
 }
 
-/// Handles requests on the OTLP/HTTP port whose path does not exist.
+/// Returns the error of a path that does not exist on the OTLP/HTTP port.
 pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} does not exist on this port, which serves only OTLP profiles at /v1development/profiles; \
@@ -42,7 +43,7 @@ pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ))
 }
 
-/// Handles requests whose path does not exist, on a port that serves only the state of the process.
+/// Returns the error of a path that does not exist on a port that serves only the state of the process.
 pub(crate) async fn not_found_on_operations_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} does not exist on this port, which serves only /healthz, /ready and /metrics; queries and the \

@@ -21,7 +21,7 @@ pub(crate) struct Parameters {
 /// Length of the time range if the request has no `start`, in nanoseconds.
 const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
 
-/// Time limit for receiving the form of a request. A form has at most 2 MB.
+/// Longest time that the form of a request may take to arrive. A form has at most 2 MB.
 const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
 impl<S: Send + Sync> FromRequest<S> for Parameters {
@@ -57,12 +57,12 @@ impl Parameters {
         self.pairs.extend(form_urlencoded::parse(encoded).into_owned().filter(|(_, value)| !value.is_empty()));
     }
 
-    /// Returns all values of a parameter.
+    /// Returns all values of a parameter, in the order of the request.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.pairs.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
     }
 
-    /// Returns the first value of a parameter.
+    /// Returns the first value of a parameter; `None` if the request lacks the parameter.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -72,7 +72,7 @@ impl Parameters {
         self.get(name).ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
 
-    /// Returns the time in a parameter, in nanoseconds since 1970.
+    /// Returns the time in a parameter, in nanoseconds since 1970; `None` if the request lacks the parameter.
     pub(crate) fn time(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let parsed = self.get(name).map(|text| (text, parse_time(text, self.now_ns)));
         parsed.map(|(text, time)| time.map_err(|error| invalid(name, text, &error))).transpose()
@@ -89,7 +89,8 @@ impl Parameters {
         Self::window_of(self.required_time("start")?, self.required_time("end")?)
     }
 
-    /// Returns the time range (`start`, `end`]. The default is the last hour.
+    /// Returns the time range (`start`, `end`]. `end` defaults to the time of the request, and `start` to one hour
+    /// before `end`.
     pub(crate) fn window_or_last_hour(&self) -> Result<Window, ApiError> {
         let end_ns = self.time("end")?.unwrap_or(self.now_ns);
         let start_ns = self.time("start")?.unwrap_or_else(|| end_ns.saturating_sub(WINDOW_DEFAULT_NS).max(0));
@@ -103,13 +104,14 @@ impl Parameters {
         Ok(Window { start_ns, end_ns })
     }
 
-    /// Returns the duration in a required parameter, in nanoseconds, above 0.
+    /// Returns the duration in a required parameter, in nanoseconds, and refuses a duration of 0 seconds.
     pub(crate) fn required_duration(&self, name: &str) -> Result<i64, ApiError> {
         let text = self.required(name)?;
         parse_duration(text).map_err(|error| invalid(name, text, &error))
     }
 
-    /// Returns the time in a parameter, in nanoseconds since 1970. The default is now.
+    /// Returns the time in a parameter, in nanoseconds since 1970, or the time of the request if the parameter is
+    /// missing.
     pub(crate) fn time_or_now(&self, name: &str) -> Result<i64, ApiError> {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
     }

@@ -60,7 +60,8 @@ async fn query_range(
     Ok(answer(body, &timings))
 }
 
-/// Returns the times at which a range query is evaluated, from `start` to at most `end`.
+/// Returns the times at which a range query is evaluated: one every `step`, from `start` to at most `end`. The times
+/// and `step` are in nanoseconds.
 fn steps(start: i64, end: i64, step: i64) -> Result<Steps, ApiError> {
     if end < start {
         return Err(ApiError::bad_data("\"end\" is before \"start\""));
@@ -122,7 +123,8 @@ async fn label_values(
     Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
 }
 
-/// Returns the request for series or labels that the parameters describe. The default time range is all times.
+/// Returns the request for a list of series or labels that the parameters describe. Without `start` and `end`, the list
+/// covers all times.
 fn catalog(tenant: TenantId, parameters: &Parameters) -> Result<CatalogRequest, ApiError> {
     let start_ns = parameters.time("start")?.unwrap_or(0);
     let end_ns = parameters.time("end")?.unwrap_or_else(|| now_ns().saturating_add(limits::TIME_AHEAD_MAX_NS));
@@ -177,16 +179,16 @@ fn write_value(to: &mut JsonText, value: &Json) {
     to.raw(&value.to_string());
 }
 
-/// Returns a JSON response with a header that lists the time of each processing step.
+/// Returns a JSON response with a header that lists the duration of each processing step.
 fn answer(body: Vec<u8>, timings: &Timings) -> Response {
     ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
         .into_response()
 }
 
-/// Name of the `Server-Timing` header, whose timings browsers show.
+/// Name of the header that lists the duration of each processing step. Browsers show these durations.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Value of the `Server-Timing` header, in milliseconds.
+/// Returns the value of the `Server-Timing` header: the name of each processing step, and its duration in milliseconds.
 pub(crate) fn server_timing(timings: &Timings) -> String {
     let part =
         |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);

@@ -101,15 +101,16 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     success_with(matrix, truncated, evaluated.missing.warnings())
 }
 
-/// Writes a time and a value. `text` is a buffer for the value.
+/// Writes one point, such as `[1767225600.5,"0.25"]`. `text` is a buffer for the digits of the value; all points share
+/// it.
 fn point(out: &mut JsonText, time: &str, value: f64, text: &mut String) {
     text.clear();
     write_value(text, value);
     out.raw("[").raw(time).raw(",\"").raw(text).raw("\"]");
 }
 
-/// Writes a value in Go's shortest form, as Prometheus does. Values below 1e-6 and from 1e21 on have an exponent of at
-/// least two digits.
+/// Writes a value with as few digits as identify it, as Go and Prometheus do. A magnitude below 1e-6, or of 1e21 and
+/// more, is written with an exponent of at least two digits.
 fn write_value(out: &mut String, value: f64) {
     if value.is_nan() {
         out.push_str("NaN");

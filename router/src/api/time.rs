@@ -42,7 +42,7 @@ pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
         Some("") => return Ok(now_ns),
         Some(offset) => {
             let duration = offset.strip_prefix('-').ok_or(TimeError::NoTime)?;
-            // The error of a bad duration would not list the forms of times.
+            // The text is meant as a time, so the error must list the forms of times, and not those of durations.
             let duration = parse_duration(duration).map_err(|error| match error {
                 TimeError::DurationOutOfRange => TimeError::OutOfRange,
                 _ => TimeError::NoTime,
@@ -57,19 +57,19 @@ pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
     if text.strip_prefix('-').is_some_and(|positive| parse_seconds(positive).is_some()) {
         return Err(TimeError::OutOfRange);
     }
-    // Nobody writes longer texts.
+    // No real time has more than 64 bytes, and the cut limits the work of the parser.
     let timestamp: jiff::Timestamp =
         text.get(..64.min(text.len())).unwrap_or_default().parse().map_err(|_unreadable| TimeError::NoTime)?;
     i64::try_from(timestamp.as_nanosecond()).ok().filter(|&time| time >= 0).ok_or(TimeError::OutOfRange)
 }
 
-/// Formats a time, in nanoseconds since 1970, as RFC 3339.
+/// Formats a time, given in nanoseconds since 1970, as an RFC 3339 timestamp.
 #[must_use]
 pub fn rfc_3339(time_ns: i64) -> String {
     jiff::Timestamp::from_nanosecond(time_ns.into()).map_or_else(|_| format_time(time_ns), |time| time.to_string())
 }
 
-/// Parses a duration. Returns nanoseconds, above 0.
+/// Parses a duration. Returns nanoseconds, always more than zero.
 pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
     let duration = match parse_seconds(text) {
         Some(seconds) => seconds,

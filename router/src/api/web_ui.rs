@@ -22,7 +22,7 @@ const PLACEHOLDER: &str = "<!doctype html><html lang=\"en\"><head><meta charset=
 /// Content security policy of the web UI: no content from other hosts, and no inline scripts.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Returns the routes of the web UI: the document at `/`, and its files under `/`.
+/// Returns the routes of the web UI: the document at `/`, its scripts and styles below `/assets/`, and its icon.
 pub(crate) fn routes() -> Router {
     Router::new().route("/", get(file)).route("/assets/{*path}", get(file)).route("/favicon.svg", get(file))
 }
@@ -39,7 +39,8 @@ async fn file(uri: Uri) -> Response {
     ];
     match Files::get(path) {
         Some(file) => {
-            // Vite names assets after their content. The document must not be cached beyond a change of the binary.
+            // The name of each asset contains a hash of its content, so assets may be cached forever. The document has
+            // one name in all versions, so browsers must ask for it each time.
             let cache = if path.starts_with("assets/") { "max-age=31536000, immutable" } else { "no-cache" };
             let kind = [(header::CONTENT_TYPE, file.metadata.mimetype()), (header::CACHE_CONTROL, cache)];
             (security, kind, file.data.into_owned()).into_response()

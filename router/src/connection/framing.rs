@@ -1,18 +1,18 @@
-//! Length of a request body. The end of the body is found as the body arrives.
+//! Finds the end of a request body as the body arrives.
 
 /// The remaining part of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A body of known length, with the number of remaining bytes.
+    /// A body of known length. The value is the number of remaining bytes.
     Sized(u64),
-    /// A chunked body, with the position in it.
+    /// A chunked body. The value is the position in the body.
     Chunked(Chunk),
 }
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
-    /// In the hexadecimal size of a chunk; the value is the size so far.
+    /// In the hexadecimal size of a chunk; the value is the number that the digits before the position express.
     Size(u64),
     /// In the extension after the size of a chunk; the value is the size.
     Extension(u64),
@@ -41,8 +41,8 @@ impl Framing {
         matches!(self, Self::Sized(0) | Self::Chunked(Chunk::Complete))
     }
 
-    /// Advances over the bytes of the body. Returns the number of bytes that belong to the body; `None` if the chunks
-    /// are malformed.
+    /// Advances over the bytes at the start of `bytes` that belong to the body. Returns the number of these bytes;
+    /// `None` if the chunks are malformed.
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         match self {
             Self::Sized(left) => {
@@ -62,7 +62,8 @@ impl Framing {
 }
 
 impl Chunk {
-    /// Advances over the remaining data of a chunk, or over one byte of another part. Returns the rest of `bytes`.
+    /// Advances over the remaining data of a chunk, or over one byte that is not data. Returns the rest of `bytes`;
+    /// `None` if the byte is not allowed at this position.
     fn advance<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if let Self::Data(left) = self {
             let taken = (*left).min(bytes.len() as u64);
@@ -97,7 +98,8 @@ impl Chunk {
 mod tests {
     use super::*;
 
-    /// Returns the number of bytes that belong to the body. Checks that it is the same for every split of the bytes.
+    /// Returns the number of bytes that belong to the body. Checks that the number is the same if the bytes arrive one
+    /// by one.
     fn taken(framing: Framing, bytes: &[u8]) -> Option<usize> {
         let mut whole = framing;
         let taken = whole.advance(bytes);

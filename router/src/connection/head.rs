@@ -1,4 +1,4 @@
-//! Parsing of one request head, with the same checks as in hyper, and with the correction of the URL.
+//! Parses one request head. Makes the same checks as hyper, and corrects a URL that hyper would refuse.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use crate::api::error::ApiError;
 /// Maximum number of headers of a request. Hyper has the same limit.
 const HEADERS_MAX: usize = 100;
 
-/// Longest URL. Hyper has the same limit.
+/// Longest URL, in bytes. Hyper has the same limit.
 const URL_BYTES_MAX: usize = 65_534;
 
-/// Largest Content-Length. Hyper interprets larger values differently.
+/// Largest Content-Length. Hyper uses the two larger numbers as markers.
 const CONTENT_LENGTH_MAX: u64 = u64::MAX - 2;
 
 /// The first bytes of a TLS connection.
 const TLS_HANDSHAKE: &[u8] = &[0x16, 0x03];
 
-/// A head that has no fault so far.
+/// Result of parsing bytes in which no fault was found.
 #[derive(Debug)]
 pub(super) enum Head {
     /// The head is incomplete: more bytes are needed.
@@ -30,14 +30,15 @@ pub(super) enum Head {
     Complete {
         /// Length of the head, in bytes.
         length: usize,
-        /// Range of the URL in the head, and the URL in valid form; `None` if the URL is valid as it is.
+        /// Range of the URL in the head, and the percent-encoded URL to put there; `None` if the URL is valid as it was
+        /// sent.
         url: Option<(Range<usize>, String)>,
         /// Framing of the body that follows the head.
         framing: Framing,
     },
 }
 
-/// The fault of a head.
+/// Reason why a head is refused.
 #[derive(Debug)]
 pub(super) enum BadHead {
     Malformed(String),
@@ -111,7 +112,8 @@ fn fault(error: httparse::Error, request: &httparse::Request<'_, '_>, bytes: &[u
     BadHead::Malformed(text)
 }
 
-/// Returns the range of the URL in the head and its valid form, if hyper would refuse the URL as it is.
+/// Returns the range of the URL in the head, and the percent-encoded URL. Returns `None` if hyper accepts the URL as it
+/// is.
 fn url(url: &str, head: &[u8]) -> Result<Option<(Range<usize>, String)>, BadHead> {
     if url.len() <= URL_BYTES_MAX && Uri::try_from(url).is_ok() {
         return Ok(None);
@@ -140,7 +142,7 @@ fn percent_encoded(url: &str) -> String {
     encoded
 }
 
-/// Returns the length of the body. As in hyper, Transfer-Encoding takes precedence over Content-Length.
+/// Returns the framing of the body. As in hyper, Transfer-Encoding takes precedence over Content-Length.
 fn framing(request: &httparse::Request<'_, '_>) -> Result<Framing, BadHead> {
     let malformed = |text: &str| Err(BadHead::Malformed(text.to_owned()));
     let mut length = None;

@@ -1,4 +1,4 @@
-//! Tests of connections with unusual URLs, malformed heads, and slow heads.
+//! Tests of connections with unusual URLs, malformed heads, and heads that arrive slowly.
 
 use axum::body::Bytes;
 use axum::http::Uri;
@@ -10,7 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::api::alone;
 
-/// Starts a server of `/echo`, which returns URL and body, and `/slow`. Returns the server's address.
+/// Starts a server of two paths, and returns its address. `/echo` returns the URL and the body. `/early` responds
+/// without reading the body.
 async fn server() -> std::net::SocketAddr {
     let routes = Router::new()
         .route(
@@ -25,7 +26,8 @@ async fn server() -> std::net::SocketAddr {
     address
 }
 
-/// Sends pieces of a request with short pauses. Returns all bytes until the server closes the connection.
+/// Sends the pieces of a request with short pauses. Returns everything that the server sends until it closes the
+/// connection.
 async fn send(pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(server().await).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -144,7 +146,7 @@ async fn the_internal_path_of_malformed_requests_is_not_found() {
     assert_eq!(status, 404);
 }
 
-/// A stream of bytes that arrive in pieces of these sizes.
+/// A stream of bytes that arrive in pieces of these sizes, the last size first.
 struct Pieces {
     bytes: Vec<u8>,
     sizes: Vec<usize>,
@@ -237,7 +239,7 @@ proptest! {
             let pieces = Pieces { bytes: [start.as_bytes(), &bytes].concat(), sizes };
             let mut connection = Connection::new(pieces, HEAD_PATIENCE);
             let mut received = Vec::new();
-            // A rejected connection never ends.
+            // The stream of a rejected connection never ends, so the read is stopped after 1 ms.
             drop(tokio::time::timeout(Duration::from_millis(1), connection.read_to_end(&mut received)).await);
             prop_assert!(connection.received.len() <= HEAD_BYTES_MAX + READ_BYTES);
             Ok(())

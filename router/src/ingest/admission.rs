@@ -1,8 +1,8 @@
 //! Admission of pushes: limits the bytes in flight and the number of pushes that are decoded at one time.
 //!
-//! Bytes count from their arrival until their push is acknowledged. So a body that is announced, but has not arrived,
-//! does not count. Unpacking can turn a small body into a large one. So the number of pushes that are unpacked at one
-//! time is small, and further pushes wait.
+//! The bytes of a push count as in flight from their arrival until the push is acknowledged. Bytes of a body that are
+//! announced, but have not arrived, do not count. Unpacking can turn a small body into a large one. So only a few
+//! pushes are unpacked and decoded at one time, and further pushes wait.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use proto::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Bytes per permit of the semaphore, which counts permits in u32.
+/// Number of bytes that one permit of the semaphore stands for. A request to the semaphore has a u32 as its number of
+/// permits.
 const PERMIT_BYTES: usize = 1024;
 
 /// Maximum number of pushes that are decoded at one time.
 const DECODING_AT_ONCE: usize = 4;
 
-/// The limits on pushes. Cheap to clone; all clones share the limits.
+/// The limits on pushes. Cloning is cheap, and all clones share the limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     bytes: Arc<Semaphore>,
@@ -73,7 +74,8 @@ impl InFlight {
         self.grow_to(self.bytes.saturating_add(bytes))
     }
 
-    /// Raises the number of bytes in flight to `bytes`, which includes the unpacked body. The number never decreases.
+    /// Raises the number of bytes in flight to `bytes`, which counts both the received and the unpacked body. The
+    /// number never decreases.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Overloaded> {
         let bytes = bytes.max(self.bytes);
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(self.permits.num_permits());
@@ -117,7 +119,7 @@ mod tests {
         let decoding = admission.enter(5000).unwrap().run_blocking(move |in_flight| {
             in_flight.grow(1000).unwrap();
             began.send(()).unwrap();
-            // Until the test drops its end.
+            // The work waits until the test drops its end of the channel.
             let _closed = may_end.recv();
         });
         let task = tokio::spawn(decoding);

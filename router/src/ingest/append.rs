@@ -12,15 +12,15 @@ use crate::nodes::{Nodes, NodesError};
 pub(crate) struct Acknowledged {
     /// Numbers of the shards that acknowledged their batch.
     shards: Vec<u32>,
-    /// Number of samples that were skipped because they are older than `retention`.
+    /// Number of samples that shards skipped because the samples are older than `retention`.
     pub(crate) samples_too_old: u64,
     pub(crate) retention: Duration,
-    /// True if a shard already had a batch with this ID, and so stored no definition of the repeated batch.
+    /// True if a shard already had a batch with the same ID. That shard then stored no definition of this batch.
     pub(crate) is_duplicate: bool,
 }
 
-/// Appends the batches of all shards that have not acknowledged their batch yet. When this returns, the batches are
-/// durable and every query sees them.
+/// Appends the batches of all shards that have not acknowledged their batch yet. When this function returns `Ok`, the
+/// batches are durable and every query sees them.
 ///
 /// # Errors
 /// Returns the [`NodesError`] of the first shard that fails. `acknowledged` then lists the shards that succeeded. The

@@ -1,6 +1,7 @@
 //! Decode: the third step of a push.
 //!
-//! This step finds the fields of a message. Unused entries are never read.
+//! This step finds the fields of a message. The next step reads the entries of the message's tables, and only the ones
+//! that are used.
 
 pub(crate) mod foreign;
 pub(crate) mod otlp;

@@ -1,4 +1,4 @@
-//! Errors of a push, one type for each part that fails.
+//! Errors of a push: of the whole push, of receiving its body, of one profile, and of decoding.
 
 use std::io;
 use std::time::Duration;
@@ -58,13 +58,13 @@ pub(crate) enum PushError {
     Inconsistent,
 }
 
-/// An error while a body is received.
+/// The error of a body that cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// No byte arrived for this time.
+    /// No byte of the body arrived within this time.
     #[error("nothing of the body arrived for {0:?}")]
     Stalled(Duration),
-    /// The whole body took longer than this time.
+    /// The body did not arrive completely within this time.
     #[error("the body did not arrive within {0:?}: send smaller requests")]
     Slow(Duration),
     /// The body exceeds the limit for requests.
@@ -81,7 +81,7 @@ pub(crate) enum BodyError {
     Overloaded(#[from] Overloaded),
 }
 
-/// The error of one profile. The other profiles of the push are not refused.
+/// The error of one profile. The other profiles of the same push can still be stored.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ProfileError {
     #[error(transparent)]
@@ -126,7 +126,7 @@ pub(crate) enum IngestError {
     Malformed {
         /// Name of the format.
         format: &'static str,
-        /// Description of the fault, and its position.
+        /// Description of the fault.
         detail: String,
     },
     /// The body has a known format that cannot be pushed, or cannot be pushed to this endpoint.
@@ -145,7 +145,7 @@ pub(crate) enum IngestError {
     NothingAccepted {
         /// Number of refused profiles.
         rejected: u64,
-        /// Reasons of the first refusals.
+        /// Reasons why the first of these profiles were refused.
         reasons: String,
     },
     /// The body exceeds the size limit after decompression.

@@ -1,8 +1,8 @@
 //! Cache of the stacks that shards hold. A push skips the definitions of stacks that its shard already holds.
 //!
 //! The cache contains hashes, has a fixed size, and may be wrong. A wrong entry only costs time: a shard refuses a
-//! batch that refers to a missing stack, and then receives the batch with all definitions. The key of a cache entry
-//! consists of a stack, and the partition, tenant and shard that hold the stack.
+//! batch that refers to a missing stack, and then receives the batch with all definitions. A cache entry is a hash of
+//! the stack, and of the tenant, shard and partition that hold it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ impl Default for KnownStacks {
     }
 }
 
-/// Hash of a stack and of the partition that holds it; never 0.
+/// Hash of a stack and of the partition that holds it. It is never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackKey(u64);
 
@@ -48,7 +48,8 @@ impl KnownStacks {
         self.set(key).iter().any(|slot| slot.load(Ordering::Relaxed) == key.0)
     }
 
-    /// Adds stacks that shards have acknowledged. Evicts other stacks from full sets.
+    /// Adds stacks that shards have acknowledged. Evicts other stacks from full sets. Adds nothing if there are more
+    /// than [`PUSH_KEYS_MAX`].
     pub(crate) fn add(&self, keys: &[StackKey]) {
         if keys.len() > PUSH_KEYS_MAX {
             return;
@@ -71,12 +72,13 @@ pub(crate) struct ServicePartitions {
     shard: u32,
     /// Hash of the tenant and the shard.
     seed: u64,
-    /// Start (in nanoseconds) and key of the last returned partition. The next sample is nearly always in it too.
+    /// Start (in nanoseconds) and key of the last returned partition. The next sample is nearly always in the same
+    /// partition.
     last: Option<(i64, PartitionKey)>,
 }
 
 impl ServicePartitions {
-    /// Returns the key of the partition that contains a time. Adds the partition to `plan`.
+    /// Finds the partition that contains `time_ns`, and returns its key. Adds the partition to `plan`.
     pub(crate) fn at(&mut self, time_ns: i64, plan: &mut DefinitionPlan<'_>) -> PartitionKey {
         let length = Tier::Raw.partition_ns();
         if let Some((start_ns, partition)) = self.last
@@ -118,7 +120,7 @@ impl<'k> DefinitionPlan<'k> {
         self.known.is_none()
     }
 
-    /// Returns the partitions of a service.
+    /// Returns a value that finds the partition of each sample of a service.
     pub(crate) fn partitions(&self, service_name: &str) -> ServicePartitions {
         let shard = self.placement.shard(Slot::of(self.tenant, service_name));
         ServicePartitions { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
@@ -128,13 +130,13 @@ impl<'k> DefinitionPlan<'k> {
         self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Returns whether the push writes to several partitions of a shard. Such a push defines all its stacks. It could
-    /// omit only stacks that every one of these partitions holds, even partitions that do not use the stack.
+    /// Returns whether the push writes to several partitions of a shard. Such a push defines all its stacks. A stack
+    /// may be omitted only if every partition that the push writes to holds it, even the partitions that do not use it.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }
 
-    /// Returns the key of a stack; `None` if the partition is known to hold the stack.
+    /// Returns the key of a stack; `None` if the cache says that the partition holds the stack.
     pub(crate) fn key_of_unknown(&self, partition: PartitionKey, stack: StackHash) -> Option<StackKey> {
         let halves = (stack.0 as u64) ^ (stack.0 >> 64) as u64;
         let key = StackKey((halves ^ partition.0) | 1);
@@ -151,18 +153,20 @@ impl<'k> DefinitionPlan<'k> {
         self.defined.len()
     }
 
-    /// Keeps the first `count` stacks. The profile that defines the others is refused, so no shard receives them.
+    /// Forgets all stacks except the first `count`. The profile that defines the other stacks is refused, so no shard
+    /// receives them.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.defined.truncate(count);
     }
 
-    /// Returns the stacks that the push defines. They are added to the cache when shards have acknowledged the push.
+    /// Returns the stacks that the push defines. The caller adds them to the cache when shards have acknowledged the
+    /// push.
     pub(crate) fn into_defined(self) -> Vec<StackKey> {
         self.defined
     }
 }
 
-/// Decodes with a plan for a single shard. Also returns the stacks that the push defines.
+/// Calls `decode` with a plan for a single shard. Also returns the stacks that the push defines.
 #[cfg(test)]
 pub(crate) fn planned<T, E>(
     known: Option<&KnownStacks>,
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn the_cache_never_grows_and_keeps_the_newest_keys() {
         let known = KnownStacks::default();
-        // All in one set.
+        // All these keys belong to the same set.
         let key = |n: u64| StackKey(n << 1 | 1);
         for n in 0..100 {
             known.add(&[key(n)]);

@@ -23,8 +23,8 @@ use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
 ///
 /// A batch that does not fit into one log entry is split, at positions that depend on its content. A retry must be
 /// split at the same positions, so a batch that might be split omits no definition. A definition takes at most ten
-/// times the bytes in which it was sent (for a stack of one frame). So the definitions of a message of this size take
-/// at most ten sixteenths of the log entry, and six sixteenths remain for all other data.
+/// times as many bytes as in the message; the worst case is a stack of one frame. So the definitions of a message of
+/// this size take at most 10/16 of a log entry, and 6/16 remain for all other data.
 pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
 
 /// A push in normal form, and the stacks that it defines.
@@ -35,7 +35,7 @@ pub(crate) struct Normalized {
     pub(crate) defined: Vec<StackKey>,
 }
 
-/// The tenant of a push, and the placement of services on shards.
+/// The tenant of a push, and the shard of each service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'d> {
     pub(crate) tenant: &'d TenantId,

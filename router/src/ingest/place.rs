@@ -1,4 +1,5 @@
-//! Place: the fifth step of a push. Divides the samples among the shards by the slots of the services.
+//! Place: the fifth step of a push. Distributes the samples among the shards: the hash of tenant and service gives a
+//! slot, and each slot belongs to one shard.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +13,11 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::ingest::normalize::Destination;
 use crate::ingest::request::{Format, Head};
 
-/// Makes one batch for each shard, with this ID. A batch holds each series once, and exactly the definitions that its
-/// samples refer to.
+/// Makes one batch for each shard that gets samples. Every batch has the ID `id`. A batch holds each series once, and
+/// exactly the definitions that its samples refer to.
 ///
-/// [`normalize`](super::normalize) adds a stack to the dictionary before it knows whether the stack's samples are kept:
-/// samples of value 0 are dropped, and profiles are refused. The stack of a dropped sample may have no definition. A
+/// [`normalize`](super::normalize) adds a stack to the dictionary before it knows whether the stack's samples are kept.
+/// Samples of value 0 are dropped, and profiles are refused. A stack of dropped samples may have no definition, and a
 /// shard would refuse a batch that contains such a stack.
 pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
     let Destination { tenant, placement } = destination;
@@ -39,8 +40,8 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
 }
 
-/// Returns the ID of a push, by which a shard recognizes a retry. It is a hash of the idempotency key, or of the
-/// content if the push contains all times. Returns `None` if neither is the case.
+/// Returns the ID of a push, by which a shard recognizes a retry. It is a hash of the idempotency key, if the client
+/// sent one. Otherwise, if the push contains all times, it is a hash of the content. Any other push has no ID.
 ///
 /// The content is the uncompressed message and the parameters of the request.
 pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {
@@ -77,15 +78,15 @@ fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
         || is_any_unused(dictionary.stacks.len(), dictionary.pairs.iter().flat_map(|pair| [pair.user, pair.kernel]))
 }
 
-/// Returns whether an ID below `length` is missing in `used`. Entry 0 of a table is the empty entry, which needs no
-/// reference.
+/// Returns whether an ID below `length` does not occur in `used`. ID 0 does not matter: it is the empty entry of each
+/// table.
 fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
     let mut is_used = vec![false; length];
     used.for_each(|id| is_used[id as usize] = true);
     is_used.iter().skip(1).any(|is_used| !is_used)
 }
 
-/// Returns the part of a dictionary that these profiles need. Changes the IDs in the profiles to those of the new
+/// Returns the part of a dictionary that these profiles need. Replaces the IDs in the profiles by those of the returned
 /// dictionary.
 fn part_of(dictionary: &Dictionary, profiles: &mut [Profile]) -> Dictionary {
     let mut part = Dictionary::default();
@@ -134,7 +135,7 @@ mod tests {
         dictionary
     }
 
-    /// Returns the batch of samples that are given as (pair, attribute set).
+    /// Returns the batch of samples, each of which is given by the ID of its pair and the ID of its attribute set.
     fn batch(samples: &[(u32, u32)]) -> Batch {
         let mut columns = Samples::default();
         samples.iter().for_each(|&(pair, set)| columns.push(1, pair, 1, set));

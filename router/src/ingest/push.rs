@@ -104,7 +104,7 @@ impl Pusher {
         }
     }
 
-    /// Receives and stores a push. When this returns, the samples are durable and every query sees them.
+    /// Receives and stores a push. When this function returns `Ok`, the samples are durable and every query sees them.
     pub(crate) async fn push(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Ok(head) = &arriving.head else { return self.steps(tenant, arriving).await };
         let format = head.format.name();
@@ -116,11 +116,11 @@ impl Pusher {
                 self.metrics.samples.get_or_create(&label).inc_by(accepted.samples);
                 self.metrics.rejected_profiles.get_or_create(&label).inc_by(accepted.rejected_profiles);
             }
-            // The push never arrived.
+            // The body did not arrive, so nothing was refused.
             Err(PushError::Body(_)) => {}
             Err(error) => {
                 self.metrics.refused.get_or_create(&label).inc();
-                // `inconsistent` has logged a fault of varve, with its details.
+                // The function `inconsistent` has logged this error already, with more details.
                 if !matches!(error, PushError::Inconsistent)
                     && let Some(suppressed) = self.refusal_log.admit(Instant::now())
                 {
@@ -132,8 +132,8 @@ impl Pusher {
     }
 
     /// Runs the steps of a push. If a shard does not hold a stack that the cache lists, runs all steps but the first
-    /// again, with all definitions. Possible reasons: the shard dropped the stack, or another machine now has the
-    /// shard.
+    /// again, and then sends all definitions. This happens if the shard dropped the stack, or if another machine now
+    /// has the shard.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
@@ -191,7 +191,8 @@ impl Pusher {
         Ok(Placed { batches, accepted, defined: normalized.defined })
     }
 
-    /// Adds the stacks that shards hold now to the cache, and logs skipped samples.
+    /// Adds the stacks that the push defined to the cache, and logs samples that shards skipped as too old. If all
+    /// samples were skipped, returns [`PushError::TooOld`].
     fn finish(
         &self,
         mut accepted: Accepted,
@@ -199,8 +200,8 @@ impl Pusher {
         acknowledged: &Acknowledged,
     ) -> Result<Accepted, PushError> {
         let &Acknowledged { samples_too_old, retention, is_duplicate, .. } = acknowledged;
-        // A shard that knows the batch's id stores nothing of it, and the earlier batch with that id may have been
-        // another.
+        // A shard that already has a batch with this ID stores nothing of the new batch. The earlier batch may have had
+        // other stacks.
         if samples_too_old == 0 && !is_duplicate {
             self.known_stacks.add(defined);
         }

@@ -1,6 +1,7 @@
 //! Receive: the first step of a push. Reads the body piece by piece as the body arrives, over HTTP and gRPC.
 //!
-//! Invariant: every byte in memory here is counted as in flight, and stays for at most [`BODY_TIME_MAX`].
+//! Invariant: every byte that this step holds in memory is counted as in flight, and stays for at most
+//! [`BODY_TIME_MAX`].
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use crate::ingest::request::{Encoding, Head};
 /// Longest time to wait for the next byte of a body. Agents send their bodies without pauses.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longest time for a whole body. The largest body takes this time at 1 Mbit/s.
+/// Longest time in which a whole body must arrive. At 1 Mbit/s, the largest body takes this time.
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Maximum number of bytes that are reserved for the rest of an announced body. More memory is allocated only as the
+/// Largest number of bytes that are reserved for the rest of an announced body. More memory is allocated only as the
 /// body arrives.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
@@ -104,14 +105,14 @@ async fn read(mut body: Body, in_flight: &mut InFlight, bytes_max: usize) -> Res
             read.reserve(bytes.len().saturating_add(announced.min(RESERVED_BYTES_MAX)));
         }
         read.extend_from_slice(&bytes);
-        // The timeout never fires while frames are always ready.
+        // The timeout cannot fire while each next frame is ready at once, so the time is checked here too.
         if Instant::now() >= end {
             return Err(BodyError::Slow(BODY_TIME_MAX));
         }
     }
 }
 
-/// The message of a unary gRPC call, while it arrives.
+/// The message of a unary gRPC call.
 struct GrpcMessage {
     is_compressed: bool,
     bytes: Bytes,

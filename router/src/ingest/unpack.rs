@@ -15,7 +15,8 @@ use crate::ingest::admission::InFlight;
 use crate::ingest::error::{IngestError, PushError};
 use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 
-/// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which is the default limit of `zstd`.
+/// Base-2 logarithm of the largest window that a zstd frame may request from the decoder, in bytes. It is the default
+/// limit of the tool `zstd`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// Returns the protobuf message in a body. The result of each conversion counts as bytes in flight before the next

@@ -1,9 +1,9 @@
 //! OTLP over gRPC: `ProfilesService/Export`.
 //!
-//! The server code that tonic generates is not used. It knows one layout only, and it returns INTERNAL for a message
-//! that prost cannot decode. tonic would also store and decompress a message before its sender is authenticated, and
-//! without counting the message's bytes. So this module reads a call like a push over HTTP, and returns
-//! INVALID_ARGUMENT for a malformed message.
+//! The server code that tonic generates is not used. It knows only one layout, and it returns INTERNAL for a message
+//! that prost cannot decode. It would also store and decompress a message before the sender is authenticated, and would
+//! not count the bytes as in flight. So this module reads a call like a push over HTTP, and returns INVALID_ARGUMENT
+//! for a malformed message.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -85,7 +85,8 @@ fn answer(message: &Bytes) -> http::Response<tonic::body::Body> {
     response
 }
 
-/// Returns the response with this status. Lists the supported encodings, for clients that used another encoding.
+/// Returns the response with this status. A header lists the supported encodings, for clients that used another
+/// encoding.
 fn refusal(status: Status) -> http::Response<tonic::body::Body> {
     let mut response = status.into_http();
     response.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip,zstd"));

@@ -4,7 +4,8 @@ use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSucce
 
 use crate::ingest::push::Accepted;
 
-/// Returns the response over gRPC and HTTP. Refused profiles and warnings are reported as a partial success.
+/// Returns the message of the response, which is the same over gRPC and HTTP. Refused profiles and warnings are
+/// reported as a partial success.
 pub(crate) fn response(accepted: &Accepted) -> ExportProfilesServiceResponse {
     let says_something = accepted.rejected_profiles > 0 || !accepted.warnings.is_empty();
     let partial_success = says_something.then(|| ExportProfilesPartialSuccess {

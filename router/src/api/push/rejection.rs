@@ -11,7 +11,7 @@ use crate::api::error::{ApiError, RETRY_DELAY};
 use crate::ingest::error::{BodyError, IngestError, PushError};
 use crate::nodes::NodesError;
 
-/// Kind of a failed push. The first four kinds are final. Senders retry the other kinds.
+/// Kind of fault that made a push fail. The first four kinds are final. Senders retry after the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// The request is malformed, or none of its profiles can be stored.
@@ -20,7 +20,7 @@ pub(crate) enum Rejection {
     Unsupported,
     /// The request exceeds a limit on a single request.
     TooLarge,
-    /// A fault of varve that would recur in every retry.
+    /// A fault of varve that would recur in every retry of the same push.
     Inconsistent,
     /// The body stopped arriving.
     Interrupted,
@@ -41,7 +41,7 @@ impl Rejection {
             PushError::Overloaded(_) => Self::Overloaded,
             PushError::Inconsistent => Self::Inconsistent,
             PushError::Nodes(NodesError::Refused { status, .. }) => Self::of_node(status.code()),
-            // A node of another version, and a bug in the decoder: neither is the sender's fault.
+            // The node has another version, or the decoder has a bug. Neither is the sender's fault.
             PushError::Nodes(NodesError::Unreadable { .. }) | PushError::Stopped(_) => Self::Unavailable,
         }
     }
@@ -67,12 +67,12 @@ impl Rejection {
         }
     }
 
-    /// Returns the kind of an error of a node. The router made the call, so all codes but two describe a fault between
-    /// router and node: a wrong token, another placement epoch, another version, a panic, or a node that is starting or
-    /// gone.
+    /// Returns the kind of an error that a node returned. The router made the call, so only two codes describe the
+    /// batch or the load. All other codes describe a fault between router and node. Examples are a wrong token, another
+    /// version, a panic, and a node that is starting or gone.
     fn of_node(code: Code) -> Self {
         match code {
-            // The node checked the batch: it can never be stored.
+            // The node checked the batch, and can never store it.
             Code::InvalidArgument => Self::Invalid,
             // A full disk, or too many appends in flight.
             Code::ResourceExhausted => Self::Overloaded,

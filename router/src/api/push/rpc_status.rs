@@ -1,4 +1,5 @@
-//! Error bodies of the OTLP port. OTLP/HTTP prescribes `google.rpc.Status` instead of the JSON of the other APIs.
+//! Error bodies of the OTLP port. For them, OTLP/HTTP prescribes `google.rpc.Status` instead of the JSON of the other
+//! APIs.
 //!
 //! The body is protobuf if the request is protobuf, and JSON otherwise.
 

@@ -3,10 +3,11 @@
 
 use crate::ingest::request::{GZIP_MAGIC, ZSTD_MAGIC};
 
-/// Length of the beginning in which text formats are recognized, in bytes.
+/// Number of bytes at the start of a body in which text formats are recognized.
 const LOOKED_AT_BYTES: usize = 4096;
 
-/// Length of the beginning that is checked for control characters, in bytes. Text has no control characters.
+/// Number of bytes at the start of a body that are checked for control characters. A body with a control character
+/// there is not text.
 const TEXT_BYTES: usize = 64;
 
 /// A known format that cannot be pushed.
@@ -59,8 +60,8 @@ const MAGICS: [(&[u8], Foreign); 11] = [
 
 const CONVERT_WITH_PPROF: &str = "convert it first: pprof -proto PROGRAM FILE";
 
-/// JSON formats. Each entry consists of a key that occurs near the beginning, and the format. The last entry is any
-/// other JSON.
+/// JSON formats. Each entry consists of a key that occurs near the beginning, and the format. The last entry has an
+/// empty key, and so matches any other JSON.
 const JSONS: [(&[u8], Foreign); 5] = [
     (
         b"\"resourceProfiles\"",
@@ -99,7 +100,8 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
         let advice = "send the pprof itself as the body, for example with curl --data-binary @FILE";
         return Some(Foreign { name: "a multipart form", advice });
     }
-    // Protobuf may begin like text: with a line break (field 1), and a length that is a letter or a brace.
+    // Protobuf may begin like text: the tag of field 1 is a line break, and the length after it may be a letter or a
+    // brace.
     let is_control = |byte: &&u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
     if start.iter().take(TEXT_BYTES).any(|byte| is_control(&byte)) {
         return None;
@@ -112,7 +114,8 @@ fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Returns the text format of a body. `start` is the beginning of the body, after leading white space.
+/// Returns the text format of a body; `None` if it is not known. `start` is the beginning of the body, without leading
+/// white space.
 fn text(start: &[u8]) -> Option<Foreign> {
     let begins = |part: &[u8]| start.get(..part.len()).is_some_and(|start| start.eq_ignore_ascii_case(part));
     if start.first().is_some_and(|first| b"{[".contains(first)) {

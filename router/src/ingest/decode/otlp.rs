@@ -70,14 +70,14 @@ impl<'a> RawRequest<'a> {
             }
         }
         let dictionary = RawDictionary::read(&dictionaries)?;
-        // Also limits how many there are.
+        // This call also refuses a request with too many samples.
         let samples = samples(&resource_profiles)?;
         let layout = layout.unwrap_or_else(|| layout::detect(&samples, dictionary.attributes.len()));
         Ok(Self { resource_profiles, dictionary, layout })
     }
 
-    /// Returns whether a message of unknown format is an export request. Fields 1 and 2 of a request hold messages. In
-    /// a pprof file, the messages in these fields contain numbers at positions where a request has messages.
+    /// Returns whether a message of unknown format is an export request. In fields 1 and 2, both formats have messages.
+    /// Those of a request hold messages at positions where those of a pprof file hold numbers.
     pub(super) fn is_one(message: &'a [u8]) -> bool {
         let has_profile =
             |resource: &ResourceProfiles<'_>| resource.scopes.iter().any(|scope| !scope.profiles.is_empty());
@@ -85,8 +85,8 @@ impl<'a> RawRequest<'a> {
     }
 }
 
-/// Returns all samples of a request, so that their layout can be detected. A profile that cannot be read counts as
-/// empty here, and a later step refuses the profile.
+/// Returns all samples of a request, from which the layout is detected. A profile that cannot be read counts as empty
+/// here, and a later step refuses the profile.
 fn samples<'a>(resource_profiles: &[ResourceProfiles<'a>]) -> Result<Vec<&'a [u8]>, IngestError> {
     let mut samples = Vec::new();
     let scopes = resource_profiles.iter().flat_map(|resource| &resource.scopes);

@@ -5,7 +5,7 @@ use proto::limits;
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::{IngestError, PPROF_FORMAT};
 
-/// Maximum number of sample types of one profile. Go's heap profiles have 4.
+/// Maximum number of sample types of one profile. Go's heap profiles have four.
 const SAMPLE_TYPES_MAX: usize = 64;
 
 /// The fields of a pprof file. The messages in these fields are not read yet.
@@ -57,7 +57,8 @@ impl<'a> RawPprof<'a> {
         Ok(raw)
     }
 
-    /// Returns whether a message of unknown format is a pprof file. An OTLP request has no strings in field 6.
+    /// Returns whether a message of unknown format is a pprof file. The first string of a pprof file, in field 6, is
+    /// empty. Such a field is missing in an OTLP request.
     pub(super) fn is_one(message: &'a [u8]) -> bool {
         let first = |raw: &Self| raw.tables.strings.first().copied();
         Self::read(message).is_ok_and(|raw| first(&raw) == Some(&[]))

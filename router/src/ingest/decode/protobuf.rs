@@ -1,7 +1,7 @@
 //! Parser of the protobuf wire format. Fields borrow from the message, and nothing is allocated.
 //!
 //! Generated code is not used for pushes. It allocates many times the size of the input before anything can be checked.
-//! And the same field numbers have different meanings in different layouts of OTLP profiles.
+//! Also, the same field numbers have different meanings in different layouts of OTLP profiles.
 
 /// Value of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the value of a nested message, a string or bytes.
+    /// Returns the value of a nested message, a string or bytes. `number` is the number of the field, for the error.
     pub(crate) fn bytes(self, number: u32) -> Result<&'a [u8], WireError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -112,7 +112,7 @@ impl<'a> Value<'a> {
     /// Appends the values of a repeated integer, packed or not, to `out`.
     pub(crate) fn varints(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
         if let Self::Bytes(packed) = self {
-            // A number takes a byte at least.
+            // Each number has at least one byte.
             out.reserve(packed.len());
         }
         self.each_varint(number, |varint| {
@@ -167,7 +167,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Reads a varint from the start of `bytes`. Most tags, lengths and indices have one byte or two.
+/// Reads a varint from the start of `bytes`. The first two cases are fast paths: most tags, lengths and indices have
+/// one byte or two.
 #[inline(always)]
 fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     match **bytes {

@@ -5,7 +5,7 @@ use super::builder::Builder;
 /// The profiles that one warning is about: all profiles of a pprof file, or one profile of an OTLP request.
 #[derive(Debug)]
 pub(super) struct Subject<'k> {
-    /// Sample types that have values other than 0.
+    /// Sample types with at least one value other than zero.
     pub(super) kinds: Vec<&'k str>,
     /// Duration of the profiles, in nanoseconds.
     pub(super) duration: u64,
@@ -14,12 +14,14 @@ pub(super) struct Subject<'k> {
 }
 
 impl Subject<'_> {
-    /// Warns of mutex and block profiles without a name, and of running totals that each push would add again.
+    /// Warns of mutex and block profiles without a name, because nothing else distinguishes the two. Also warns of
+    /// running totals, which each push would add again.
     pub(super) fn warn(&self, builder: &mut Builder) {
         let kinds =
             |are: fn(&str) -> bool| -> Vec<&str> { self.kinds.iter().copied().filter(|kind| are(kind)).collect() };
         let contention = kinds(is_contention);
-        // Go writes both with the same sample types, period type and default, and without a comment.
+        // Go's mutex and block profiles have the same sample types, period type and default sample type, and no
+        // comment.
         if let Some(naming) = self.naming.filter(|_| !contention.is_empty()) {
             builder.warn(format!(
                 "{}: mutex and block profiles of Go have the same sample types and are added together: {naming}",
@@ -37,12 +39,12 @@ impl Subject<'_> {
     }
 }
 
-/// Returns whether a sample type is one of Go's mutex and block profiles.
+/// Returns whether a sample type occurs in Go's mutex and block profiles.
 fn is_contention(kind: &str) -> bool {
     matches!(kind, "contentions" | "delay")
 }
 
-/// Returns whether a sample type is a total of Go's heap and allocs profiles.
+/// Returns whether a sample type is a running total in Go's heap and allocs profiles.
 fn is_allocation(kind: &str) -> bool {
     matches!(kind, "alloc_objects" | "alloc_space")
 }

@@ -14,7 +14,7 @@ use crate::ingest::normalize::frames::StackSource;
 /// Frame type of kernel code. Kernel frames on the leaf side of a stack become the kernel stack.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
 
-/// Size of a label without its text, in bytes.
+/// Size of a label in memory, without its text, in bytes.
 const LABEL_BYTES: usize = size_of::<Label>();
 
 /// Maximum number of warnings that are kept as text. Further warnings are only counted.
@@ -24,10 +24,10 @@ const WARNINGS_MAX: usize = 8;
 pub(crate) struct Builder {
     pub(super) push: Push,
     now_ns: i64,
-    /// For the ID of each stack, the origin of the stack in the message.
+    /// Origin of each stack in the message, by the ID of the stack.
     pub(super) sources: Vec<StackSource>,
-    /// For the ID of each pair, the partition for which the pair's stacks were checked last. Nearly all pairs need only
-    /// one check.
+    /// For each pair of a user stack and a kernel stack, by its ID: the partition for which both stacks were checked
+    /// last. Nearly all pairs need only one check.
     pub(super) checked: Vec<Option<PartitionKey>>,
     /// Stacks that cannot be defined, each with its error.
     pub(super) undefinable: HashMap<u32, ProfileError>,
@@ -95,7 +95,7 @@ impl Builder {
     /// Adds a text, given its hash, and returns its ID.
     pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
         let strings = &mut self.push.dictionary.strings;
-        // The lookup comes first: converting the text reads all of it, and there may be any number of references.
+        // The lookup comes first: conversion reads the whole text, and any number of entries may refer to a long text.
         strings.find_hash(hash).unwrap_or_else(|| strings.intern_hashed(hash, &text_of(bytes)))
     }
 
@@ -104,7 +104,7 @@ impl Builder {
         if bytes.len() > limits::STRING_BYTES_MAX {
             self.warn_truncated();
         }
-        // Nearly all is ASCII, which is always UTF-8.
+        // Nearly all texts are ASCII, and ASCII is always valid UTF-8, so this check is enough.
         if bytes.len() <= limits::STRING_BYTES_MAX && bytes.is_ascii() {
             return text_hash(bytes);
         }
@@ -128,7 +128,7 @@ impl Builder {
         Ok(label)
     }
 
-    /// Counts the bytes of one more copy of these labels.
+    /// Adds the size of these labels to the total of the push. Labels of several profiles count several times.
     fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), ProfileError> {
         let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
         self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
@@ -209,7 +209,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Refuses negative values. Gauges may have them: the difference of two heap profiles is the growth of a heap.
+    /// Refuses a profile with negative values, unless it is a gauge. A gauge gets a warning: it may be the difference
+    /// of two heap profiles.
     fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), ProfileError> {
         let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
         let sample_type = &profile_type.sample().kind;
@@ -295,7 +296,8 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
     kept
 }
 
-/// Checks the length of a build ID before parsing it. Any number of mappings may refer to one long string.
+/// Checks the length of a build ID before the ID is parsed, because any number of mappings may refer to one long
+/// string.
 pub(crate) fn check_build_id(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::BUILD_ID_BYTES_MAX;
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
@@ -314,7 +316,8 @@ mod tests {
 
     use super::*;
 
-    // An empty line has two bytes in a request, and locations of nothing else took gigabytes.
+    // An empty line takes two bytes in a request. Requests with many locations of empty lines once took gigabytes of
+    // memory.
     #[test]
     fn the_lines_of_all_locations_together_are_limited() {
         let mut builder = Builder::new(0);

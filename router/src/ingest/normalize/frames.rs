@@ -10,7 +10,7 @@ pub(crate) struct Frame {
     pub(crate) is_kernel: bool,
 }
 
-/// The frames of one stack, leaf first. If the stack is too deep, only the frames that will be kept.
+/// The frames of one stack, leaf first. If the stack is too deep, only the frames nearest the leaf are here.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     pub(super) kept: Vec<Frame>,
@@ -48,7 +48,7 @@ pub(super) struct StackSource {
 mod tests {
     use super::*;
 
-    // A few KB of compressed body held a stack of sixty million frames, which took 2 GB.
+    // A stack of sixty million frames fits in a few KB of compressed body. It once took 2 GB of memory.
     #[test]
     fn stacks_that_are_too_deep_hold_only_the_frames_that_are_kept() {
         let mut frames = Frames::default();

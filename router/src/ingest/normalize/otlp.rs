@@ -22,7 +22,7 @@ use crate::ingest::error::ProfileError;
 use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 
-/// Adds all profiles of a request to a push. Refuses a profile with a fault, and keeps the others.
+/// Adds all profiles of a request to a push. Refuses only the profiles that have a fault.
 pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut DefinitionPlan<'_>) {
     let mut dictionary = RequestDictionary::new(&request.dictionary);
     dictionary.reserve(builder, plan);

@@ -22,7 +22,8 @@ use crate::ingest::normalize::frames::{Frame, Frames};
 /// the labels of the series, including `service_name`.
 ///
 /// # Errors
-/// Any fault in a file refuses the whole file, except a column whose values overflow.
+/// Returns the first fault in the file, which refuses the whole file. A fault in one column, such as an overflow,
+/// refuses only that column and is no error here.
 pub(super) fn add(
     raw: &RawPprof<'_>,
     name: Option<&str>,
@@ -113,7 +114,7 @@ fn fill<'a>(
         if values.len() != columns.len() {
             return Err(ProfileError::Columns { values: values.len(), types: columns.len() });
         }
-        // Samples are bounded (`PUSH_SAMPLES_MAX`).
+        // The index fits in u32, because `PUSH_SAMPLES_MAX` limits the number of samples.
         let at = at as u32;
         frames.clear();
         locations(raw, at, tables, builder, |builder, Located { id, is_kernel }| {

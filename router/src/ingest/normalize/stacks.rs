@@ -10,8 +10,9 @@ use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frames, StackSource};
 
 impl Builder {
-    /// Returns the ID of the pair for the stack of a source. Kernel frames on the leaf side become the kernel stack. A
-    /// stack that is too deep keeps its leaf side, below a marker frame. The stacks of the pair are not defined yet.
+    /// Splits the stack of a source into a user stack and a kernel stack, and returns the ID of this pair. Kernel
+    /// frames on the leaf side become the kernel stack. A stack that is too deep keeps its leaf side, and a marker
+    /// frame replaces the rest. Neither stack is defined yet.
     pub(crate) fn pair(&mut self, frames: &Frames, source: u32) -> u32 {
         let is_cut = frames.depth > limits::STACK_DEPTH_MAX;
         let kept = if is_cut {
@@ -27,7 +28,7 @@ impl Builder {
             let hash = stack_hash_with(hashes, marker, &mut self.hashed);
             let id = self.push.dictionary.intern_stack(hash, None);
             if id as usize == self.sources.len() {
-                // Both are at most `STACK_DEPTH_MAX`.
+                // `start` and `end` are at most `STACK_DEPTH_MAX`.
                 self.sources.push(StackSource {
                     source,
                     start: start as u32,
@@ -43,7 +44,8 @@ impl Builder {
 
     /// Defines the stacks of these samples, except stacks that the shard is known to hold.
     ///
-    /// `locations_of` appends the first `count` locations of a source, leaf first.
+    /// `locations_of` appends the first `count` locations of a source, leaf first. Its arguments are the builder, the
+    /// source, `count` and the list.
     ///
     /// # Errors
     /// Returns the [`ProfileError`] of a stack that cannot be defined. The profile is then refused, and none of its
@@ -59,7 +61,7 @@ impl Builder {
         let defined = self.define_each(service_name, samples, plan, locations_of);
         if defined.is_err() {
             plan.truncate(defined_before);
-            // A later profile with the same stacks notes them again.
+            // These pairs count as unchecked again, so that a later profile with the same stacks defines the stacks.
             samples.pairs.iter().for_each(|&pair| self.checked[pair as usize] = None);
         }
         defined
@@ -92,8 +94,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Defines a stack, or stores the error, so that the stack is not tried again. Otherwise the cost of a request
-    /// would be the product of its profiles and their stacks.
+    /// Defines a stack. If that fails, stores the error, so that the stack is not tried again. Otherwise the cost of a
+    /// request would be the product of its profiles and their stacks.
     fn define_stack(
         &mut self,
         id: u32,

@@ -20,8 +20,8 @@ struct State {
 }
 
 impl RefusalLog {
-    /// Returns the number of lines suppressed since the last written line, if a line may be written now. Otherwise
-    /// returns `None`: this line is suppressed.
+    /// Decides whether a line may be written now. If so, returns the number of lines that were suppressed since the
+    /// last written line. Otherwise returns `None`, and counts this line as suppressed.
     pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {

@@ -269,7 +269,7 @@ async fn a_fault_of_varve_is_logged_once_a_second_at_most() {
     assert!(lines <= began.elapsed().as_secs() + 1, "{lines}");
 }
 
-// Such a push was refused for ever: the shard held no definition of the stack, and the push never had one.
+// Once, such a push was refused forever: the shard held no definition of the stack, and the router sent none.
 #[tokio::test]
 async fn a_stack_that_only_a_refused_profile_has_is_not_sent() {
     let fixture = Fixture::new(FakeNode::default());
@@ -282,7 +282,7 @@ async fn a_stack_that_only_a_refused_profile_has_is_not_sent() {
     assert_eq!(push(&[&[1], &[2]]).await, (0, vec![false]));
 }
 
-// A client may use a key for two pushes: the shard stores nothing of the second one.
+// A client may send one idempotency key with two different pushes. The shard stores nothing of the second push.
 #[tokio::test]
 async fn stacks_of_a_duplicate_batch_are_not_taken_for_known() {
     let fixture = Fixture::new(FakeNode { is_duplicate: true, ..FakeNode::default() });
@@ -290,7 +290,8 @@ async fn stacks_of_a_duplicate_batch_are_not_taken_for_known() {
     assert_eq!(fixture.are_whole(otlp_push(&[0])).await, [true]);
 }
 
-// A large batch is split into entries; where depends on all of it, and a retry must be split in the same places.
+// A large batch is split into log entries, at positions that depend on its whole content. A retry must be split at the
+// same positions.
 #[tokio::test]
 async fn large_messages_define_all_stacks() {
     let fixture = Fixture::new(FakeNode::default());
@@ -303,13 +304,12 @@ async fn large_messages_define_all_stacks() {
     assert_eq!(are_whole, [true, false, false, true]);
 }
 
-// Each of the partitions must hold every stack that the batch does not define. Such a push was refused and sent again
-// every time.
+// Every partition must hold all stacks that the batch does not define. Once, each such push was refused and sent again.
 #[tokio::test]
 async fn pushes_that_reach_two_partitions_define_all_stacks() {
     let fixture = Fixture::new(FakeNode::default());
     let mut are_whole = Vec::new();
-    // Six hours and a bit before now is another partition, whenever this runs.
+    // A partition covers six hours, and 22,000 s are more. So that time is always in another partition than now.
     for seconds in [&[0][..], &[0], &[-22_000], &[-22_000, 0]] {
         are_whole.extend(fixture.are_whole(otlp_push(seconds)).await);
     }

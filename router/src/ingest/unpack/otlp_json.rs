@@ -31,7 +31,7 @@ pub(crate) fn to_protobuf(body: &[u8]) -> Result<Vec<u8>, IngestError> {
     Ok(message.map_err(|error| malformed(error.to_string()))?.encode_to_vec())
 }
 
-/// Rewrites hexadecimal IDs as base64. Other IDs stay as they are, and the conversion refuses them.
+/// Rewrites hexadecimal IDs as base64. Other IDs stay as they are, and the conversion then reads them as base64.
 fn ids_to_base64(json: &mut Json) {
     match json {
         Json::Array(elements) => elements.iter_mut().for_each(ids_to_base64),

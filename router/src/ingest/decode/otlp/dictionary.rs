@@ -7,11 +7,11 @@ use crate::ingest::error::{IngestError, OTLP_FORMAT};
 /// here.
 const ENTRIES_MAX: usize = 4_000_000;
 
-/// Maximum number of entries of a table for which memory is reserved at once.
+/// Largest number of entries for which a table reserves memory in advance.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Estimated ratio of the bytes of a dictionary to the entries of one long table. Real dictionaries have a ratio of 25
-/// to 60.
+/// Estimated number of bytes of a dictionary for each entry of a long table. In real dictionaries, the number is 25 to
+/// 60 bytes.
 const BYTES_PER_ENTRY: usize = 24;
 
 /// The tables of a dictionary.
@@ -27,7 +27,8 @@ pub(crate) struct RawDictionary<'a> {
 }
 
 impl<'a> RawDictionary<'a> {
-    /// Reads the tables. `messages` are the dictionaries of a request. Protobuf merges several dictionaries into one.
+    /// Reads the tables. `messages` are the dictionaries of a request. A request may have several, and protobuf
+    /// requires that they are merged.
     pub(crate) fn read(messages: &[&'a [u8]]) -> Result<Self, IngestError> {
         let mut tables = Self::default();
         let malformed = |error| IngestError::wire(OTLP_FORMAT, error);
@@ -61,7 +62,7 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Reserves memory in the long tables. `bytes` is the size of the dictionary.
+    /// Reserves memory in the long tables. `bytes` is the size of the dictionary, in bytes.
     fn reserve(&mut self, bytes: usize) {
         let entries = (bytes / BYTES_PER_ENTRY).min(RESERVED_ENTRIES_MAX);
         for table in [&mut self.locations, &mut self.functions, &mut self.strings, &mut self.stacks] {
@@ -69,7 +70,8 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Checks that entry 0 of every table is the zero value. Otherwise indices would be off by one, and names wrong.
+    /// Checks that entry 0 of every table is the zero value. If a sender omits this entry, all indices are off by one,
+    /// and names are wrong.
     fn check_zero_entries(&self) -> Result<(), IngestError> {
         for (name, table) in [
             ("mapping_table", &self.mappings),
@@ -95,7 +97,7 @@ fn is_zero(entry: &[u8]) -> bool {
     let zero = |field: Result<(u32, Value<'_>), WireError>| match field {
         Ok((_, Value::Varint(number) | Value::Fixed64(number))) => number == 0,
         Ok((_, Value::Fixed32(number))) => number == 0,
-        // A nested empty value is zero as well.
+        // An empty string or message is zero, and so is an ID that consists of zeros.
         Ok((_, Value::Bytes(bytes))) => bytes.iter().all(|&byte| byte == 0),
         Err(_malformed) => false,
     };

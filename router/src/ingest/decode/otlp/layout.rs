@@ -12,16 +12,16 @@
 //! varint or field 4 is packed. A sample with neither field is ambiguous. Then the other samples of the request decide:
 //! by majority, or as soon as one layout has 64 samples more than the other.
 //!
-//! If all samples are ambiguous, there are three cases, in this order. The layout is new if field 2 can be the
-//! attribute indices of samples that have only timestamps. It is old if field 2 can be values: one, or as many as
-//! timestamps. Otherwise it is new.
+//! If all samples are ambiguous, there are three cases, in this order. The layout is new if field 2 can hold the
+//! attribute indices of samples that have timestamps and no values. It is old if field 2 can hold values: either one
+//! value, or one for each timestamp. Otherwise it is new.
 //!
-//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers of later fields
-//! are one lower.
+//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 in later versions. The number of each
+//! field after it also decreased by one.
 
 use crate::ingest::decode::protobuf::{Fields, Value};
 
-/// Version of the field numbers in `Sample`.
+/// Version of the field numbers in the message `Sample`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// The field numbers of 1.8 and 1.9.
@@ -53,10 +53,11 @@ impl Layout {
     }
 }
 
-/// Number of samples by which one layout must lead to win the vote early. All samples of one sender have one layout.
+/// Lead, in samples, at which one layout wins before all samples are read. All samples of one sender have the same
+/// layout.
 const LEAD: usize = 64;
 
-/// Returns the layout of these samples. `attributes` is the number of entries in the attribute table.
+/// Detects the layout of these samples. `attributes` is the number of entries in the attribute table.
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     let mut old = 0_usize;
     let mut new = 0_usize;
@@ -95,7 +96,7 @@ pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     }
 }
 
-/// The layouts that are possible for the ambiguous samples.
+/// The layouts that field 2 of all ambiguous samples allows.
 struct Ambiguous {
     old: bool,
     new: bool,
@@ -142,7 +143,8 @@ mod tests {
         assert_eq!(detect(&[&ambiguous, &new], 1), Layout::New);
         assert_eq!(detect(&[&ambiguous], 3), Layout::New);
         assert_eq!(detect(&[&ambiguous], 2), Layout::Old);
-        // Attribute indices without a timestamp decide nothing; two of them cannot be the values of one timestamp.
+        // Without timestamps, field 2 does not count as attribute indices. With one timestamp, two numbers cannot be
+        // values.
         assert_eq!(detect(&[&ambiguous[..ambiguous.len() - 9]], 3), Layout::Old);
         let two = [sample(&[(2, true, &[200, 1, 2])]), ambiguous[ambiguous.len() - 9..].to_vec()].concat();
         assert_eq!(detect(&[&two], 3), Layout::New);

@@ -13,8 +13,8 @@ use crate::ingest::normalize::builder::{Builder, text_of};
 /// Maximum number of levels of nested arrays and maps. Deeper values are refused.
 const NESTING_MAX: u32 = 16;
 
-/// Largest size of all arrays and maps of one request as JSON, in bytes. A string is sent once, and many values may
-/// refer to it.
+/// Largest total size of the arrays and maps of one request as JSON, in bytes. A string is sent once, and many arrays
+/// and maps may refer to it.
 const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };
@@ -70,7 +70,7 @@ impl<'a> RequestDictionary<'a> {
                 (3, value) => AttributeValue::Integer(value.int64(3)?),
                 (4, value) => AttributeValue::Double(value.fixed64(4)?),
                 (8, value) => AttributeValue::Text(self.string(builder, value.int64(8)?)?),
-                // Once: it reads the whole message.
+                // `structure` reads the whole message, so it is called once and not for each field.
                 (5..=7, _) => return self.structure(builder, message),
                 _ => continue,
             };
@@ -89,8 +89,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(AttributeValue::Json(builder.text(json.as_bytes())))
     }
 
-    /// Converts an AnyValue to OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left` is the number
-    /// of bytes that the JSON may still take; further elements are omitted.
+    /// Converts an AnyValue to the JSON of its value, without the member that names the type. Bytes become base64.
+    /// `left` is the number of bytes that the JSON may still take. When `left` is 0, further elements are omitted.
     fn json(
         &mut self,
         builder: &mut Builder,
@@ -179,7 +179,7 @@ impl<'a> RequestDictionary<'a> {
     }
 }
 
-/// Subtracts `bytes` from `left`. Returns whether there were bytes left.
+/// Subtracts `bytes` from the budget `left`, down to 0 at most. Returns whether the budget was above 0 before.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(bytes);

@@ -1,8 +1,8 @@
 //! The dictionary of a request. An entry is read when a sample first refers to it.
 //!
-//! The first reading of an entry computes its hash. A second reading defines the entry if a shard might not have it
-//! yet. So an unused entry costs nothing, an entry that shards hold costs one hash, and an invalid entry refuses only
-//! the profiles that use it.
+//! The first reading of an entry computes its hash. If a shard might not have the entry yet, it is read a second time
+//! to define it. So an unused entry costs nothing, an entry that shards hold costs one hash, and an invalid entry
+//! refuses only the profiles that use it.
 
 use proto::build_id::to_hex;
 use proto::dictionary::Capacity;
@@ -17,26 +17,26 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::Frame;
 
-/// Maximum number of entries of a table for which memory is reserved in advance.
+/// Largest number of entries for which a table reserves memory in advance.
 const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Maximum number of bytes that are reserved for text, and for all stacks.
+/// Largest number of bytes that are reserved in advance: once for all texts, and once for all stacks.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
-/// Tables of a request's dictionary, with the results of the entries that were read.
+/// Tables of a request's dictionary, with the results of the entries that were read already.
 #[derive(Debug)]
 pub(crate) struct RequestDictionary<'a> {
     pub(super) mappings: Table<'a, MappingIds>,
     pub(super) locations: Table<'a, Frame>,
-    /// Hashes of functions.
+    /// Table of functions. The result of an entry is the hash of the function.
     pub(super) functions: Table<'a, u128>,
     links: Table<'a, Link>,
-    /// Hashes of strings.
+    /// Table of strings. The result of an entry is the hash of the string.
     strings: Table<'a, u128>,
     pub(super) attributes: Table<'a, Attribute>,
-    /// IDs of stack pairs.
+    /// Table of stacks. The result of an entry is the ID of a pair: the user stack and the kernel stack of the entry.
     stacks: Table<'a, u32>,
-    /// Size of the JSON of all attributes so far that are arrays or maps, in bytes.
+    /// Total size of all arrays and maps that were read, as JSON, in bytes.
     pub(super) json_bytes: usize,
     /// Index and value of the attribute that was last read as a frame type. Neighbouring locations often share one
     /// attribute.
@@ -60,13 +60,13 @@ impl<'a> RequestDictionary<'a> {
         }
     }
 
-    /// Reserves memory for the stacks, nearly all of which are used. If all stacks are defined, also reserves memory
-    /// for their definitions. The estimate may be far too high.
+    /// Reserves memory for the stacks, nearly all of which are used. If the push defines all stacks, also reserves
+    /// memory for their definitions. The sizes are estimates, which may be far too high.
     pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
         let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
         let mut capacity = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
         if plan.defines_all() {
-            // A location takes a byte at least, and, of thousands, nearly always two.
+            // The index of a location has at least one byte. If there are 128 locations or more, most indices have two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
             capacity.strings = of(self.strings.len());
             capacity.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
@@ -107,7 +107,8 @@ impl<'a> RequestDictionary<'a> {
         self.links.remember(at, read)
     }
 
-    /// Returns the ID of the pair for a stack of the stack table. Identifies the stack by the hashes of its locations.
+    /// Splits a stack of the stack table into a user stack and a kernel stack, and returns the ID of this pair.
+    /// Identifies the stack by the hashes of its locations.
     pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         if let Some(known) = self.stacks.read(index) {
             return Ok(known);
@@ -130,13 +131,14 @@ impl<'a> RequestDictionary<'a> {
             });
             Ok(())
         })?;
-        // Entries are bounded (`ENTRIES_MAX`).
+        // The index fits in u32, because `ENTRIES_MAX` limits the number of entries.
         let pair = builder.pair(&frames, at as u32);
         self.scratch.frames = frames;
         Ok(pair)
     }
 
-    /// Defines the first `count` locations of a stack of the stack table, and appends the IDs of the locations.
+    /// Defines the first `count` locations of a stack of the stack table. Appends the IDs of these locations to
+    /// `locations`.
     pub(crate) fn stack_locations(
         &mut self,
         builder: &mut Builder,

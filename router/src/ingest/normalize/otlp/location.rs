@@ -13,7 +13,7 @@ use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_
 use crate::ingest::normalize::frames::Frame;
 
 impl<'a> RequestDictionary<'a> {
-    /// Reads a location that was not read before.
+    /// Returns the frame of a location. This is the slow path, for a location that was not read yet or is invalid.
     #[inline(never)]
     pub(super) fn frame(&mut self, builder: &mut Builder, index: i64) -> Result<Frame, ProfileError> {
         let (at, entry) = self.locations.get(index)?;
@@ -185,10 +185,10 @@ impl<'a> RequestDictionary<'a> {
         Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
-    /// Returns the build ID in these attributes. Prefers the GNU build ID, which identifies debug files; then Go's;
-    /// then the hash.
+    /// Returns the build ID in these attributes. Prefers the GNU build ID, which identifies debug files; then the build
+    /// ID of Go; then the hash of the file.
     fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, ProfileError> {
-        // Ids of the texts first: a mapping may refer to one attribute any number of times.
+        // This loop only finds the IDs of the texts: a mapping may refer to one attribute any number of times.
         let mut found: [Option<u32>; 3] = [None, None, None];
         for &index in attributes {
             let attribute = self.attribute(builder, index.cast_signed())?;

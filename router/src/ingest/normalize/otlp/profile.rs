@@ -19,7 +19,7 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::advice::Subject;
 use crate::ingest::normalize::builder::{Builder, check_label_value};
 
-/// The used fields of a profile. The samples are not read yet.
+/// The fields of a profile that varve uses. The samples are not read yet.
 #[derive(Debug)]
 pub(crate) struct RawProfile<'a> {
     sample_type: &'a [u8],
@@ -133,7 +133,7 @@ fn value_type<'a>(
 }
 
 /// Returns whether a profile has layout 1.8. In 1.8, `profile_id` is field 8 and `dropped_attributes_count` is field 9.
-/// Later, they are fields 7 and 8.
+/// In later versions, fields 7 and 8 hold them.
 fn is_layout_1_8(profile: &[u8]) -> bool {
     Fields::new(profile)
         .map_while(Result::ok)
@@ -164,13 +164,14 @@ fn common_attributes<'a>(
     for &index in &profile.attribute_indices {
         attributes.push(dictionary.attribute(builder, index.cast_signed())?);
     }
-    // Sorted here, so that each set, in which a few attributes of the sample come first, is sorted in one pass.
+    // The attributes are sorted here. Each set puts a few attributes of the sample before them, and is sorted in one
+    // pass.
     let strings = &builder.dictionary().strings;
     attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
     Ok(attributes)
 }
 
-/// Fields of one sample, reused for all samples.
+/// Fields of one sample. The memory of the lists is reused for all samples.
 #[derive(Debug, Default)]
 struct RawSample {
     stack_index: i64,
@@ -250,7 +251,7 @@ impl RawSample {
         if let Some(&known) = common.sets.get(self.attribute_indices.as_slice()) {
             return Ok(known);
         }
-        // A sample's own attributes come first: of equal keys, the first is kept.
+        // A sample's own attributes come first, because the first of several attributes with equal keys is kept.
         let mut attributes = Vec::with_capacity(own + common.attributes.len() + 2);
         for &index in &self.attribute_indices[..own] {
             attributes.push(dictionary.attribute(builder, index.cast_signed())?);

@@ -67,7 +67,7 @@ impl Resource {
                 check_count(attributes.len(), limits::SERIES_LABELS_MAX + PER_PROCESS.len())?;
             }
         }
-        // Sorting is stable and the first of equal names is kept, so the derived label comes before copied ones.
+        // The derived label comes before the copied ones: sorting is stable, and the first label of each name is kept.
         let mut read = Self { labels: vec![service_label(builder, &attributes)?], sample_attributes: Vec::new() };
         for attribute in attributes {
             if PER_PROCESS.contains(&builder.dictionary().strings.get(attribute.key)) {
@@ -91,7 +91,7 @@ impl Resource {
 }
 
 impl ScopeContext<'_> {
-    /// Returns whether the scope's name is `mutex` or `block`. The name then distinguishes these two kinds of profile.
+    /// Returns whether the scope's name is `mutex` or `block`. Only this name distinguishes the two kinds of profile.
     pub(crate) fn is_named_contention(&self) -> bool {
         let is_name = |label: &Label| {
             label.original_name.as_deref() == Some(SCOPE_NAME) && matches!(label.value.as_str(), "mutex" | "block")
@@ -108,7 +108,8 @@ fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
     }
 }
 
-/// Returns the label `service_name`, which every series has. Its value is the service name that was sent.
+/// Returns the label `service_name`, which every series has. Its value is the first attribute of [`SERVICE_NAMES`] that
+/// is not empty, or else [`UNKNOWN_SERVICE`].
 fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, ProfileError> {
     let strings = &builder.dictionary().strings;
     let named = |name: &str| attributes.iter().find(|attribute| strings.get(attribute.key) == name).copied();
@@ -121,7 +122,7 @@ fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Labe
     }
 }
 
-/// Returns the scope's name, version and attributes as labels, with the label names that Prometheus uses for a scope.
+/// Returns the scope's name, version and attributes as labels, with the label names that Prometheus gives them.
 fn scope_labels<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::ingest::error::ProfileError;
 
-/// A table, and the results of type `T` that its entries become.
+/// A table, and the result of type `T` of each entry that was read.
 #[derive(Debug)]
 pub(crate) struct Table<'a, T> {
     name: &'static str,
@@ -43,7 +43,8 @@ impl<'a, T: Copy> Table<'a, T> {
         }
     }
 
-    /// Returns the result of an entry that was read without error. This is the fast path of nearly all references.
+    /// Returns the result of an entry that was read without error; `None` for any other entry. This is the fast path of
+    /// nearly all references.
     #[inline]
     pub(crate) fn read(&self, index: i64) -> Option<T> {
         self.read.get(usize::try_from(index).ok()?).copied().flatten()

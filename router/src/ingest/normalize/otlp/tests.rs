@@ -267,7 +267,8 @@ fn a_stack_that_is_too_deep_keeps_its_leaf_side_and_a_marker() {
     assert_eq!(push.warnings.len(), 1);
 }
 
-/// Encodes the request in layout 1.8. In its `Sample`, values are field 2, attribute indices 3, and the link index 4.
+/// Encodes the request in layout 1.8. In its `Sample`, field 2 has the values, field 3 the attribute indices, and field
+/// 4 the link index.
 fn in_layout_1_8(request: &ExportProfilesServiceRequest) -> Vec<u8> {
     #[derive(Clone, PartialEq, Message)]
     struct OldSample {
@@ -363,7 +364,7 @@ fn a_request_with_too_many_profiles_is_refused_before_any_is_read() {
 
 #[test]
 fn entries_with_many_references_are_read_once() {
-    // If each reference reads its entry again, this takes minutes: 2 GB are read for each kind.
+    // If each reference read its entry again, this would take minutes: 2 GB would be read for each kind of entry.
     let references = 30_000;
     let big = "x".repeat(60_000);
     let mut request = request(&[], vec![profile(vec![at(1, &[TIME]); references]); 2]);
@@ -375,7 +376,7 @@ fn entries_with_many_references_are_read_once() {
     let structure = Some(AnyValue { value: Some(Value::ArrayValue(list)) });
     dictionary.attribute_table.push(KeyValueAndUnit { key_strindex: 10, value: structure, unit_strindex: 0 });
     let structure = dictionary.attribute_table.len() as i32 - 1;
-    // Broken at its end.
+    // The last location of this stack does not exist.
     let broken = [vec![1; 60_000], vec![999_999]].concat();
     dictionary.stack_table.push(Stack { location_indices: broken });
     let broken = dictionary.stack_table.len() as i32 - 1;

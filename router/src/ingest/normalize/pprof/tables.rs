@@ -1,4 +1,5 @@
-//! Mappings, locations, functions and strings of a pprof file. All but strings are found by the ID in the message.
+//! Mappings, locations, functions and strings of a pprof file. Strings are found by index, all others by the ID in
+//! their message.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id, text_of};
 
-/// Messages by ID. Each message is read once, on its first use, and becomes a `T`.
+/// A table of messages by ID. Each message is read once, on its first use, and the result is a `T`.
 struct Table<'a, T = u32> {
     name: &'static str,
     by_id: HashMap<u64, &'a [u8]>,
@@ -18,7 +19,7 @@ struct Table<'a, T = u32> {
 }
 
 impl<'a, T> Table<'a, T> {
-    /// Makes a table. All kinds of messages have their ID in field 1.
+    /// Makes a table. Field 1 of every message, whatever its kind, is its ID.
     fn new(name: &'static str, messages: &[&'a [u8]]) -> Result<Self, WireError> {
         let mut by_id = HashMap::with_capacity(messages.len());
         for message in messages {
@@ -94,7 +95,7 @@ impl<'a> ProfileTables<'a> {
             return Ok(0);
         }
         let text = self.string(index)?;
-        // In range: `string` found it.
+        // The index is in range, because `string` found the text.
         let known = usize::try_from(index).ok().and_then(|at| self.string_ids.get_mut(at));
         match known {
             Some(known) => Ok(*known.get_or_insert_with(|| builder.text(text))),

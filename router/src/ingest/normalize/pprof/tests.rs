@@ -155,7 +155,7 @@ fn an_address_becomes_an_offset_in_its_file() {
     assert_eq!(push.profiles[0].samples.times_ns, [NOW - 5]);
 }
 
-// Go's reader does the same: such files exist.
+// Such files exist. Go's reader does the same with them.
 #[test]
 fn a_location_whose_mapping_does_not_exist_is_in_no_mapping() {
     let push = push(&Profile { mapping: Vec::new(), ..profile(&[(3, 4)], &[1]) });
