@@ -41,7 +41,7 @@ pub(crate) struct Listed<T> {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A selector, and its matchers including the ones for its metric names.
+/// A selector, and all its matchers, including those for its metric names.
 struct Matched {
     selector: Selector,
     matchers: Vec<Matcher>,
@@ -178,8 +178,8 @@ impl Reader {
     }
 }
 
-/// Returns the warnings about the data that the lists are missing, and about other missing data. `is_wanted` tells
-/// whether a missing label matters.
+/// Returns the warnings about `missing` and about the data that the lists lack. `is_wanted` tells whether it matters
+/// that labels of this name were dropped.
 fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut dropped_labels = BTreeSet::new();
     for list in lists {
@@ -189,7 +189,7 @@ fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl 
     list_warnings(&missing, &dropped_labels)
 }
 
-/// Parses the selectors. Returns `None` for a selector whose metric name no profile type can have.
+/// Parses the selectors. The result for a selector is `None` if no profile type can have its metric name.
 async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<Matched>>, QueryError> {
     if request.selectors.is_empty() {
         let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Arc::default() };

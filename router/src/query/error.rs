@@ -126,7 +126,7 @@ pub(crate) enum QueryError {
     Broken,
 }
 
-/// A fault in the two sides of a binary operator.
+/// Reason why the series of two operands cannot be matched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MatchingProblem {
     /// Several series of one side have the same matching labels.
@@ -202,9 +202,9 @@ impl From<NodesError> for QueryError {
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         Code::InvalidArgument => ErrorKind::BadData,
-        // Too many cells, or a response larger than the limit for messages.
+        // The query has too many sums, or the response is larger than the limit for messages.
         Code::ResourceExhausted | Code::OutOfRange => ErrorKind::Execution,
-        // Not ready, or the shard is moving to another node.
+        // The node is not ready, or the shard is moving to another node.
         Code::Unavailable | Code::NotFound | Code::FailedPrecondition | Code::DeadlineExceeded | Code::Aborted => {
             ErrorKind::Unavailable
         }

@@ -1,4 +1,4 @@
-//! PromQL over profiles: parses a query, plans it, loads its leaves and evaluates its operators.
+//! PromQL over profiles. Parses a query, plans it, loads the samples of its selectors, and evaluates its operators.
 
 pub(crate) mod aggregate;
 mod binary;

@@ -1,5 +1,4 @@
-//! The parts that all queries share: the shards, the symbol store, the cache of names, and the limit on concurrent
-//! queries.
+//! Parts that all queries share: the shards, the symbol store, the cache of names, and the limit on concurrent queries.
 
 use std::sync::Arc;
 

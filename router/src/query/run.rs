@@ -1,4 +1,4 @@
-//! One running query, with its slot, blocking work, cancellation and timings.
+//! One running query: its slot among the concurrent queries, its blocking work, its cancellation and its timings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ impl Cancelled {
     }
 }
 
-/// Time that each part of a query took, in the order in which the parts ended.
+/// Duration of each part of a query, in the order in which the parts first ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
 
@@ -73,15 +73,15 @@ impl Run {
     /// Waits for a free slot. The number of slots limits the number of concurrent queries.
     pub(crate) async fn start(slots: &Arc<Semaphore>) -> Result<Self, QueryError> {
         let arrived = Instant::now();
-        // Never closed.
+        // The semaphore is never closed.
         let permit = Arc::clone(slots).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
         timings.add("wait", arrived.elapsed());
         Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, arrived, began: Instant::now() })
     }
 
-    /// Runs work that uses the CPU or the disk on a blocking thread. The work measures its parts. It keeps the query's
-    /// slot until it ends, even after the query is cancelled.
+    /// Runs work that uses the CPU or the disk on a blocking thread. The work measures its own parts. The query's slot
+    /// stays taken until the work ends, even after the query is cancelled.
     pub(crate) async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
@@ -140,7 +140,7 @@ mod tests {
         let (ended, has_ended) = mpsc::channel();
         let work = run.blocking(move |cancelled, _| {
             began.send(()).unwrap();
-            // It ends in any case, so that a fault fails this test instead of blocking it.
+            // The loop ends in any case, so that a fault fails this test instead of blocking it.
             for _ in 0..10_000 {
                 if cancelled.check().is_err() {
                     break;

@@ -42,7 +42,7 @@ const ALLOCATED: &str = "memory:alloc_space:bytes:space:bytes";
 const IN_USE: &str = "memory:inuse_space:bytes:space:bytes";
 const GOROUTINES: &str = "goroutine:goroutine:count::";
 
-/// The query API over some samples.
+/// A server of the query API, over some samples.
 struct Server {
     routes: Router,
     registry: Registry,

@@ -59,10 +59,11 @@ impl Names {
 /// Writes a tree whose keys are names.
 ///
 /// # Errors
-/// Returns [`QueryError::TooLarge`] if the text is larger than any tool can show.
+/// Returns [`QueryError::TooLarge`] if the text is larger than [`BYTES_MAX`].
 pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryError> {
     let mut out = Vec::new();
-    // The line up to the node; and for each node on the path, its index and the length of the line up to it.
+    // `line` is the text of the path to the current node. `path` holds, for each node on it, the node's index and the
+    // length of `line` up to that node.
     let mut line = String::new();
     let mut path: Vec<(u32, usize)> = Vec::new();
     for (i, node) in (0..).zip(&tree.nodes) {
@@ -90,7 +91,7 @@ pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryEr
                 max: BYTES_MAX,
             });
         }
-        // No line begins with the root.
+        // Lines do not contain the root, so its name is removed again.
         if node.kind == NodeKind::Root {
             line.truncate(start);
         }

@@ -55,7 +55,8 @@ struct Columns {
     nodes: JsonText,
 }
 
-/// Placeholder for the index of a name that is not written yet. 0 is the name of the root, so no frame has it.
+/// Placeholder for the index of a name that is not written yet. Index 0 belongs to the name of the root, so no frame
+/// has it.
 const NO_NAME: u32 = 0;
 
 impl Columns {
@@ -104,7 +105,7 @@ impl Columns {
             return;
         };
         names.text(table.text(frame.key.name));
-        // In alphabetical order.
+        // The members of the object are in alphabetical order.
         let why = frame.unnamed.and_then(|why| table.unnamed.get(why as usize));
         let reason = why.map_or("", |why| why.code);
         let [binary, file, kind] = [frame.key.binary, frame.key.file, frame.key.frame_type].map(|id| table.text(id));

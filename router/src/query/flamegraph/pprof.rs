@@ -1,10 +1,10 @@
 //! Writer of a flame graph as a gzipped pprof file: whole locations with their inlined calls, mappings with their build
 //! IDs, samples with their labels. Comments in the file report missing data.
 //!
-//! An address that is in no known function has no lines, and pprof tools look for its name in local files. A function
-//! without a name is a line, but its mapping does not claim to have functions, so that the tools still search. A
-//! mapping begins at 0, so that addresses are relative to the file. The addresses are virtual if the mapping has no
-//! end, and file offsets if it has one: `go tool pprof` distinguishes them in this way.
+//! An address in no known function becomes a location without lines, and pprof tools look for its name in local files.
+//! A function whose name is unknown becomes a line. Its mapping does not claim to have functions, so that tools still
+//! look for names. Every mapping begins at 0, so that addresses are relative to the file. A mapping has an end only if
+//! its addresses are file offsets: `go tool pprof` distinguishes offsets from virtual addresses in this way.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
 use crate::query::naming::tenant_names::NamedAnswer;
 
-/// Maximum number of location IDs of all samples together. They take 512 MiB.
+/// Maximum number of location IDs of all samples together. They take 512 MiB of memory.
 const LOCATION_IDS_MAX: usize = 64 << 20;
 
 /// End of a mapping whose addresses are file offsets. It is beyond the end of any file.
@@ -92,7 +92,8 @@ impl Keys {
                     (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
                 }
                 Stored::Address { mapping, address, .. } => {
-                    // A function without a name stays one, so that its addresses stay together.
+                    // Only an address in no known function loses its line. A function without a name keeps its line, so
+                    // that the addresses of the function stay together.
                     if lines.first().is_some_and(|line| line.system_name == 0 && is_unnamed(line, frames)) {
                         lines = &[];
                     }
@@ -184,7 +185,7 @@ pub(crate) fn write(
         let mut id = id;
         let mut above = node.parent;
         while kind != NodeKind::Root {
-            // Labels are not a location.
+            // A node of labels has ID 0, because labels are not a location.
             stack.extend((id != 0).then_some(id));
             let Some(parent) = tree.nodes.get(above as usize) else { break };
             id = id_of_node.get(above as usize).copied().unwrap_or(0);
@@ -366,7 +367,7 @@ impl Writer<'_> {
         let has_file = |line: &NamedLine| self.frames.table.key(line.frame).is_some_and(|key| key.file != 0);
         let has_files = named && location.lines.iter().all(has_file);
         let has_numbers = named && location.lines.iter().all(|line| line.line != 0);
-        // Ids count from 1 in the order of the mappings.
+        // IDs count from 1, in the order of the mappings.
         if let Some(mapping) = usize::try_from(id).ok().and_then(|id| self.profile.mapping.get_mut(id - 1)) {
             mapping.has_functions &= named;
             mapping.has_filenames &= has_files;

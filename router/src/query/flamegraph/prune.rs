@@ -49,7 +49,7 @@ pub(crate) enum NodeKind {
 /// `order` compares two keys by their content, and decides between siblings of the same weight.
 pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32) -> Ordering) -> PrunedTree {
     let total = tree.total(ROOT);
-    // Only the root: an `(other)` node does not fit.
+    // Only the root fits, and no `(other)` node.
     if nodes_max <= 1 && tree.weighing() > 0 {
         let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total, has_own: true };
         return PrunedTree { nodes: vec![root], pruned_nodes: tree.weighing(), pruned_value: total };
@@ -81,12 +81,12 @@ struct Child {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     node: u32,
-    /// Start of the range of this node's children. The end of the range is `end`.
+    /// Index in `children` of this node's first child. The last child is before index `end`.
     first: u32,
     end: u32,
     /// End of the sorted part of this node's children.
     sorted: u32,
-    /// Number of this node's children that are not kept so far.
+    /// Number of this node's children that are not kept yet.
     left: u32,
     /// Total of this node's children that are too light to be kept. There are at least two such children, or none.
     light: i128,
@@ -106,8 +106,8 @@ struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: &'a F,
     nodes_max: usize,
-    /// Weight that enough nodes reach; `None` if a node may weigh more than its parent. A node below this weight is
-    /// kept only if it is the only such child of its parent.
+    /// Weight that at least as many nodes reach as can be kept; `None` if a node may weigh more than its parent. A node
+    /// below this weight is kept only if it is the only such child of its parent.
     least: Option<i128>,
     kept: Vec<Kept>,
     /// Children of the kept nodes, except children that are too light. Children of the same node are adjacent.
@@ -140,7 +140,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                 (light, light_count, last_light) = (light + child.total, light_count + 1, Some(child));
             }
         }
-        // An `(other)` never replaces a single node.
+        // An `(other)` node never replaces a single node.
         if let Some(alone) = last_light.filter(|_| light_count == 1) {
             self.children.push(alone);
             (light, light_count) = (0, 0);
@@ -152,8 +152,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         index
     }
 
-    /// Sorts the next `count` children of a kept node, the heaviest first. Sorts only some, because a node may have
-    /// many children of equal weight, most of which will be pruned.
+    /// Sorts the next `count` children of a kept node, the heaviest first. The rest stays unsorted, because a node may
+    /// have many children of equal weight, most of which will be pruned.
     fn sort(&mut self, index: u32, count: usize) {
         let tree = self.tree;
         let order = self.order;
@@ -186,7 +186,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
     /// Repeatedly keeps the heaviest node whose parent is kept, starting at the root. Stops when this node and the
     /// necessary `(other)` nodes do not fit.
     ///
-    /// Returns `false`, which is rare, if the last node that would be kept was classified as too light.
+    /// Returns `false`, which is rare, if a node that should be kept was classified as too light. The caller then
+    /// repeats the pruning without this classification.
     fn keep_heaviest(&mut self) -> bool {
         let nodes_max = self.nodes_max;
         let mut candidates = BinaryHeap::new();
@@ -198,7 +199,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
             if self.least.is_some_and(|least| total < least) {
                 return false;
             }
-            // The last of its siblings replaces the `(other)` beside it.
+            // If all its siblings are kept, the child replaces the `(other)` beside them, and so frees a node.
             let frees = usize::from(self.kept[parent as usize].left == 1);
             let needs = 1 + usize::from(self.has_children(child));
             let mut below = None;
@@ -213,7 +214,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                 self.sort(parent, usize::MAX);
             }
             let beside = (child + 1 < end).then(|| self.candidate(parent, child + 1));
-            // One of them replaces it: often it is nearly as heavy, so that nothing else moves in the heap.
+            // The candidate below, or else the one beside, replaces the heaviest one. It is often nearly as heavy, so
+            // that nothing else moves in the heap.
             match below.or(beside) {
                 Some(next) => {
                     *heaviest = next;
@@ -228,7 +230,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         if count < nodes_max && self.least.is_some() {
             return false;
         }
-        // Only a last sibling without children still fits, in index of the `(other)`.
+        // No space is left. Only a child without children, whose siblings are all kept, still fits: it replaces the
+        // `(other)`.
         for Candidate { parent: Reverse(parent), child, .. } in candidates {
             if self.kept[parent as usize].left == 1 && !self.has_children(child) {
                 self.keep_child(parent, child);
@@ -253,8 +256,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
 
     fn written(&self, pruned_nodes: usize) -> PrunedTree {
         let mut out = PrunedTree { nodes: Vec::with_capacity(2 * self.kept.len()), pruned_nodes, pruned_value: 0 };
-        // Nodes that are still to be written, the next one last: (index or weight of an `(other)`, its parent in the
-        // output).
+        // Nodes that are still to be written, the next one last. Each is the index of a kept node, or the weight of an
+        // `(other)`, together with the index of its parent in the output.
         let mut pending: Vec<(Result<u32, i128>, u32)> = vec![(Ok(0), 0)];
         while let Some((next, parent)) = pending.pop() {
             let here = dense(out.nodes.len());
@@ -282,7 +285,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
             let pruned = children.iter().filter(|child| child.kept.is_none());
             let other = light + pruned.map(|child| child.total).sum::<i128>();
             let mut other = (left > 0).then_some(other);
-            // The lightest first. Nodes as heavy as the `(other)` come before it.
+            // The lightest is pushed first, and so written last. A node as heavy as the `(other)` is written before it.
             for child in children.iter().rev() {
                 let Some(index) = child.kept else { continue };
                 if let Some(weight) = other.take_if(|weight| child.total >= *weight) {

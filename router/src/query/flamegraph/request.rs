@@ -35,7 +35,7 @@ pub(crate) struct FlamegraphRequest {
     pub(crate) query: String,
     pub(crate) window: Window,
     pub(crate) format: Format,
-    /// Largest number of nodes, including the root and `(other)` nodes; at least 1.
+    /// Largest number of nodes, including the root and `(other)` nodes. It is at least one.
     pub(crate) nodes_max: usize,
 }
 
@@ -112,8 +112,8 @@ impl Writing<'_> {
         let Self { named, summary, request } = self;
         let frames = named.frames();
         let table = frames.table;
-        // The root is not a line or a location. If one node is requested, it is the `(other)` below the root, which
-        // shows that stacks were pruned.
+        // In folded stacks and pprof, the root is neither a line nor a location. So at least two nodes are kept: the
+        // root, and the `(other)` below it, which shows that stacks were pruned.
         let nodes_max = request.nodes_max.max(2);
         match request.format {
             Format::Json => {
@@ -147,7 +147,7 @@ impl Writing<'_> {
     }
 
     /// Merges the stacks of all responses into a tree that has a node for each label set of each stack. If these nodes
-    /// do not all fit, merges without them, and returns `false`.
+    /// do not all fit, merges the stacks without label sets, and returns `false` beside the tree.
     fn labelled(
         &self,
         keys: &mut pprof::Keys,
@@ -165,7 +165,7 @@ impl Writing<'_> {
         match add_all() {
             Ok(()) => {
                 let tree = builder.finish();
-                // Pruned nodes would have no labels, without a note.
+                // A pruned node would lose its labels, and no note would say so.
                 if tree.weighing() < nodes_max || !keys.has_labels() {
                     return Ok((tree, true));
                 }

@@ -53,7 +53,7 @@ impl Reader {
             let labelled = Selection { group_by, ..selection.clone() };
             match self.fetch(&labelled, &selector.stack_matchers, run).await {
                 Ok(fetched) => return Ok(Labelled { fetched, notes }),
-                // It may succeed without these labels.
+                // The request may succeed without these labels.
                 Err(error) if matches!(error.kind(), ErrorKind::BadData | ErrorKind::Execution) => {
                     notes.push(format!("no labels for {names}: {error}"));
                 }
@@ -77,7 +77,7 @@ impl Choice {
         let labels = || found.series.iter().flat_map(|labels| labels.iter());
         let mut of_series: BTreeSet<&str> = BTreeSet::new();
         if let Some(first) = found.series.first() {
-            // A label that a series does not have is "" there.
+            // A label that a series lacks counts as a label with the value "".
             let differs = |name: &str| found.series.iter().any(|labels| labels.get(name) != first.get(name));
             let names: BTreeSet<&str> = labels().map(|label| label.name.as_str()).collect();
             of_series.extend(names.into_iter().filter(|name| *name != PROFILE_TYPE_LABEL && differs(name)));

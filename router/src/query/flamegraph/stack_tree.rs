@@ -16,14 +16,14 @@ use crate::query::run::Cancelled;
 /// Index of the root. The root has no key, and is never a child or a sibling.
 pub(crate) const ROOT: u32 = 0;
 
-/// Marks that a node has no child, or no further sibling.
+/// Value of `first_child` and `next_sibling` if there is no such node.
 const NONE: u32 = ROOT;
 
 /// Number of nodes between two checks for cancellation.
 const NODES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// Maximum number of siblings that are searched one by one. Nearly all nodes have fewer children. Further siblings are
-/// found by hash.
+/// Maximum number of children of a node that are searched one by one. Nearly all nodes have fewer children. Further
+/// children are found by hash.
 const NEAR_SIBLINGS_MAX: usize = 8;
 
 /// Number of nodes of the largest tree whose memory is kept for the next tree. They take 18 MB.
@@ -119,7 +119,7 @@ impl LocationKeys {
 #[derive(Debug)]
 pub(crate) struct StackTreeBuilder {
     nodes: Vec<TreeNode>,
-    /// For each node, the sum of the stacks that end at it.
+    /// For each node, the total of the stacks that end at it.
     own: Vec<i128>,
     /// For each node of the response that is being added, the index of the corresponding node in this tree.
     indices: Vec<u32>,
@@ -157,7 +157,7 @@ impl StackTreeBuilder {
         let mut indices = std::mem::take(&mut self.indices);
         indices.clear();
         indices.reserve(answer.nodes.len());
-        // Most locations are one frame, and most nodes are new.
+        // This is an estimate: most locations have one frame, and most nodes are new.
         self.nodes.reserve(answer.nodes.len());
         for (i, node) in answer.nodes.iter().enumerate() {
             if i % NODES_BETWEEN_CHECKS == 0 {
@@ -214,7 +214,7 @@ impl StackTreeBuilder {
         }
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         let next_sibling = if is_far {
-            // After the near ones, so that those stay the near ones.
+            // The new child comes after the near siblings, so that these stay near.
             self.far.insert((parent, key), child);
             std::mem::replace(&mut self.nodes[last as usize].next_sibling, child)
         } else {
@@ -271,7 +271,8 @@ impl StackTree {
         &self.nodes
     }
 
-    /// Returns whether the positive and negative values of the stacks that end at a node cancel out, as gauges allow.
+    /// Returns whether the positive and negative values of the stacks that end at a node cancel out. Gauges can have
+    /// negative values.
     pub(crate) fn cancels_out(&self, node: u32) -> bool {
         self.cancelled_out.get(node as usize).copied().unwrap_or_default()
     }

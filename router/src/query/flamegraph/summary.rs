@@ -1,4 +1,4 @@
-//! Facts about a flame graph, which are in the response besides the tree.
+//! Facts about a flame graph that the response contains besides the tree.
 
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
@@ -6,7 +6,7 @@ use proto::{ProfileType, Window};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::missing::MissingData;
 
-/// Facts about a flame graph besides its tree.
+/// Facts about a flame graph, besides its tree.
 #[derive(Debug)]
 pub(crate) struct Summary {
     /// Type of the profile; `None` if no series has samples in the window.

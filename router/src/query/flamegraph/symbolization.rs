@@ -1,4 +1,4 @@
-//! Counts the frames of a flame graph that have names, and for each reason, the frames that have none.
+//! Counts the frames of a flame graph that have names. Also counts those that have none, for each reason.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,8 @@ pub(crate) struct UnnamedShare {
     pub(crate) value: i128,
 }
 
-/// Sets of the reasons that occur on paths from the root. Each set has a number, and consists of an earlier set and one
-/// more reason.
+/// Sets of reasons why frames have no names. Each set holds the reasons that occur on some path from the root. It has a
+/// number, and consists of an earlier set and one more reason.
 ///
 /// The paths of one program have few reasons, so a search in a set is fast.
 struct ReasonSets {
@@ -40,7 +40,7 @@ struct ReasonSets {
 /// Number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// Placeholder in place of a set's number, for a node without stacks.
+/// Placeholder for the number of a set, for a node without stacks.
 const NO_STACK: u32 = u32::MAX;
 
 impl ReasonSets {
@@ -62,7 +62,7 @@ impl ReasonSets {
     fn with(&mut self, set: u32, why: u32) -> u32 {
         *self.known.entry((set, why)).or_insert_with(|| {
             self.sets.push((set, why));
-            // There are fewer sets than nodes.
+            // The number fits in u32, because there are fewer sets than nodes.
             u32::try_from(self.sets.len() - 1).unwrap_or(NO_REASONS)
         })
     }

@@ -1,8 +1,8 @@
-//! Histogram of the totals of a tree's nodes. From it, pruning finds the weight that a node must reach, without sorting
-//! all nodes.
+//! Histogram of the totals of a tree's nodes. From it, pruning finds the weight that a node needs to be kept, without
+//! sorting all nodes.
 
-/// Number of bits after the highest bit of a weight that count for its class. The class depends on these bits and on
-/// the position of the highest bit.
+/// Number of bits after the highest bit of a weight that determine its class, together with the position of the highest
+/// bit.
 const FINE_BITS: u32 = 4;
 
 const CLASSES: usize = 128 << FINE_BITS;
@@ -18,7 +18,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Counts a node with this weight. Ignores a weight of 0.
+    /// Counts a node with this weight. Ignores a weight of zero.
     #[inline]
     pub(crate) fn add(&mut self, weight: i128) {
         if weight > 0
@@ -43,7 +43,7 @@ impl Weights {
 /// Returns the class of a weight, from the position of its highest bit and the next [`FINE_BITS`] bits.
 #[inline]
 fn class_of(weight: i128) -> usize {
-    // Nearly all weights fit 64 bits, with which this takes a fraction of the time.
+    // Nearly all weights fit in 64 bits, and this computation takes a fraction of the time in 64 bits.
     let (shift, first) = if let Ok(short) = u64::try_from(weight) {
         let shift = (short | 1).ilog2().saturating_sub(FINE_BITS);
         (shift, (short >> shift) as usize)

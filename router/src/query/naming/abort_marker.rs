@@ -5,13 +5,13 @@ use std::fmt;
 
 use proto::Address;
 
-/// Frame type of such frames.
+/// Frame type of the frames that mark where unwinding stopped.
 pub(crate) const ABORT_MARKER: &str = "abort-marker";
 
-/// Code for programs, which tells why such a frame has no function.
+/// Code of the reason why such a frame has no function. The code is for programs.
 pub(crate) const UNWINDING_STOPPED: &str = "unwinding_stopped";
 
-/// An error code of the unwinder. It is displayed as its meaning and its number.
+/// An error code of the unwinder. `Display` writes the meaning of the code and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AbortCode(u64);
 

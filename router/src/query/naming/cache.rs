@@ -26,7 +26,7 @@ pub(crate) struct NameCache {
 #[derive(Debug, Default)]
 struct Tenants {
     entries: HashMap<TenantId, Entry>,
-    /// Number of uses of any entry so far.
+    /// Number of times that any entry was used.
     uses: u64,
 }
 
@@ -87,8 +87,8 @@ impl NameCache {
         self.tenants.lock().entries.get(tenant).is_some_and(|entry| entry.is_too_large)
     }
 
-    /// Evicts the names of a tenant because a shard began another generation. Does nothing if other names are cached
-    /// now.
+    /// Evicts the names of a tenant because a shard has given its locations new numbers. Does nothing if the cache no
+    /// longer holds `names`.
     pub(crate) fn replace(&self, tenant: &TenantId, names: &TenantNames) {
         let entries = &mut self.tenants.lock().entries;
         if entries.get(tenant).is_some_and(|entry| entry.names.is(names)) {
@@ -143,7 +143,7 @@ mod tests {
         cache.set_size(&tenants[1], &names[1], MAX / 4);
         assert!(cache.of(&tenants[0]).is(&names[0]));
         assert!((MAX as i64 / 4 * 3..MAX as i64 / 4 * 3 + 1000).contains(&cache.metrics.bytes.get()));
-        // The second was used before the first was again.
+        // The second tenant is evicted, because it was used least recently.
         cache.set_size(&tenants[2], &names[2], MAX / 2 - 1000);
         assert!(cache.of(&tenants[0]).is(&names[0]) && cache.of(&tenants[2]).is(&names[2]));
         assert!(!cache.of(&tenants[1]).is(&names[1]));
@@ -152,7 +152,7 @@ mod tests {
         assert!(!cache.of(&tenants[2]).is(&names[2]), "too large to be kept");
         assert!(cache.is_too_large(&tenants[2]) && cache.metrics.bytes.get() < MAX as i64 / 2 + 1000);
         assert_eq!((evicted(OVER_BUDGET), evicted(TOO_LARGE)), (1, 1));
-        // Names that are no longer a tenant's do not count.
+        // The size of names that the cache no longer holds does not count.
         cache.set_size(&tenants[2], &names[2], MAX * 2);
         let again = cache.of(&tenants[0]);
         cache.replace(&tenants[0], &names[1]);

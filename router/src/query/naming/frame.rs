@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
 use symbol_store::Reason;
 
-/// Code and text of the reason that the symbol store omitted inlined calls.
+/// Code and text of a reason: the symbol store omitted inlined calls.
 pub(crate) const INLINED_OMITTED: (&str, &str) =
     ("inlined_omitted", "this file has too many inlined calls for one response: repeat the query");
 
@@ -24,13 +24,13 @@ pub(crate) struct FrameKey {
     pub(crate) frame_type: u32,
 }
 
-/// A frame, and the facts about it that the locations of a query provide.
+/// A frame, and the facts about it that come from the locations of one query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) key: FrameKey,
     /// Line number at which the function begins; 0 if unknown.
     pub(crate) start_line: i64,
-    /// Index of the reason if the frame has no name.
+    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name; `None` if it has one.
     pub(crate) unnamed: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct KeptLine {
     pub(crate) line: NamedLine,
     /// Line number at which the function begins; 0 or less if unknown.
     pub(crate) start_line: i64,
-    /// Index of the reason if the frame has no name.
+    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name; `None` if it has one.
     pub(crate) unnamed: Option<u32>,
 }
 
@@ -75,7 +75,7 @@ impl Unnamed {
 pub(crate) struct MissingNames {
     /// Path of the file.
     pub(crate) binary: String,
-    /// Reason for people.
+    /// Text of the reason, for people.
     pub(crate) text: String,
     /// True if the file's symbol table is being built.
     pub(crate) is_pending: bool,
@@ -87,7 +87,7 @@ impl fmt::Display for MissingNames {
     }
 }
 
-/// One frame of a location.
+/// One frame of a location, with its position in the source code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NamedLine {
     /// Index of the frame in the table.
@@ -100,7 +100,7 @@ pub(crate) struct NamedLine {
     pub(crate) system_name: u32,
 }
 
-/// Table of all frames that were named for a tenant.
+/// Table of all frames of a tenant that were named.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTable {
     pub(crate) strings: Strings,
@@ -138,8 +138,8 @@ impl NamedLocations {
     }
 }
 
-/// Facts about frames that the locations of one query provide. The facts do not depend on other queries. If a frame has
-/// several first lines, the smallest known one is used. If it has several reasons, the first in their order is used.
+/// Facts about frames that come from the locations of one query, and from no other query. If a frame has several first
+/// lines, the smallest known one is used. If it has several reasons, the first in their order is used.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,
@@ -214,7 +214,7 @@ impl FrameTable {
         self.strings.get(id)
     }
 
-    /// Returns the identity of a frame.
+    /// Returns the identity of a frame; `None` if the table has no such frame.
     pub(crate) fn key(&self, frame: u32) -> Option<FrameKey> {
         self.frames.get(frame as usize).copied()
     }
@@ -228,7 +228,7 @@ impl FrameTable {
     pub(crate) fn memory_bytes(&self) -> usize {
         let unnamed =
             |why: &Unnamed| size_of::<Unnamed>() * 2 + 2 * (why.text.len() + why.binary.len() + why.build_id.len());
-        // A slot of a hash table takes one more byte, and some slots are empty.
+        // Each slot of a hash table takes one more byte, and some slots are empty.
         self.strings.memory_bytes()
             + self.frames.capacity() * (size_of::<FrameKey>() * 2 + 8)
             + self.unnamed.iter().map(unnamed).sum::<usize>()
@@ -245,7 +245,7 @@ impl FrameTable {
         let (Some(a), Some(b)) = (self.frames.get(a as usize), self.frames.get(b as usize)) else {
             return a.cmp(&b);
         };
-        // Nearly always their names differ.
+        // The names are compared first, because they nearly always differ.
         self.text(a.name).cmp(self.text(b.name)).then_with(|| self.texts(*a).cmp(&self.texts(*b)))
     }
 

@@ -1,4 +1,4 @@
-//! Conversion of locations to frames of the table, from the lines of the sender or of the symbol store.
+//! Conversion of locations to frames of the table. The lines come from the sender or from the symbol store.
 //!
 //! Each text of a dictionary, and each reason why a mapping has no names, is interned once.
 
@@ -16,7 +16,7 @@ use crate::query::naming::frame::{FrameKey, FrameTable, INLINED_OMITTED, KeptLin
 /// Name of frames for which the sender gave no name.
 const NAMELESS: &str = "[unknown]";
 
-/// Placeholder for the ID of a text that is not interned yet.
+/// Placeholder for the ID of a text that is not in the table yet.
 const UNKNOWN: u32 = u32::MAX;
 
 /// A mapped file whose addresses are being named.
@@ -118,7 +118,7 @@ impl<'a> LineBuilder<'a> {
         let [mut name, system_name, file] =
             [function.name, function.system_name, function.file].map(|id| self.text(id));
         let mut unnamed = None;
-        // "" has the id 0.
+        // ID 0 is that of the empty text, which means that no name was sent.
         if name == 0 {
             name = system_name;
         }
@@ -204,7 +204,7 @@ impl<'a> LineBuilder<'a> {
         let binary = self.binary(file);
         let name = self.table.strings.intern(&self.name);
         let frame = self.table.intern(FrameKey { name, file: 0, binary, frame_type });
-        // An address of no known function has no system name.
+        // An address in no known function has no system name.
         let system_name = if function_start.is_some() { name } else { 0 };
         let line = NamedLine { frame, line: 0, column: 0, system_name };
         KeptLine { line, start_line: 0, unnamed: Some(unnamed) }

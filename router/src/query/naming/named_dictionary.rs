@@ -15,12 +15,12 @@ use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 use crate::query::naming::frame::{FrameTable, KeptLine};
 use crate::query::naming::line::{LineBuilder, MappedFile};
 
-/// Time for which the response "no symbol table" stays valid. Each request makes the store search for files on this
+/// Time for which the response "no symbol table" stays valid. A new request makes the store search for files on this
 /// host.
 const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
-/// Time for which a symbol table counts as the best one, unless the store has reported a change. Each request makes the
-/// store search for better files, and that needs to happen less often.
+/// Time for which a symbol table counts as the best one, unless the store has reported a change. A new request makes
+/// the store search for better files, which may happen less often.
 const TABLE_VALID: Duration = Duration::from_secs(60);
 
 /// Response of the symbol store for one address.
@@ -36,16 +36,16 @@ pub(crate) struct NamedDictionary {
     /// Range of each location's lines in `lines`. The lines of a location are innermost first.
     spans: Vec<Span>,
     lines: Vec<KeptLine>,
-    /// Locations for which the symbol store omitted inlined calls. They are requested again, together with fewer
-    /// others.
+    /// Locations for which the symbol store omitted inlined calls. The next request has fewer locations beside these,
+    /// so that the calls can fit.
     incomplete: HashSet<u32, RandomState>,
     /// For each text of the dictionary, the ID of the text in the frame table; [`UNKNOWN`] until the ID is needed.
     texts: Vec<u32>,
-    /// For each mapping, the source of the symbol store's last response.
+    /// For each mapping, the source of its names; `None` before the first response of the symbol store.
     mappings: Vec<Option<MappingSource>>,
 }
 
-/// Range of a location's lines.
+/// Range of a location's lines in the list of all lines.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     /// Index of the first line; [`UNKNOWN`] if the location has no name yet.
@@ -57,7 +57,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 const UNNAMED: Span = Span { start: UNKNOWN, count: 0 };
 
-/// Source of the names of one mapping, and the time of the request.
+/// Source of the names of one mapping, and the time of the last request.
 #[derive(Debug)]
 pub(super) struct MappingSource {
     pub(super) table: TableSource,
@@ -90,7 +90,7 @@ impl SymbolRequest {
 #[derive(Debug)]
 pub(crate) struct SymbolResponse {
     pub(super) mapping: u32,
-    /// Names of the unnamed locations. Names of all wanted locations if the table has changed.
+    /// Names of the unnamed locations, or of all wanted locations if the table has changed.
     pub(super) symbolized: Vec<(u32, Symbolized)>,
     pub(super) now: MappingSource,
 }
@@ -163,10 +163,11 @@ impl NamedDictionary {
         })
     }
 
-    /// Returns the requests for the wanted locations. A mapping needs a request if a wanted location has no name, or if
-    /// there may be another symbol table by now. Returns `None` if all wanted locations have names.
+    /// Returns the requests for the wanted locations. A mapping needs a request if a wanted location in it has no name
+    /// or lacks inlined calls, or if there may be another symbol table by now. Returns `None` if nothing is left to do.
+    /// The list is empty if only locations that were sent with lines have no names.
     pub(super) fn requests(&self, wanted: &[u32], changes: u64) -> Option<Vec<SymbolRequest>> {
-        // Checks whether a mapping needs a request: nearly always, none does.
+        // For each mapping with wanted locations, true if it needs a request. Nearly always, none does.
         let mut needs: Vec<Option<bool>> = vec![None; self.mappings.len()];
         let mut all_named = true;
         for &wanted in wanted {
@@ -211,7 +212,7 @@ impl NamedDictionary {
         ((location as usize) < self.dictionary.locations.len()).then(|| &self.dictionary.locations[location as usize])
     }
 
-    /// Stores the names in the responses, and names the wanted locations that were sent with lines.
+    /// Stores the names in the responses. Also names those wanted locations that were sent with lines.
     pub(crate) fn apply(&mut self, wanted: &[u32], responses: Vec<SymbolResponse>, table: &mut FrameTable) {
         for SymbolResponse { mapping, symbolized, now } in responses {
             let Some(known) = self.mappings.get_mut(mapping as usize) else { continue };

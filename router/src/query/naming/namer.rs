@@ -29,17 +29,17 @@ impl Namer {
 
     /// Symbolizes addresses. Blocks while symbol tables are read or built.
     pub(crate) fn symbolize(&self, requests: Vec<SymbolRequest>) -> Vec<SymbolResponse> {
-        // Read first: tables that arrive meanwhile are requested again.
+        // The counter is read first, so that tables that arrive during this call are requested again.
         let changes = self.symbols.changes();
-        // First without addresses and without waiting: all missing tables are then made at once, and the first of
-        // them does not use up the time until the deadline.
+        // The first calls ask for no address and do not wait. They start the construction of all missing tables at
+        // once, so that the first table does not use up the time until the deadline.
         for request in &requests {
             let _none_wanted: Vec<Symbolized> = self.symbols.symbolize(&request.key(), &[], Duration::ZERO);
         }
         let wait = || self.deadline.saturating_duration_since(Instant::now());
         let symbolize = |request: SymbolRequest| {
             let table = self.symbols.table_number(&request.key(), wait());
-            // Names of one mapping are all of one table.
+            // All names of a mapping must come from the same table.
             let is_same = request.known.as_ref() == Some(&table);
             let wanted = if is_same { &request.unnamed } else { &request.wanted };
             let (locations, addresses): (Vec<u32>, Vec<_>) = wanted.iter().copied().unzip();
@@ -69,7 +69,7 @@ mod tests {
     use crate::query::naming::named_dictionary::tests::{addresses, named_by};
     use crate::query::tests::symbols::symbols;
 
-    // Locations with names of the old table were left without any.
+    // Once, locations whose names came from the old table were left without names.
     #[test]
     fn all_wanted_locations_have_names_of_a_new_table() {
         let (_directory, symbols) = symbols();
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    // Names from which the store had omitted inlined calls were kept as if complete.
+    // Once, names without their inlined calls were kept as if they were complete.
     #[test]
     fn a_frame_with_omitted_inlined_calls_is_requested_again() {
         let (_directory, symbols) = symbols();

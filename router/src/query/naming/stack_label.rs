@@ -11,7 +11,7 @@ use regex::{Regex, RegexBuilder};
 use crate::query::error::QueryError;
 use crate::query::limits::REGEX_BYTES_MAX;
 
-/// A label of stacks, as the position of the frame and the part of the frame.
+/// A label of stacks. It consists of the position of a frame and a part of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackLabel {
     pub(crate) place: FramePlace,
@@ -73,7 +73,7 @@ enum Test {
 }
 
 impl StackMatcher {
-    /// Converts a matcher of the parser.
+    /// Converts a matcher that the parser returned.
     pub(crate) fn new(label: StackLabel, operation: &MatchOp, value: &str) -> Result<Self, QueryError> {
         let (test, negated) = match operation {
             MatchOp::Equal => (Test::Equal(value.to_owned()), false),
@@ -84,7 +84,8 @@ impl StackMatcher {
         Ok(Self { label, test, negated })
     }
 
-    /// Returns whether a value equals or matches the operand. Ignores whether the matcher is negated.
+    /// Returns whether a value equals or matches the operand of the matcher. The result is the same for a negated
+    /// matcher.
     pub(crate) fn names(&self, value: &str) -> bool {
         match &self.test {
             Test::Equal(named) => named == value,
@@ -106,7 +107,7 @@ pub(crate) fn anchored(pattern: &str) -> Result<Regex, QueryError> {
         let pattern = || pattern.chars().take(200).collect();
         built.map_err(|source| QueryError::BadRegex { pattern: pattern(), source: Box::new(source) })
     };
-    // Unanchored first: `a)|(b` is valid only between the parentheses of the anchors.
+    // The pattern is compiled without anchors first: `a)|(b` is valid only between the parentheses of the anchors.
     build(pattern)?;
     build(&format!("^(?s:{pattern})$"))
 }

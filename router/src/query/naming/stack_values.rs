@@ -50,7 +50,7 @@ impl Combinations {
     }
 }
 
-/// Labels of stacks by which one leaf of a query matches and groups.
+/// Labels of stacks by which one selector of a query matches and groups.
 #[derive(Debug)]
 pub(crate) struct StackGrouping<'a> {
     pub(crate) matchers: &'a [StackMatcher],
@@ -81,7 +81,7 @@ impl NodeValues {
 }
 
 impl<'a> StackGrouping<'a> {
-    /// Makes a grouping. `labels` are all labels that the leaf of the query is grouped by.
+    /// Makes a grouping. `labels` are all labels by which the samples of the selector are grouped.
     pub(crate) fn new(matchers: &'a [StackMatcher], labels: &[String]) -> Self {
         let of = |place| labels.iter().filter_map(|name| StackLabel::named(name)).filter(move |l| l.place == place);
         Self { matchers, leaf_labels: of(FramePlace::Leaf).collect(), any_labels: of(FramePlace::Any).collect() }
@@ -171,8 +171,8 @@ impl StackMatcher {
 }
 
 impl FrameTest<'_> {
-    /// Returns whether a frame's value equals or matches the operand. Ignores whether the matcher is negated. If there
-    /// is no frame, the value is "".
+    /// Returns whether a frame's value equals or matches the operand. The result is the same for a negated matcher. If
+    /// there is no frame, the value is "".
     pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
         let Self { matcher, table, known } = self;
         let part = matcher.label.part;

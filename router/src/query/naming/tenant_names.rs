@@ -1,8 +1,9 @@
 //! Names of one tenant's locations, kept between queries.
 //!
 //! A shard numbers a tenant's locations densely, and a response defines only the locations that the router does not
-//! know ([`proto::LocationSets`]). The names belong to one generation of each shard's numbers. When a shard begins
-//! another generation, new queries start with empty names, and running queries finish with the old names.
+//! know ([`proto::LocationSets`]). When a shard gives its locations new numbers, it begins another generation. The
+//! names here belong to one generation of each shard. After a change, new queries start with empty names, and running
+//! queries finish with the old names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
 
 /// Maximum number of rounds in which a query names locations while other queries do the same. Another query may drop
-/// names, because there is a better symbol table. One more round follows, in which all other queries wait.
+/// names meanwhile, because there is a better symbol table. One more round follows, during which all other queries of
+/// the tenant wait.
 const SHARED_ROUNDS_MAX: usize = 4;
 
 /// Names of one tenant's locations. Cheap to clone; all clones share the names.
@@ -26,13 +28,13 @@ pub(crate) struct TenantNames(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Names and frames. Locked for long (locations are named, merged and written), so never locked by an async task.
+    /// Names and frames. The lock is held while locations are named, merged and written, so no async task may take it.
     contents: RwLock<Contents>,
     /// Known locations of each shard. If both locks are needed, `contents` is locked first.
     progress: Mutex<BTreeMap<u32, Progress>>,
 }
 
-/// State of the known locations of one shard.
+/// Locations of one shard that are known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     known: KnownLocations,
@@ -99,7 +101,7 @@ impl TenantNames {
         if names.generation != page.generation {
             return Generation::New;
         }
-        // Otherwise another query has added the page already.
+        // A page that does not begin here was added by another query already.
         if page.first == names.dictionary.len() {
             names.dictionary.extend(&page.dictionary);
         }
@@ -368,7 +370,7 @@ fn renumber(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
         }
     }
     let mut used = Vec::new();
-    // Only entries of used locations are touched, so few pages of this memory are.
+    // Only the entries of used locations are written, so the kernel provides few pages of this memory.
     let mut numbers = vec![0; known as usize + own];
     for (i, &word) in (0..).zip(&seen) {
         let mut bits = word;
@@ -382,7 +384,7 @@ fn renumber(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
         }
     }
     for node in nodes.iter_mut().skip(1) {
-        // A location that no dictionary has is none under any number.
+        // A location that no dictionary defines gets a number that no location has.
         node.location = numbers.get(node.location as usize).copied().unwrap_or(u32::MAX);
     }
     used
@@ -392,7 +394,7 @@ fn renumber(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    // After some rounds beside other queries, frames were left without names.
+    // Once, frames had no names if other queries ran during several rounds.
     #[test]
     fn a_query_that_holds_the_lock_names_all_locations_in_one_round() {
         let (_directory, symbols) = crate::query::tests::symbols::symbols();

@@ -64,7 +64,7 @@ fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<
             let (sum, count) = compensated_sum(first, values);
             sum / count
         }
-        // The others select and never come here.
+        // `topk` and `bottomk` select series, and never come here.
         Aggregation::Sum | Aggregation::TopK | Aggregation::BottomK => compensated_sum(first, values).0,
     })
 }
@@ -107,7 +107,7 @@ fn select(
             .collect();
         // The sort is stable, and members are sorted by labels.
         present.sort_by(|&(_, a), &(_, b)| best_first(operator, a, b));
-        // At least 0 and below 2^63; fractions are truncated.
+        // The number is at least 0 and below 2^63, and its fraction is cut off.
         let kept = parameter.max(0.0) as usize;
         for &(i, _) in present.iter().skip(kept) {
             if let Some(value) = members.get_mut(i).and_then(|member| member.values.get_mut(step)) {

@@ -21,7 +21,7 @@ pub(crate) fn binary(
     Ok(match (left, right) {
         (Value::Scalar(left), Value::Scalar(right)) => {
             let both = left.iter().zip(&right);
-            // The parser lets scalars be compared with `bool` only.
+            // The parser accepts a comparison of two scalars only with `bool`.
             Value::Scalar(both.map(|(&left, &right)| number(operator, left, right)).collect())
         }
         (Value::Vector(vector), Value::Scalar(scalar)) => {
@@ -29,7 +29,7 @@ pub(crate) fn binary(
             Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
         (Value::Scalar(scalar), Value::Vector(vector)) => {
-            // A comparison keeps the vector's value, on either side.
+            // A comparison returns the vector's value, whichever side the vector is on.
             let apply = |value, number| apply(operator, number, value, value, returns_bool);
             Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
@@ -41,7 +41,7 @@ pub(crate) fn binary(
     })
 }
 
-/// Applies the operator to each value of a vector. Drops series that have no value left.
+/// Applies the operator to each value of a vector. Drops series in which no value remains.
 fn with_scalar(
     vector: Vec<Series>,
     scalar: &[f64],
@@ -66,7 +66,7 @@ fn apply(operator: Operator, left: f64, right: f64, kept: f64, returns_bool: boo
     if !operator.is_comparison() || returns_bool { Some(result) } else { (result != 0.0).then_some(kept) }
 }
 
-/// Applies the operator to numbers. The result of a comparison is 0 or 1.
+/// Applies the operator to numbers. A comparison results in 0 for false and 1 for true.
 #[allow(clippy::float_cmp, reason = "== and != of PromQL are those of IEEE 754")]
 fn number(operator: Operator, left: f64, right: f64) -> f64 {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };

@@ -1,4 +1,5 @@
-//! Memory budget of a query, for the vectors of its leaves and for the results that are still needed.
+//! Memory budget of a query. It covers the values of the query's leaves (selectors with their functions), and results
+//! that are still needed.
 //!
 //! All vectors of a query have the same number of steps, so the budget is counted in series.
 
@@ -17,7 +18,7 @@ impl Budget {
         Self { series: QUERY_VALUES_MAX / steps.saturating_add(SERIES_LABELS_VALUES) }
     }
 
-    /// Takes the budget of this many series.
+    /// Takes the memory of this many series from the budget.
     ///
     /// # Errors
     /// Returns [`QueryError::TooLarge`] if the remaining budget is smaller.
@@ -26,7 +27,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Gives back the budget of series that are dropped.
+    /// Gives the memory of dropped series back to the budget.
     pub(crate) fn release(&mut self, series: usize) {
         self.series += series;
     }

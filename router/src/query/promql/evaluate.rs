@@ -1,4 +1,5 @@
-//! Evaluation of the operators of a query over the values of its leaves, step by step as in Prometheus.
+//! Evaluates the operators of a query at each step, as Prometheus does. The operands are the values of the query's
+//! leaves: selectors with their functions.
 
 use crate::query::error::QueryError;
 use crate::query::promql::aggregate::aggregate;
@@ -11,7 +12,7 @@ use crate::query::run::Cancelled;
 /// A query during its evaluation.
 #[derive(Debug)]
 pub(crate) struct Evaluation<'a> {
-    /// Values of the query's leaves. The evaluation takes each of them once.
+    /// Values of the query's leaves. The evaluation consumes each of them once.
     pub(crate) leaves: Vec<Vec<Series>>,
     /// Number of steps.
     pub(crate) steps: usize,
@@ -35,14 +36,14 @@ impl Evaluation<'_> {
                 let parameter = match parameter {
                     Some(parameter) => match self.of(parameter)? {
                         Value::Scalar(values) => values,
-                        // The parser checked that it is a scalar.
+                        // The parser checked that the parameter is a scalar.
                         Value::Vector(_) => Vec::new(),
                     },
                     None => Vec::new(),
                 };
                 let series = match self.of(of)? {
                     Value::Vector(series) => series,
-                    // The parser checked that it is a vector.
+                    // The parser checked that the operand is a vector.
                     scalar @ Value::Scalar(_) => return Ok(scalar),
                 };
                 let held = series.len();

@@ -63,7 +63,7 @@ pub(crate) enum At {
 pub(crate) enum Group {
     /// Groups by stored series, and also by these labels: sample attributes, and labels of stacks.
     Series(Vec<String>),
-    /// Groups by the values of these labels. The sum above the leaf is computed together with the leaf, exactly, and
+    /// Groups by the values of these labels. The `sum` above the leaf is computed together with the leaf: exactly, and
     /// mostly in the shards.
     By(Vec<String>),
 }
@@ -119,7 +119,8 @@ impl Function {
         Self::NAMED.into_iter().find(|function| function.name() == name)
     }
 
-    /// Returns whether the function is a sum over all samples of the window. Other functions need points.
+    /// Returns whether the function is a sum over all samples of the window. Other functions need points: sums of 10 s
+    /// each, or the single profiles of a gauge.
     pub(crate) fn is_linear(self) -> bool {
         matches!(self, Self::Rate | Self::Increase | Self::SumOverTime)
     }

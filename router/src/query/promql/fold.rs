@@ -1,4 +1,5 @@
-//! Merging of the shards' responses into the series of one leaf: exact sums by labels and time.
+//! Merging of the shards' responses into the series of one leaf (a selector with its function): exact sums by labels
+//! and time.
 //!
 //! Sums are i128 in this module; `range_function` converts them to floats.
 
@@ -89,8 +90,9 @@ impl<'a> Folding<'a> {
         Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
     }
 
-    /// Adds one response. Cells are sorted by group, bucket and leaf values, so that the sums of one series and bucket
-    /// are added in one small table of `stack_*` values.
+    /// Adds one response. Sorts its cells (each is the sum of one group, bucket and stack) by group, bucket and
+    /// `leaf_*` values. Cells of one series and bucket are then adjacent, and one small table adds up their sums by
+    /// `stack_*` values.
     fn add(
         &self,
         answer: &Answer,
@@ -160,7 +162,7 @@ struct Grouped {
     times: usize,
 }
 
-/// Sums of one series and bucket, one for each combination of `stack_*` values.
+/// Sums of one series and bucket: one sum for each combination of `stack_*` values.
 struct Counted {
     sums: Vec<i128>,
     /// Number of the last stack that was added to each combination. A stack is added once, even if several of its
@@ -242,7 +244,7 @@ fn into_order<T>(interned: Interned<T>) -> Vec<T> {
     things.into_iter().map(|(thing, _)| thing).collect()
 }
 
-/// Key of a series: its group, and the combinations of its leaf values and `stack_*` values.
+/// Key of a series: its group, the combination of its `leaf_*` values, and that of its `stack_*` values.
 type Key = (Grouped, [u32; 2]);
 
 /// Series of a leaf while responses are added.
@@ -301,7 +303,8 @@ impl SeriesBuilder {
                 all.extend(known.texts(combination, labels, table));
             }
             all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-            // Groups that the projection makes equal are one series, whose points have no meaning.
+            // Groups whose projected labels are equal become one series. This happens only if the leaf's group is `By`,
+            // and then `times` has no meaning.
             merged.entry((Labels::new(all), grouped.profile_type, grouped.times)).or_default().extend(sums);
         }
         for times in &mut self.times {

@@ -1,8 +1,8 @@
 //! The parser of PromQL.
 //!
-//! The parser's tree is as deep as the text has operators, and it is dropped recursively. So texts with very many
-//! operators are parsed on a thread with a large stack. The parser panics on some numbers (a range of `1e30`); such a
-//! panic is reported as a syntax error.
+//! The parser's tree can be as deep as the number of operators in the text, and it is dropped recursively. So texts
+//! with very many operators are parsed on a thread with a large stack. The parser panics on some numbers (a range of
+//! `1e30`). Such a panic is reported as a syntax error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::Chars;
@@ -29,7 +29,7 @@ use crate::query::promql::expr::{
 };
 use crate::query::selection::selector::Selector;
 
-/// Length of the time before the evaluation in which an instant selector finds its last point, in nanoseconds.
+/// Longest time before the evaluation in which an instant selector looks for its last point, in nanoseconds.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
 /// Parses a query. Blocks the thread.
@@ -81,7 +81,7 @@ fn read<T: Send + 'static>(
         read(&parsed)
     };
     let parsed = if operators <= ANY_STACK_OPERATORS_MAX {
-        // After a panic, no state is used again.
+        // After a panic, no state of the parser is used again, so it is safe to catch the panic.
         catch_unwind(AssertUnwindSafe(parse))
     } else {
         let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(PARSER_STACK_BYTES);
@@ -114,7 +114,7 @@ fn operators(text: &str) -> usize {
                 continue;
             }
         }
-        // A skipped part separates words.
+        // A skipped string or comment separates the words on both of its sides.
         outside.push(' ');
     }
     let words = outside.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -164,7 +164,7 @@ fn unsupported(feature: &str, supported: &'static str) -> QueryError {
 
 fn convert_call(call: &Call, leaves: &mut Vec<Leaf>) -> Result<Expr, QueryError> {
     let function = Function::named(call.func.name).ok_or_else(|| unsupported(call.func.name, FUNCTIONS))?;
-    // The parser checked the number of arguments and their types; all of these take one range.
+    // The parser checked the arguments: each of the supported functions has one argument, which is a range.
     let mut argument = call.args.args.first().map(AsRef::as_ref);
     while let Some(Parsed::Paren(inner)) = argument {
         argument = Some(&inner.expr);

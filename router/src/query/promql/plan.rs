@@ -1,4 +1,5 @@
-//! Planning of the grouping of each leaf, so that it has only the detail that the operators above the leaf need.
+//! Chooses the grouping of each leaf (a selector with its function). The leaf then has only the labels that the
+//! operators above it need.
 //!
 //! A label in an enclosing `by (...)` or `on (...)` becomes part of the leaf's grouping even if it is not a series
 //! label. It may be a sample attribute, or a label of stacks. If a sum is directly above a sum over time, both are

@@ -1,4 +1,5 @@
-//! Execution of a query: parses the text, plans, loads every leaf from the shards, and evaluates the operators.
+//! Execution of a query. Parses and plans the text, loads every leaf (a selector with its function) from the shards,
+//! and evaluates the operators.
 //!
 //! To load a leaf, the router names the frames of its stacks, merges the responses into series, and applies the leaf's
 //! function to each window.
@@ -151,15 +152,15 @@ fn group_labels(group: &Group) -> &[String] {
     labels
 }
 
-/// Returns the labels that shards group by and that no series has, which are sample attributes.
+/// Returns the labels that shards group by and that no series has. These are sample attributes.
 fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
     let Some(answer) = &resolved.series else { return Vec::new() };
     let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
     shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
 }
 
-/// Returns the folds that one leaf requests from shards: two if the points of gauges differ from other points, else
-/// one.
+/// Returns the folds that one leaf requests from shards. A fold tells how samples are added up over time. There are two
+/// folds if the leaf has both gauges and other types, which have different points; otherwise one.
 fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fold, Vec<Matcher>)>, QueryError> {
     let types = resolved.types.as_deref().unwrap_or_default();
     let (gauges, others): (Vec<&ProfileType>, Vec<&ProfileType>) = types.iter().partition(|kind| kind.is_gauge());
@@ -170,7 +171,7 @@ fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fo
         }
         return Ok(vec![(range_function::fold_of_sums(windows), resolved.matchers.clone())]);
     }
-    // The shorter list is matched, and negated for the other types.
+    // The shorter list becomes a matcher. The negated matcher selects the other types.
     let list = if gauges.len() <= others.len() { &gauges } else { &others };
     let only_one_kind = gauges.is_empty() || others.is_empty();
     let listed: Vec<String> = list.iter().map(|kind| regex::escape(&kind.to_string())).collect();

@@ -45,7 +45,8 @@ pub(crate) fn span(windows: &[Window]) -> Window {
     Window { start_ns, end_ns: windows.last().map_or(start_ns, |window| window.end_ns) }
 }
 
-/// Returns the fold with one sum between each two neighbouring edges of windows. Times in no window are not requested.
+/// Returns the fold that requests one sum between each two neighbouring edges of windows. Times in no window are not
+/// requested.
 pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     let mut edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
     edges.sort_unstable();
@@ -60,11 +61,12 @@ pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     Fold::Sum(pieces)
 }
 
-/// Returns the fold with one bucket per point; `None` if no point can be in a window.
+/// Returns the fold with one bucket for each point; `None` if no point can be in a window.
 pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryError> {
     let mut points: Vec<Window> = Vec::new();
     for window in windows {
-        // The first point after the start begins at the last multiple that is not after it.
+        // The window's first point ends after the window's start. So the 10 s of that point begin at the start, or less
+        // than 10 s before it.
         let first = window.start_ns.div_euclid(POINT_NS) * POINT_NS;
         let last = window.end_ns.div_euclid(POINT_NS) * POINT_NS;
         let mut start_ns = points.last().map_or(first, |known| first.max(known.end_ns));
@@ -122,7 +124,7 @@ pub(crate) fn evaluate(
             sums.labels.clone()
         };
         match out.last_mut() {
-            // The sum over several types that the grouping does not distinguish.
+            // The grouping does not distinguish these profile types, so their values are added.
             Some(last) if last.labels == labels => add_values(&mut last.values, &values),
             _ => out.push(Series { labels, values }),
         }
@@ -212,7 +214,8 @@ fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Windo
     }
 }
 
-/// Returns the smallest or largest point of each window. Windows ascend, so each sum enters and leaves `best` once.
+/// Returns the smallest or largest point of each window. Windows ascend, so each sum is added to `best` and removed
+/// only once.
 fn extremes(
     sums: &[(i64, i128)],
     windows: &[Window],
@@ -238,7 +241,7 @@ fn extremes(
                 best.pop_front();
             }
             let extreme = value(*best.front()?);
-            // A point at which this part of the series has no samples is 0.
+            // A point at which this part of the series has no samples has the value 0, which may be the extreme.
             let has_zero = counts(window) > range.len();
             Some(if has_zero && replaces(0, extreme) { 0.0 } else { extreme as f64 })
         })

@@ -99,7 +99,7 @@ impl VectorMatching<'_> {
         let mut partners = self.partners(one)?;
         let steps = many.first().map_or(0, |series| series.values.len());
         let mut results = Results { series: IndexMap::new(), steps, budget: self.budget };
-        // Indices of the results of one series, by the labels that they copy.
+        // Indices of the results of one series of the "many" side, by the copied labels.
         let mut indices: HashMap<u32, usize> = HashMap::new();
         for Series { labels, values } in many {
             self.cancelled.check()?;
@@ -209,7 +209,7 @@ fn duplicate(side: Side, matched: &Labels) -> QueryError {
 mod tests {
     use super::*;
 
-    /// Adds both sides, with the left side as the "many" side. Copies label `i`, and matches on no label.
+    /// Adds the values of both sides. The left side is the "many" side. Copies the label `i`, and matches on no label.
     fn sum(
         left: Vec<Series>,
         right: Vec<Series>,

@@ -22,7 +22,7 @@ impl Reader {
         if let Some(matcher) = selector.stack_matchers.first() {
             return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
         }
-        // Data that is kept by the day has its names by whole days.
+        // Old data is kept as sums of days, so names of such data are known for whole days only.
         let day_of = |time_ns| Tier::Day.window_of(time_ns);
         let days = Window {
             start_ns: Tier::Day.window_start_ns(day_of(window.start_ns.saturating_add(1))),

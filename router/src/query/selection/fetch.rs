@@ -37,7 +37,7 @@ enum Attempt {
         answers: Vec<ShardAnswer>,
         missing_names: BTreeSet<MissingNames>,
     },
-    /// Names were missing, or a shard began another generation. The next attempt has the missing names.
+    /// Names were missing, or a shard has given its locations new numbers. The next attempt has the missing names.
     NamesChanged,
 }
 
@@ -73,7 +73,7 @@ impl Reader {
         let mut answers = Vec::new();
         let mut missing_names = BTreeSet::new();
         for shard in self.nodes.placement().shards() {
-            // Without matchers on stacks, responses define every location that is not known.
+            // Without matchers on stacks, each response defines every location that the router does not know.
             let needs_all = !matchers.is_empty();
             let is_worth_it = || needs_all || !self.names.is_too_large(&selection.tenant);
             let loads_locations =

@@ -55,7 +55,7 @@ impl Labels {
 
 impl From<&LabelSet> for Labels {
     fn from(labels: &LabelSet) -> Self {
-        // Already sorted, unique and without empty values.
+        // A `LabelSet` is already sorted, unique and without empty values.
         Self(labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect())
     }
 }

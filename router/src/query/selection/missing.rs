@@ -51,8 +51,8 @@ impl MissingData {
         pending.filter(move |binary| before.replace(*binary) != Some(*binary))
     }
 
-    /// Returns one sentence for each missing time and name. If not all are listed, the first sentence has the total
-    /// number.
+    /// Returns one sentence for each missing time and for each file without names. If there are more than
+    /// [`LISTED_MAX`] of a kind, one more sentence gives their number.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = time_warnings(&self.times);
         let files = self.names.len();
@@ -109,7 +109,7 @@ fn stored(tier: Tier) -> &'static str {
     }
 }
 
-/// Returns one sentence for each time, name and label that a list is missing.
+/// Returns one sentence for each time, file and label that a list is missing.
 pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<DroppedLabel>) -> Vec<String> {
     let warning = |DroppedLabel { tier, name }: &DroppedLabel| {
         let stored = stored(*tier);

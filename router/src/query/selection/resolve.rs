@@ -1,8 +1,8 @@
 //! Resolution of the metric names of a selector to profile types. The result is matchers on `__profile_type__`.
 //!
-//! A name is a full ID or a short name. A short name is resolved after the other matchers. If several profile types
-//! have the short name, it means the type whose sample type and unit equal those of its period. So `process_cpu` is CPU
-//! time and not the number of samples. A name that no series has selects nothing.
+//! A name is a full ID or a short name. A short name is looked up among the types that the other matchers allow. If
+//! several profile types have the short name, it means the type whose sample type and unit equal those of its period.
+//! So `process_cpu` is CPU time and not the number of samples. A name that no series has selects nothing.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,8 @@ pub(crate) async fn resolve(
     Ok(Resolution { resolved: Some(resolved), missing })
 }
 
-/// Returns the types whose full IDs are names or matchers of a selector. Several such types match nothing.
+/// Returns the profile types whose full IDs are names or matchers of a selector. If there are several, the selector
+/// matches nothing.
 fn known_types(selector: &Selector) -> Option<BTreeSet<ProfileType>> {
     let by_name = selector.names.iter().map(|name| ProfileType::parse(name)).collect::<Option<Vec<_>>>()?;
     let by_matcher = selector.matchers.iter().filter_map(|matcher| {
@@ -124,7 +125,8 @@ fn choose(names: &[String], types: BTreeSet<ProfileType>) -> Result<Vec<ProfileT
     if let Some(name) = names.first()
         && types.len() > 1
     {
-        // Only time: the period of Go's mutex profiles is `contentions/count`, and the delay is what people look for.
+        // This rule applies only to time. The period of Go's mutex profiles is `contentions/count`, but people look for
+        // the delay.
         let own_period =
             |candidate: &ProfileType| candidate.sample() == candidate.period() && candidate.sample().is_time();
         if types.iter().any(own_period) {

@@ -53,7 +53,7 @@ impl Selector {
         } else if let Some(label) = StackLabel::named(&parsed.name) {
             stack_matchers.push(StackMatcher::new(label, &parsed.op, &parsed.value)?);
         } else {
-            // A metric's name is its profile type's full id.
+            // The name of a metric is the full ID of its profile type.
             let name = if parsed.name == NAME_LABEL { PROFILE_TYPE_LABEL } else { parsed.name.as_str() };
             self.matchers.push(shard_matcher(name, parsed)?);
         }
@@ -69,7 +69,7 @@ fn shard_matcher(name: &str, parsed: &ParsedMatcher) -> Result<Matcher, QueryErr
         MatchOp::NotRe(regex) => (Operation::NotMatch, pattern_of(regex)),
     };
     if matches!(operation, Operation::Match | Operation::NotMatch) {
-        // Every node would refuse it. Here it is an error of the request.
+        // Every node would refuse an invalid expression. Refused here, it is an error of the request.
         anchored(value)?;
     }
     Ok(Matcher { name: name.to_owned(), operation, value: value.to_owned() })

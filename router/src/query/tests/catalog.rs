@@ -102,7 +102,7 @@ fn the_build_information_is_served() {
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
 }
 
-// An empty flame graph and an empty result did not report that a list was incomplete.
+// Once, an empty flame graph and an empty result did not report that a list was incomplete.
 #[test]
 fn responses_report_that_a_list_was_incomplete() {
     let window = proto::Window { start_ns: (NOW_S - 60) * S, end_ns: NOW_S * S };

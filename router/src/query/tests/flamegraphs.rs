@@ -121,7 +121,7 @@ fn cpu_sample(stack: Vec<Frame>, value: i64) -> Sample {
     Sample { stack, ..Sample::new(CPU, &[("service_name", "x")], NOW_S * S - S, &[], value) }
 }
 
-// Frames without names were dropped with their weight, without a warning.
+// Once, frames without names were dropped with their weight, without a warning.
 #[test]
 fn frames_without_names_keep_their_weight_and_a_reason() {
     let main = || lines(&["main"]);
@@ -154,7 +154,7 @@ fn frames_without_names_keep_their_weight_and_a_reason() {
         });
         assert_eq!(*known, want);
     };
-    // The stack with two such frames of libc counts once.
+    // A stack with two such frames of libc counts once.
     share("no_debug_file", "/usr/lib/libc.so.6", "gnu:aabb", 2, 7);
     share("no_build_id", "/opt/app", "", 1, 3);
     share("no_debug_file", "", "gnu:ccdd", 1, 1);
@@ -165,11 +165,11 @@ fn frames_without_names_keep_their_weight_and_a_reason() {
     let why = unnamed.iter().position(|known| known["build_id"] == "gnu:aabb").unwrap();
     let frame = json!({"binary": "/usr/lib/libc.so.6", "type": "native", "reason": "no_debug_file", "unnamed": why});
     assert_eq!(tree["frames"][place], frame);
-    // They can be filtered and grouped like others.
+    // Frames without names can be filtered and grouped like others.
     let grouped =
         server.query("sum by (leaf_function) (sum_over_time(process_cpu{leaf_binary=\"/opt/app\"}[5m]))").json();
     assert_eq!(grouped["data"]["result"][0]["metric"], json!({"leaf_function": "app+0x1"}));
-    // In a pprof they have their address and build ID, for tools that have the file.
+    // In a pprof file, these frames have their address and build ID, for tools that have the mapped file.
     let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
     let location = profile.location.iter().find(|location| location.address == 0x29d90).unwrap();
     let mapping = &profile.mapping[location.mapping_id as usize - 1];
@@ -195,7 +195,7 @@ fn a_frame_at_which_unwinding_stopped_has_the_reason() {
         let text = of["text"].as_str().unwrap();
         assert!(text.contains("callers are missing") && text.contains(meaning), "{text}");
     }
-    // Both have the same reason and no binary: the index distinguishes them.
+    // Both frames have the same reason and no binary: the index distinguishes them.
     for (name, meaning) in [(known, "code in a mapping"), (unknown, "does not know")] {
         let place = tree["names"].as_array().unwrap().iter().position(|of| *of == name).unwrap();
         let why = usize::try_from(tree["frames"][place]["unnamed"].as_u64().unwrap()).unwrap();
@@ -273,7 +273,7 @@ fn deep_stacks_are_whole_and_prunable() {
     assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text().matches(';').count(), 3999);
 }
 
-// Other tools use folded stacks and pprof and cannot request more: with 8192 nodes, most of a large program was lost.
+// Other tools cannot request more nodes. Once, only 8192 nodes of a large program were left for them.
 #[test]
 fn folded_stacks_and_pprof_are_not_pruned_by_default() {
     let server = Server::new((0..9000).map(|i| cpu_sample(vec![lines(&[&format!("f{i}")])], 1)).collect::<Vec<_>>());

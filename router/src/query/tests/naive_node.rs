@@ -106,9 +106,9 @@ pub(super) struct NaiveNode {
     /// Label by which the node refuses to group.
     pub(super) refuses_group_by: Option<String>,
     pub(super) selections: Mutex<Vec<Selection>>,
-    /// Labels that the node reports as missing in lists.
+    /// Missing times and dropped labels that the node reports in each list.
     pub(super) list: SeriesAnswer,
-    /// Locations of the node, and the generation of their numbers.
+    /// Locations of the node, and the generation of their numbers, which changes when the node renumbers them.
     pub(super) dictionary: Mutex<(Dictionary, u64)>,
     /// True if the node renumbers its locations after each request for locations.
     pub(super) is_fickle: bool,
@@ -138,8 +138,7 @@ impl NaiveNode {
         *generation += 1;
     }
 
-    /// Returns whether a stack meets the conditions. `None` if this depends on a location that the router does not
-    /// know.
+    /// Returns whether a stack passes the filters. `None` if this depends on a location that the router does not know.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
         let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let numbers: Vec<u32> = stack.iter().map(|frame| location(dictionary, frame)).collect();
@@ -248,8 +247,8 @@ impl Tree {
         Self { detail, known, count, dictionary: Dictionary::default(), nodes }
     }
 
-    /// Returns the number of a known location. For others, returns the ID in the response's dictionary plus the known
-    /// count.
+    /// Returns the number of a location that the router knows. For any other location, returns its ID in the response's
+    /// dictionary plus the number of known locations.
     fn location(&mut self, frame: &Frame) -> u32 {
         let here = self.known.locations.len() as u32;
         let known = location(&mut self.known, frame);

@@ -117,7 +117,7 @@ fn names_too_large_to_be_kept_give_the_same_results() {
     assert!(small.metric("varve_router_names_evicted_total{reason=\"too_large\"}") >= 6.0);
     assert!(small.metric("varve_router_names_bytes") < 1000.0 && whole.metric("varve_router_names_bytes") > 1000.0);
     assert_eq!(whole.metric("varve_router_names_evicted_total{reason=\"too_large\"}"), 0.0);
-    // Without matchers on stacks, its locations are not requested.
+    // Without matchers on stacks, the router with the small cache does not load locations first.
     asked(&node);
     folded(&small, "process_cpu");
     assert_eq!(asked(&node)[0].locations.known.count, 0);
@@ -145,7 +145,7 @@ fn a_program() -> (String, String) {
     (path.display().to_string(), BuildId::Gnu(id).to_string())
 }
 
-// For up to a second, responses by name were missing names without a warning.
+// Once, responses by name were missing names without a warning, for up to a second.
 #[test]
 fn queries_by_name_report_symbol_tables_being_made() {
     let (path, build_id) = a_program();

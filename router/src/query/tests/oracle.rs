@@ -26,12 +26,12 @@ type Why = [String; 4];
 /// Facts about each frame: the first line of its function, and the reason why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
-/// Returns the responses, as to a router that knew no locations.
+/// Returns the responses in the form for a router that knows no locations yet.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
     (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
 }
 
-/// Returns the frames of a location, outermost first.
+/// Returns the frames of a location, outermost first. Adds the facts about them to `table`.
 fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) -> Vec<Frame> {
     let text = |id: u32| dictionary.strings.get(id).to_owned();
     let mut told: Vec<(Frame, i64, Option<Why>)> = Vec::new();
@@ -91,7 +91,7 @@ impl<K: Ord + Clone> Weights<K> {
         for answer in answers {
             let dictionary = &answer.dictionary;
             let used: BTreeSet<u32> = answer.nodes.iter().skip(1).map(|node| node.location).collect();
-            // Locations in no stack are ignored.
+            // Facts from locations that are in no stack are ignored.
             let mut unused = Table::new();
             let frames = (0..).zip(&dictionary.locations).map(|(i, location)| {
                 frames_of(dictionary, location, if used.contains(&i) { &mut *table } else { &mut unused })
@@ -127,7 +127,8 @@ impl<K: Ord + Clone> Weights<K> {
         self.total.keys().filter(|way| !way.is_empty() && self.weighs(way)).count()
     }
 
-    /// Returns the kept nodes. Each next node is the heaviest one whose parent is kept; among equal ones, the first.
+    /// Returns the kept nodes. The next node is always the heaviest one whose parent is kept. Of equally heavy nodes,
+    /// it is the first.
     fn stay(&self, nodes_max: usize) -> BTreeSet<Vec<K>> {
         let mut stay = BTreeSet::from([Vec::new()]);
         let mut candidates = self.children(&[]);

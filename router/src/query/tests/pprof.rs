@@ -15,7 +15,7 @@ pub(super) fn unpack(answer: &Answer) -> Profile {
     Profile::decode(bytes.as_slice()).unwrap()
 }
 
-/// Stacks of names, root first, and their sums.
+/// Returns the sum of each stack. A stack is a list of names, root first.
 pub(super) fn folded_of(profile: &Profile) -> BTreeMap<Vec<String>, i64> {
     let text = |id: i64| profile.string_table[id as usize].clone();
     let functions: BTreeMap<u64, String> = profile.function.iter().map(|f| (f.id, text(f.name))).collect();
@@ -54,7 +54,7 @@ fn pprof_and_folded_stacks_agree() {
     assert_eq!((text(profile.function[0].filename), profile.function[0].start_line), ("/src/app.rs", 10));
 }
 
-/// The labels of each sample of a profile with its value, sorted.
+/// Returns the labels and the value of each sample, sorted.
 fn labels_of(profile: &Profile) -> Vec<(Vec<String>, i64)> {
     let text = |id: i64| profile.string_table[id as usize].as_str();
     let labels = |sample: &proto::pprof::Sample| {
@@ -102,7 +102,7 @@ fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
     assert!(labels_of(&one).iter().all(|(labels, _)| labels.len() <= 1), "{:?}", labels_of(&one));
 }
 
-// The greatest common divisor of all values was given as the period, and samples that matchers excluded were counted.
+// Once, the greatest common divisor of all values was the period, and samples that matchers excluded were counted.
 #[test]
 fn the_period_of_a_pprof_is_the_mean_only_if_it_can_be_the_period() {
     let wall = "process_wall:wall:nanoseconds:wall:nanoseconds";

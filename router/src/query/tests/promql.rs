@@ -98,7 +98,7 @@ fn a_selector_without_a_name_covers_all_types() {
     );
     // Without the type in the grouping, values of one group are added, each in its own unit.
     check_number("sum(increase({__profile_type__=~\"process_cpu:.*\", service_name=\"a\"}[5m]))", "42.75");
-    // Points of gauges and of other types at once.
+    // One query can have points of gauges and of other types.
     check(
         "sum by (__profile_type__) (last_over_time({region=\"eu\"}[5m]))",
         &[
@@ -113,7 +113,7 @@ fn a_selector_without_a_name_covers_all_types() {
 
 #[test]
 fn points_are_ten_seconds_long_and_stamped_at_their_end() {
-    // a has points 0, 10 and 20 s ago, each for the 10 s before.
+    // Service `a` has points 0, 10 and 20 s ago. Each point covers the 10 s before it.
     check("sum by (region) (process_cpu{region=\"eu\"})", &[(json!({"region": "eu"}), "2000000000")]);
     check("sum by (region) (process_cpu{region=\"eu\"} offset 1s)", &[(json!({"region": "eu"}), "500000000")]);
     check("sum(count_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "3")]);
@@ -167,7 +167,7 @@ fn leaf_and_stack_labels_group_and_match_samples() {
         "sum by (leaf_function) (increase(process_cpu[5m]))",
         &by("leaf_function", &[("cold", "0.5"), ("hot", "5.25")]),
     );
-    // The stack with hot twice counts once.
+    // A stack that has `hot` twice counts once.
     check(
         "sum by (stack_function) (increase(process_cpu[5m]))",
         &by("stack_function", &[("cold", "0.5"), ("hot", "5.25"), ("main", "5.75")]),
@@ -228,7 +228,7 @@ fn labels_of_stacks_reach_below_functions_and_operators() {
         "sum by (thread_name) (sum without (service_name, region) (rate(process_cpu[10s])))",
         &[(json!({"thread_name": "t1"}), "0.4"), (json!({"thread_name": "t2"}), "0.1")],
     );
-    // All results are of the series' last point.
+    // All groups are evaluated at the last point of the whole series, and not at their own last points.
     check("sum by (leaf_function) (process_cpu)", &hot("5000000000"));
     check(
         "sum by (leaf_function) (memory:inuse_space:bytes:space:bytes{service_name=\"a\"})",

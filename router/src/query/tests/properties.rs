@@ -17,7 +17,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
         |(at_ms, service, kind, stack, value, thread)| {
             let kind = [CPU, SAMPLES, ALLOCATED, IN_USE][kind];
             let service = ["a", "b", "c"][service];
-            // Many are at whole seconds, on the edges of windows.
+            // Many samples are at whole seconds, which can be edges of windows.
             let time_ns = T_S * S + if at_ms % 3 == 0 { at_ms / 1000 * S } else { at_ms * MS + at_ms };
             let mut sample = Sample::new(kind, &[("service_name", service)], time_ns, &[], value);
             let lines = |names: Vec<u8>| Frame::Lines(names.into_iter().map(|name| format!("f{name}")).collect());

@@ -155,7 +155,7 @@ fn times_outside_of_what_64_bits_hold_are_refused() {
     assert_eq!(at("9000000000").status, StatusCode::OK);
 }
 
-// With steps longer than the range, data between the windows was read, and reported as missing.
+// Once, if steps were longer than the range, data between the windows was read, and reported as missing.
 #[test]
 fn nothing_between_windows_is_requested() {
     for function in ["rate", "sum_over_time", "avg_over_time", "max_over_time"] {

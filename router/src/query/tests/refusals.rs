@@ -78,7 +78,7 @@ fn queries_that_are_too_large_are_refused_before_they_run() {
         (format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000)), "operators"),
         (format!("a{}", " UNLESS a".repeat(2_001)), "operators"),
         (format!("''{}", "or''".repeat(3_000)), "operators"),
-        // Quotes in a comment, and an escaped quote: the parser has escapes in back-quotes too.
+        // These texts have a quote in a comment, or an escaped quote. The parser has escapes in back-quotes too.
         (format!("# don't\n1{}", "+1".repeat(30_000)), "operators"),
         (format!("# don't\r1{}", "+1".repeat(30_000)), "operators"),
         (format!("a{{b=`\\``,c=\"`\"}}{}", "+1".repeat(30_000)), "operators"),
@@ -90,7 +90,7 @@ fn queries_that_are_too_large_are_refused_before_they_run() {
     }
 }
 
-// Each vector was limited, but a query held all of them at one time.
+// Once, each vector was limited, but not the memory of all vectors that a query held at one time.
 #[test]
 fn all_vectors_of_a_query_share_one_limit() {
     let services: Vec<String> = (0..16).map(|i| format!("s{i}")).collect();
