@@ -8,7 +8,7 @@ import type { Plugin } from "vite";
 /** Largest size of all scripts together, gzipped, in bytes. */
 export const SCRIPT_GZIP_BYTES_MAX = 150 * 1024;
 
-/** Prints the compressed size of every script and throws above the budget. */
+/** Plugin that prints the compressed size of all scripts, and throws an error above the budget. */
 export function scriptBudget(): Plugin {
   return {
     name: "script-budget",

@@ -3,14 +3,14 @@ import { defineConfig } from "vite";
 import { scriptBudget } from "./script_budget.ts";
 
 export default defineConfig({
-  // Relative addresses, so that the web UI works through a proxy that adds a path.
+  // Addresses are relative, so that the web UI also works behind a proxy that adds a prefix to the path.
   base: "./",
   plugins: [solid(), scriptBudget()],
   build: {
     target: "es2022",
     outDir: "dist",
     emptyOutDir: true,
-    // Nothing inline: the server's policy is `default-src 'self'`, which refuses data: addresses.
+    // No file is inlined: the server's policy is `default-src 'self'`, which refuses data: addresses.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: true,

@@ -23,7 +23,7 @@ export function nextResponse(page: Page): Promise<Response> {
 
 /** Nodes of a response; integers are strings of digits, so that any size is exact. */
 export function readResponse(text: string): ApiNode[] {
-  // Nodes contain only integers: quotes them all.
+  // The nodes contain only integers, all of which are quoted here.
   const [, head, nodes, tail] = /^([\s\S]*"nodes":\s*)(\[[[\]\d,\s-]*\])([\s\S]*)$/.exec(text) ?? [];
   if (nodes === undefined) throw new Error("no nodes in the response");
   const parsed = JSON.parse(`${head}${nodes.replace(/-?\d+/g, '"$&"')}${tail}`) as {

@@ -1,6 +1,7 @@
 // Slowdown of this browser right now, compared with an idle machine.
 //
-// Time limits of drawing hold for an idle machine. On a busy one, the browser waits for a core, and every limit fails.
+// The time limits of drawing hold for an idle machine. On a busy machine, the browser waits for a core, and every test
+// fails.
 // The tests therefore run chunks of fixed work between the measured operations, in the same tab and thread.
 // The fastest chunk shows the speed without waiting; the other chunks show what waiting adds.
 // On an idle machine the slowdown is close to 1, so that slow code still fails.
@@ -25,9 +26,11 @@ export class Calibration {
   }
 
   /**
-   * Slowdown of operations that take `length_ms` on an idle machine, at the quantile `share` (0 to 1); at least 1.
+   * Factor by which operations that take `length_ms` on an idle machine are slower now, at the quantile `share` (0 to
+   * 1). It is never less than one.
    *
-   * Compares as many consecutive chunks as have that length, up to all chunks of a sample.
+   * It is computed from sums over consecutive chunks. A sum has as many chunks as take `length_ms`, but at most all
+   * chunks of one sample.
    */
   slowdown(length_ms: number, share: number): number {
     const width = Math.min(Math.max(Math.round(length_ms / CHUNK_MS), 1), CHUNKS);

@@ -87,7 +87,7 @@ export async function viewsAreShown(page: Page): Promise<void> {
   });
 }
 
-/** Durations of the web UI's performance measures of a name, in milliseconds. */
+/** Durations of the web UI's performance measures with this name, in milliseconds. */
 export function measures(page: Page, name: string): Promise<number[]> {
   return page.evaluate((measure) => performance.getEntriesByName(measure).map((entry) => entry.duration), name);
 }

@@ -12,7 +12,7 @@ withBrowser();
 
 /** Longest wait until the server has enough samples of the hot function, in milliseconds. */
 const SAMPLED_MS_MAX = 180_000;
-/** Longest wait until the web UI shows stored data: four of its automatic queries, in milliseconds. */
+/** Longest wait until the web UI shows stored data, in milliseconds. It is the time of four automatic queries. */
 const SHOWN_MS_MAX = 45_000;
 
 const HOT = process.env.VARVE_HOT_FUNCTION;
@@ -27,7 +27,7 @@ if (VARVE_URL !== undefined && HOT !== undefined) {
     await expect.poll(() => page.locator(".status-bar").textContent()).toMatch(/sample/);
     await page.keyboard.press("/");
     await page.keyboard.type(HOT);
-    // A busy host samples and sends late, which is not the web UI's fault: waits for the server first.
+    // A busy host samples and sends late, which is not the web UI's fault. So the test waits for the server first.
     const storedShare = async (): Promise<number> => {
       const hot = await totalOf(base, `${host}, stack_function=~".*${HOT}.*"`);
       return hot === 0 ? 0 : hot / (await totalOf(base, host));
@@ -39,7 +39,7 @@ if (VARVE_URL !== undefined && HOT !== undefined) {
     await page.locator(".grid-row", { hasText: HOT }).first().dblclick();
     await expect.poll(() => page.locator(".breadcrumb [aria-current]").textContent()).toContain(HOT);
     await page.locator(".flame-scroller").focus();
-    // To its caller and back.
+    // The keyboard goes to the caller of the frame, and back.
     await page.keyboard.press("ArrowUp");
     await page.keyboard.press("ArrowDown");
     const tooltip = page.locator(".tooltip");
@@ -81,7 +81,7 @@ browserTest("a user searches, zooms to a function, reloads, and goes back", {}, 
   await viewsAreShown(page);
   await page.keyboard.press("/");
   await page.keyboard.type("render_invoice|format_am");
-  // Both functions are in one stack, which counts once: the share is that of the outer function.
+  // Both functions are in one stack, which counts once. So the matched share is the share of the outer function.
   const row = page.locator(".grid-row", { hasText: "render_invoice" });
   await expect.poll(() => row.count()).toBe(1);
   expect(await page.locator(".grid-row").count()).toBe(2);

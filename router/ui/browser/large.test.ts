@@ -12,7 +12,7 @@ import { push, stored, VARVE_URL } from "./store";
 
 withBrowser();
 
-/** Longest time from the last byte of the response to its flame graph, in milliseconds. */
+/** Longest time from the last byte of the response until its flame graph is drawn, in milliseconds. */
 const FIRST_DRAW_MS_MAX = 100;
 /** One frame at 60 frames per second, in milliseconds. */
 const FRAME_MS_MAX = 1000 / 60;
@@ -22,7 +22,9 @@ const HOVERS = 150;
 const ZOOM_FRAMES = 60;
 const ZOOMS_MAX = 60;
 
-/** Loads the flame graph several times, hovers and zooms; prints the times and checks their limits. */
+/**
+ * Loads the flame graph several times, moves the pointer over it, and zooms. Prints the times and checks their limits.
+ */
 async function measureViews(page: Page, profile: string): Promise<void> {
   const calibration = new Calibration(page);
   await calibration.sample();
@@ -76,14 +78,14 @@ async function measureViews(page: Page, profile: string): Promise<void> {
   console.log(JSON.stringify(figures, rounded));
   expect(hovers.length).toBeGreaterThan(HOVERS / 2);
   expect(zooms.length).toBeGreaterThanOrEqual(ZOOM_FRAMES);
-  // The fastest load: anything else that the machine does only adds time.
+  // The limit applies to the fastest load, because anything else that the machine does only adds time.
   expect(figures.first_draw_ms_min).toBeLessThan(FIRST_DRAW_MS_MAX * slowdown.first_draw);
   expect(figures.hover_ms_p95).toBeLessThan(FRAME_MS_MAX * slowdown.frame);
   expect(figures.zoom_frame_ms_p95).toBeLessThan(FRAME_MS_MAX * slowdown.frame);
 }
 
 browserTest("100,000 nodes draw within 100 ms and move at 60 frames a second", {}, async ({ page }) => {
-  // Always the fixture: this measures the web UI and not the server.
+  // This test always uses the fake server, because it measures the web UI and not the server.
   const fixture = await startFixture({ stacks: manyStacks(45_000) });
   const response = nextResponse(page);
   await page.goto(`${fixture.url}/?view=flame&live=0`);
@@ -120,7 +122,7 @@ if (VARVE_URL === undefined || LARGE === undefined) {
   browserTest(LARGE_NAME, {}, async ({ page }) => {
     const service = `browser-large-cpp-${Date.now()}`;
     await push(base, service, profile);
-    // Its samples have the times of the file; 946684800 is the earliest time that varve accepts.
+    // The samples have the times of the file. 946684800 is the earliest time that varve accepts.
     const query = encodeURIComponent(`{service_name="${service}"}`);
     await page.goto(`${base}/?query=${query}&from=946684800&to=now&live=0`);
     await viewsAreShown(page);

@@ -39,7 +39,7 @@ browserTest("the view announces missing names, which appear automatically", {}, 
   await page.locator(".grid-row", { hasText: "_PyEval_EvalFrameDefault" }).waitFor({ timeout: 30_000 });
   await expect.poll(() => page.locator(".notice.names").count()).toBe(0);
   expect(trees()).toBe(2);
-  // The timeline may be stacked by function.
+  // The timeline is fetched again too, because it may be stacked by function.
   await expect.poll(() => fixture.ranges.length).toBe(2);
   const again = new URL(fixture.requests.at(-1) ?? "", fixture.url).searchParams;
   for (const key of ["query", "start", "end"]) expect(again.get(key), "the same query").toBe(first.get(key));

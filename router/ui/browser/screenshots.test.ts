@@ -1,4 +1,5 @@
-// Screenshots for review in the folder VARVE_SCREENSHOTS, of VARVE_URL or otherwise of generated stacks.
+// Writes screenshots for review to the folder VARVE_SCREENSHOTS. They show the varve at VARVE_URL, or generated stacks
+// if it is not set.
 
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";

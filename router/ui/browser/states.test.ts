@@ -68,7 +68,7 @@ browserTest("a slow response dims the views after 300 ms and can be cancelled", 
   await page.goto(`${fixture.url}/?live=0`);
   await viewsAreShown(page);
   fixture.behaviour.delay_ms = 60_000;
-  // The test controls the tab's clock: a busy machine would miss the moment before the views are dimmed.
+  // The test controls the tab's clock. A busy machine would miss the moment just before the views are dimmed.
   await page.clock.install();
   await page.clock.pauseAt(Date.now() + 1_000);
   await run(page);
@@ -140,7 +140,7 @@ browserTest("the timeline reports data that it is missing", {}, async ({ page })
   await page.goto(`${fixture.url}/?live=0`);
   await page.getByText("Damaged data.").waitFor();
   await page.locator(".timeline", { hasText: "incomplete: see the warnings" }).waitFor();
-  // The second warning is of both responses, and counts once.
+  // The second warning is in both responses, and counts once.
   await page.getByRole("button", { name: "2 warnings" }).click();
   const dialog = page.getByRole("dialog", { name: "Warnings" });
   for (const warning of rangeWarnings) expect(await dialog.textContent()).toContain(warning);

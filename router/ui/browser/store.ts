@@ -1,11 +1,11 @@
-// Store of a test's stacks: the varve at VARVE_URL, or a fixture if the variable is not set.
+// Stores the stacks of a test: in the varve at VARVE_URL, or in a fake server if the variable is not set.
 
 import { afterAll } from "vitest";
 import { CPU_TYPE, startFixture, type Fixture } from "./fixture/server";
 import type { FixtureStack } from "./fixture/stacks";
 import { pprofOf } from "./pprof_writer";
 
-/** Address of a running varve; undefined without one. */
+/** Address of a running varve; undefined if VARVE_URL is not set. */
 export const VARVE_URL = process.env.VARVE_URL?.replace(/\/$/, "");
 
 const fixtures: Fixture[] = [];
@@ -14,7 +14,7 @@ afterAll(async () => {
 });
 
 export interface Stored {
-  /** Address that shows only these stacks, with further state appended (`&view=flame`). */
+  /** Address that shows only these stacks. `more` is further state to append, such as `&view=flame`. */
   address(more?: string): string;
   readonly service: string;
 }
@@ -40,7 +40,7 @@ export async function stored(stacks: readonly FixtureStack[]): Promise<Stored> {
   };
 }
 
-/** Total CPU time of the matchers over the last 15 minutes in a varve, in nanoseconds. */
+/** Total CPU time of the stacks that the matchers select, over the last 15 minutes, in nanoseconds. */
 export async function totalOf(base: string, matchers: string): Promise<number> {
   const now_s = Date.now() / 1000;
   const params = new URLSearchParams({
@@ -54,7 +54,7 @@ export async function totalOf(base: string, matchers: string): Promise<number> {
   return Number(((await response.json()) as { total: number | string }).total);
 }
 
-/** Pushes a pprof file to a varve; throws the server's response if it is refused. */
+/** Pushes a pprof file to a varve. Throws an error with the server's response if the push is refused. */
 export async function push(base: string, service: string, body: Uint8Array): Promise<void> {
   const response = await fetch(`${base}/api/v1/push?service_name=${encodeURIComponent(service)}`, {
     method: "POST",

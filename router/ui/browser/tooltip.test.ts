@@ -1,4 +1,4 @@
-// The tooltip shows the values of the API.
+// Tests that the tooltip shows the values that the API returns.
 
 import { expect } from "vitest";
 import { nextResponse, readResponse, type ApiNode } from "./api_response";
@@ -25,7 +25,7 @@ async function tooltip(page: Page): Promise<Shown> {
   };
 }
 
-/** Moves the pointer to the middle of a node, computed from the API's values. */
+/** Moves the pointer to the middle of a node, whose position is computed from the API's values. */
 async function pointAt(page: Page, nodes: readonly ApiNode[], node: ApiNode): Promise<void> {
   const scroller = page.locator(".flame-scroller");
   const row = Number(await scroller.getAttribute("data-row-height"));
@@ -88,7 +88,7 @@ browserTest("keyboard navigation shows the values of the API", {}, async ({ page
 });
 
 browserTest("integers beyond 2^53 are shown exactly", {}, async ({ page }) => {
-  // Always the fixture: a real store would need weeks of a fleet for such sums.
+  // This test always uses the fake server: a real one would need weeks of a whole fleet to reach such sums.
   const fixture = await startFixture({ stacks: STACKS.huge() });
   await page.goto(`${fixture.url}/?view=flame`);
   await viewsAreShown(page);

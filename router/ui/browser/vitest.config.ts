@@ -14,7 +14,7 @@
 
 import { defineConfig } from "vitest/config";
 
-// One test at a time: some measure frames, and one kills the server.
+// Tests run one at a time: some measure frames, and one kills the server.
 export default defineConfig({
   test: {
     root: import.meta.dirname,
@@ -25,7 +25,7 @@ export default defineConfig({
     hookTimeout: 60_000,
     // The default of one second is too short for a busy machine.
     expect: { poll: { timeout: 15_000 } },
-    // `make test` counts lines on stdout, so that nothing may decorate them.
+    // `make test` counts lines on stdout, so nothing may decorate these lines.
     disableConsoleIntercept: true,
   },
 });

@@ -7,9 +7,11 @@ import { statSync } from "node:fs";
 import { argv, env } from "node:process";
 import { chromium } from "playwright-core";
 
-/** Services of `load/`: other processes of the host, such as builds, would dominate the flame graph. */
+/**
+ * Services in `load/`. Only these are shown: other processes of the host, such as builds, would fill the flame graph.
+ */
 const SERVICES = "api|media|search|stats";
-/** Largest size of the file, in bytes: every clone of the repository contains it. */
+/** Largest size of the file, in bytes. It is small, because every clone of the repository contains the file. */
 const BYTES_MAX = 300_000;
 /** Longest wait for the names of all files, in milliseconds. */
 const NAMES_MS_MAX = 120_000;
@@ -25,7 +27,7 @@ try {
   await page.goto(`${url}/?query=${query}&from=now-5m`);
   await page.waitForFunction(() => performance.getEntriesByName("varve:flame-first-draw").length > 0);
   await page.waitForFunction(() => document.querySelector(".notice") === null, undefined, { timeout: NAMES_MS_MAX });
-  // The table, the timeline and the legend follow the flame graph.
+  // The table, the timeline and the legend appear after the flame graph.
   await page.locator(".grid-row").first().waitFor();
   await page.locator(".areas li").nth(3).waitFor();
   await page.waitForTimeout(1_000);

@@ -4,12 +4,15 @@ import { buildProfileTree, type Frame, type ProfileTree, type WireNode } from ".
 
 export type Shape = [name: string, self: number, ...children: Shape[]];
 
-/** Builds a tree from its shape, flattened breadth first as in the API; `frames` has facts by function name. */
+/**
+ * Builds a tree from its shape. The nodes are in breadth-first order, as in the API. `frames` has facts by function
+ * name.
+ */
 export function treeOf(shape: Shape, frames: Readonly<Record<string, Frame>> = {}): ProfileTree {
   const names: string[] = [];
   const nodes: WireNode[] = [];
   const queue: Array<{ shape: Shape; parent: number }> = [{ shape, parent: -1 }];
-  // Access by index: the queue grows while it is read, and `shift` takes long with 50,000 entries.
+  // The queue is read by index, because it grows meanwhile, and `shift` takes long with 50,000 entries.
   for (let at = 0; at < queue.length; at++) {
     const next = queue[at];
     const [name, self, ...children] = next.shape;
@@ -30,7 +33,7 @@ function totalOf([, self, ...children]: Shape): number {
   return children.reduce((sum, child) => sum + totalOf(child), self);
 }
 
-/** A pseudo-random sequence in [0, 1): the same for the same seed. */
+/** Returns a generator of pseudo-random numbers in [0, 1). Equal seeds give equal numbers. */
 export function randomFrom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -46,7 +49,7 @@ export function randomTree(seed: number, size: number, nameCount: number): Profi
   const selfs = [0];
   const nameOf = [0];
   for (let i = 1; i < size; i++) {
-    // Close parents are more likely: the tree is deep and wide.
+    // Close parents are more likely, which makes the tree both deep and wide.
     parents.push(Math.floor(i * Math.max(random(), random() * random())));
     selfs.push(Math.floor(random() ** 4 * 1000));
     nameOf.push(1 + Math.floor(random() * nameCount));

@@ -96,7 +96,7 @@ func main() {
 		for range 20 {
 			placeOrder(server.URL, body)
 		}
-		// A share of one core that rises and falls, so that the timeline moves.
+		// Uses a share of one core that rises and falls, so that the timeline moves.
 		share := 0.12 + 0.07*math.Sin(time.Since(start).Seconds()/25)
 		time.Sleep(time.Duration(float64(time.Since(began)) * (1/share - 1)))
 	}

@@ -68,7 +68,7 @@ int main(void) {
   for (unsigned seed = 1;; seed++) {
     double began = now();
     for (int i = 0; i < 3; i++) make_thumbnail(seed);
-    /* A share of one core that rises and falls, so that the timeline moves. */
+    /* Uses a share of one core that rises and falls, so that the timeline moves. */
     double share = 0.16 + 0.06 * sin((now() - start) / 15);
     usleep((useconds_t)((now() - began) * (1 / share - 1) * 1e6));
   }

@@ -79,7 +79,7 @@ fn main() {
         let index = build_index(60);
         let found: usize = (0..60).map(|i| index.search(&write_document(i)[..200]).len()).sum();
         assert!(found > 0);
-        // A share of one core that rises and falls, so that the timeline moves.
+        // Uses a share of one core that rises and falls, so that the timeline moves.
         let share = 0.10 + 0.05 * (start.elapsed().as_secs_f64() / 40.0).sin();
         std::thread::sleep(Duration::from_secs_f64(began.elapsed().as_secs_f64() * (1.0 / share - 1.0)));
     }

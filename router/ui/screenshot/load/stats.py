@@ -29,7 +29,7 @@ def main() -> None:
         began = time.monotonic()
         for _ in range(5):
             report(database)
-        # A share of one core that rises and falls, so that the timeline moves.
+        # Uses a share of one core that rises and falls, so that the timeline moves.
         share = 0.08 + 0.03 * math.cos((time.monotonic() - start) / 20)
         time.sleep((time.monotonic() - began) * (1 / share - 1))
 

@@ -1,4 +1,4 @@
-// `/api/v1/agent`: the agent inside this `varve up`.
+// State of the agent that runs inside this `varve up`, from `/api/v1/agent`.
 
 import { ApiError, asApiError, callData } from "./client";
 
@@ -12,7 +12,7 @@ export interface AgentState {
   readonly frequency_hz?: number;
 }
 
-/** The local agent's state; null if the server has no agent (a router). Throws `ApiError`. */
+/** Fetches the agent's state; null if the server has no agent (a router). Throws `ApiError`. */
 export async function fetchAgent(signal: AbortSignal): Promise<AgentState | null> {
   try {
     return (await callData("api/v1/agent", {}, signal)) as AgentState;

@@ -1,6 +1,6 @@
 // HTTP calls to the server. Every failure is an `ApiError` with the server's own message.
 //
-// Addresses are relative, so that the web UI works through a proxy that adds a path.
+// Addresses are relative, so that the web UI also works behind a proxy that adds a prefix to the path.
 
 import { parseExactJson } from "./exact_json";
 
@@ -37,7 +37,7 @@ export function setToken(token: string): void {
   sessionStorage.setItem(TOKEN_KEY, token);
 }
 
-/** Returns whether this tab has a token, which senders then need, too. */
+/** Returns whether this tab has a token. If so, programs that send profiles need a token too. */
 export function hasToken(): boolean {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
@@ -77,7 +77,7 @@ function connectionError(error: unknown, signal: AbortSignal): ApiError {
   return new ApiError("unreachable", `the server at ${location.host} does not respond`);
 }
 
-/** The error of a response, with the message of its body, which may be JSON or text. */
+/** The error of a response. Its message is that of the body, which may be JSON or text. */
 async function failureOf(response: Response, signal: AbortSignal): Promise<ApiError> {
   let sentence = "";
   try {
@@ -114,14 +114,14 @@ export function parseResponse(text: string, path: string): unknown {
   }
 }
 
-/** A Prometheus-style response. */
+/** A response in the form of the Prometheus API. */
 export interface DataResponse {
   readonly data: unknown;
   /** Parts of the data that are missing, one sentence each. */
   readonly warnings: readonly string[];
 }
 
-/** A Prometheus-style response with its warnings. Throws `ApiError`. */
+/** Fetches a response in the form of the Prometheus API, with its warnings. Throws `ApiError`. */
 export async function callWithWarnings(
   path: string,
   params: Record<string, string>,
@@ -136,12 +136,12 @@ export async function callWithWarnings(
   return { data, warnings };
 }
 
-/** The field `data` of a Prometheus-style response. Throws `ApiError`. */
+/** Fetches the field `data` of a response in the form of the Prometheus API. Throws `ApiError`. */
 export async function callData(path: string, params: Record<string, string>, signal: AbortSignal): Promise<unknown> {
   return (await callWithWarnings(path, params, signal)).data;
 }
 
-/** Any thrown value as an `ApiError`, so that all are shown in the same way. */
+/** Converts any thrown value to an `ApiError`, so that all errors are shown in the same way. */
 export function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   return new ApiError("refused", error instanceof Error ? error.message : String(error));

@@ -1,4 +1,4 @@
-// `/api/v1/flamegraph`: the response as the web UI keeps it.
+// Requests to `/api/v1/flamegraph`, and the response in the form that the web UI keeps.
 
 import { buildProfileTree, type Frame, type ProfileTree, type WireNode } from "../profile/profile_tree";
 import type { Symbolization } from "../profile/unnamed_frames";
@@ -30,7 +30,7 @@ export interface FlameQuery {
   readonly profileType: string;
   readonly matchers: readonly Matcher[];
   readonly window: TimeWindow;
-  /** The time range that `window` was resolved from. */
+  /** The time range from which `window` was computed. */
   readonly range: TimeRange;
 }
 
@@ -49,7 +49,10 @@ export interface FlameResponse {
   readonly pendingFiles: readonly string[];
   /** Parts of the data that the response could not include, one sentence each. */
   readonly warnings: readonly string[];
-  /** Time in milliseconds, as the server reports it, otherwise until the whole response was received. */
+  /**
+   * Duration of the query in milliseconds, as the server reports it; otherwise the time until the whole response
+   * arrived.
+   */
   readonly took_ms: number;
 }
 
@@ -79,7 +82,7 @@ export async function fetchFlameGraph(query: FlameQuery, signal: AbortSignal): P
   return {
     query,
     tree,
-    // The query's type: a response without profiles has none.
+    // The type comes from the query, because a response without profiles has none.
     measure: measureOf(query.profileType, wire.gauge),
     total: wireNumber(wire.total),
     samples: wireNumber(wire.samples),
@@ -94,30 +97,32 @@ export async function fetchFlameGraph(query: FlameQuery, signal: AbortSignal): P
   };
 }
 
-/** The response without its tree. */
+/** Fetches the response without its tree. */
 async function fetchOutline(query: FlameQuery, signal: AbortSignal): Promise<WireFlameResponse> {
   const path = "api/v1/flamegraph";
   const response = await call(path, { ...params(query), max_nodes: "1" }, signal);
   return parseResponse(await bodyText(response, signal), path) as WireFlameResponse;
 }
 
-/** Total value of a query, in the profile type's unit. Throws `ApiError`. */
+/** Fetches the total value of a query, in the profile type's unit. Throws `ApiError`. */
 export async function fetchTotal(query: FlameQuery, signal: AbortSignal): Promise<number> {
   return wireNumber((await fetchOutline(query, signal)).total);
 }
 
-/** Paths of the files whose symbol tables are still being built. Throws `ApiError`. */
+/** Fetches the paths of the files whose symbol tables are still being built. Throws `ApiError`. */
 export async function fetchPendingFiles(query: FlameQuery, signal: AbortSignal): Promise<readonly string[]> {
   return (await fetchOutline(query, signal)).names_pending;
 }
 
-/** The stacks as a gzipped pprof profile. Throws `ApiError`. */
+/** Fetches the stacks of a query as a gzipped pprof profile. Throws `ApiError`. */
 export async function fetchPprof(query: FlameQuery, signal: AbortSignal): Promise<Blob> {
   const response = await call("api/v1/flamegraph", { ...params(query), format: "pprof" }, signal);
   return response.blob();
 }
 
-/** Milliseconds of a `Server-Timing` header: its `total`, otherwise the sum of its parts; null if it has none. */
+/**
+ * Milliseconds in a `Server-Timing` header: its entry `total`, otherwise the sum of its entries; null if it has none.
+ */
 export function serverTime(header: string | null): number | null {
   if (header === null) return null;
   let sum_ms: number | null = null;

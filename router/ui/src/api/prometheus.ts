@@ -5,12 +5,12 @@ import type { RangeQuery } from "../query/range_query";
 import { secondsText, type TimeWindow } from "../query/time_range";
 import { callData, callWithWarnings } from "./client";
 
-/** Full ids of all stored profile types; none means that the store is empty. */
+/** Fetches the full IDs of all stored profile types. If there are none, the store is empty. */
 export async function fetchProfileTypes(signal: AbortSignal): Promise<string[]> {
   return (await callData("api/v1/label/__profile_type__/values", {}, signal)) as string[];
 }
 
-/** Full ids of the profile types whose values are gauges. */
+/** Fetches the full IDs of the profile types whose values are gauges. */
 export async function fetchGauges(signal: AbortSignal): Promise<Set<string>> {
   const metadata = (await callData("api/v1/metadata", {}, signal)) as Record<string, Array<{ type: string }>>;
   const isGauge = (type: string): boolean => metadata[type].some((entry) => entry.type === "gauge");
@@ -44,12 +44,12 @@ function seriesParams({ selector, window }: SeriesQuery): Record<string, string>
   return { "match[]": selector, start: secondsText(window.start_s), end: secondsText(window.end_s) };
 }
 
-/** Names of the labels of the series. */
+/** Fetches the names of the labels of the series. */
 export async function fetchLabels(series: SeriesQuery, signal: AbortSignal): Promise<string[]> {
   return (await callData("api/v1/labels", seriesParams(series), signal)) as string[];
 }
 
-/** Values of a label of the series. */
+/** Fetches the values of one label of the series. */
 export async function fetchLabelValues(label: string, series: SeriesQuery, signal: AbortSignal): Promise<string[]> {
   return (await callData(`api/v1/label/${encodeURIComponent(label)}/values`, seriesParams(series), signal)) as string[];
 }

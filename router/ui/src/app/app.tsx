@@ -30,7 +30,7 @@ export function App() {
     if (store.state.pick === "") return null;
     return findMatches(tree, (name) => name === store.state.pick);
   });
-  /** The response, unless its total is 0. */
+  /** The response; undefined if its total is zero. */
   const nonEmptyResponse = () => {
     const response = store.flame.latest();
     return response !== undefined && response.total > 0 ? response : undefined;

@@ -34,7 +34,7 @@ const HUES: Readonly<Record<string, HueRange>> = {
   "abort-marker": { label: "unwinding stopped", hue: 285, spread: 4 },
 };
 
-/** Other spellings of frame types, as some agents send them. */
+/** Other spellings of frame types that some agents send. */
 const ALIASES: Readonly<Record<string, string>> = {
   python: "cpython",
   hotspot: "jvm",
@@ -47,7 +47,7 @@ const ALIASES: Readonly<Record<string, string>> = {
   c: "native",
 };
 
-/** Types of frames that have none (uploaded pprof), by their file extension. */
+/** Frame types by file extension, for frames that were sent without a type (uploaded pprof). */
 const EXTENSIONS: Readonly<Record<string, string>> = {
   go: "go",
   s: "native",
@@ -72,7 +72,7 @@ const EXTENSIONS: Readonly<Record<string, string>> = {
   cs: "dotnet",
 };
 
-/** A key of the legend: a frame type, or "unknown". */
+/** A key of the legend: a frame type, or "unknown" for frames whose type is not known. */
 export type ColorClass = string;
 
 /** The class of a frame: its type, otherwise the type of its file extension, otherwise "unknown". */
@@ -95,7 +95,7 @@ function fileName(path: string): string {
 
 /** Text whose hash selects a frame's hue; "" if its origin is unknown. */
 function sourceOf(name: string, key: ColorClass, frame: Frame | undefined): string {
-  // `net/http.(*Server).Serve` is in the package `net/http`.
+  // For example, `net/http.(*Server).Serve` is in the package `net/http`.
   if (key === "go") return /^(?:[^(]*\/)?[^./(]*/.exec(name)?.[0] ?? name;
   if (key === "native" || key === "kernel" || key === "unknown")
     return fileName(frame?.binary ?? frame?.file ?? (key === "unknown" ? "" : key));
@@ -104,7 +104,7 @@ function sourceOf(name: string, key: ColorClass, frame: Frame | undefined): stri
 
 const LIGHTNESS: Readonly<Record<ThemeName, number>> = { light: 0.86, dark: 0.42 };
 const CHROMA: Readonly<Record<ThemeName, number>> = { light: 0.085, dark: 0.075 };
-/** Difference in lightness between functions of one binary, so that their edges are visible. */
+/** Difference in lightness between functions of one binary, so that the edges between their frames are visible. */
 const LIGHTNESS_STEP = 0.022;
 
 /** CSS colour of a frame. */
@@ -123,7 +123,7 @@ export function frameColor(name: string, frame: Frame | undefined, theme: ThemeN
   return oklchCss(lightness, chroma, range.hue + offset * range.spread);
 }
 
-/** The middle colour of a class, for the legend. */
+/** Colour in the middle of a class's hues, for the legend. */
 export function classColor(key: ColorClass, theme: ThemeName): string {
   if (key === "unknown") return oklchCss(LIGHTNESS[theme], 0.012, 250);
   return oklchCss(

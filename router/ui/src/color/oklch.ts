@@ -17,7 +17,7 @@ function hexByte(channel: number): string {
     .padStart(2, "0");
 }
 
-// Björn Ottosson, "A perceptual color space for image processing", 2020.
+// The constants are those of Björn Ottosson (2020), "A perceptual color space for image processing".
 function oklchToSrgb(lightness: number, chroma: number, hue_degrees: number): [number, number, number] {
   const hue = (hue_degrees * Math.PI) / 180;
   const a = chroma * Math.cos(hue);

@@ -7,7 +7,7 @@ export interface FlamePalette {
   readonly text: string;
   readonly fadedText: string;
   readonly faded: string;
-  /** Two stripes of a block of merged frames. */
+  /** Colours of the two stripes of a block of merged frames. */
   readonly merged: readonly [string, string];
   readonly root: string;
 }

@@ -1,4 +1,4 @@
-// The theme in use: the system's until the user chooses one, which this browser then remembers.
+// The colour scheme in use. It is the system's until the user chooses another one, which this browser then remembers.
 
 import { createSignal, type Accessor } from "solid-js";
 import type { ThemeName } from "./palette";
@@ -30,7 +30,7 @@ export function createTheme(): Theme {
     name,
     toggle: () => {
       const next = name() === "dark" ? "light" : "dark";
-      // Returning to the system's theme means following the system again.
+      // A user who returns to the system's theme wants to follow the system again.
       if (next === system()) localStorage.removeItem(KEY);
       else localStorage.setItem(KEY, next);
       apply(next);

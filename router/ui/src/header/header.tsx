@@ -1,4 +1,4 @@
-// The controls of the query: profile type, selector, time range, run.
+// The controls of the query: profile type, selector, time range, and the button Run.
 
 import { createMemo, For, Show } from "solid-js";
 import type { Theme } from "../color/theme";
@@ -72,7 +72,7 @@ function TypeMenu() {
     const chosen = store.type();
     return chosen === "" || known.includes(chosen) ? known : [chosen, ...known];
   });
-  /** The short label if it is unique, otherwise the full id. */
+  /** Label of a profile type: its short label if that is unique, otherwise its full ID. */
   const label = (type: string): string => {
     const short = profileTypeLabel(type);
     return types().filter((other) => profileTypeLabel(other) === short).length > 1 ? type : short;

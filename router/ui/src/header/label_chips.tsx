@@ -1,7 +1,7 @@
-// The selector as chips, edited by clicks.
+// The selector as chips, which are edited by clicks.
 //
-// A chip is one matcher: its value opens the label's other values, and its cross removes it.
-// `+ label` adds a matcher for a label of the series.
+// A chip shows one matcher. A click on its value opens a menu of the label's other values, and its cross removes it.
+// The button `+ label` adds a matcher for a label of the series.
 
 import { createSignal, For, Show } from "solid-js";
 import { fetchLabels, fetchLabelValues } from "../api/prometheus";

@@ -24,7 +24,7 @@ export function SelectorBox() {
   const [completed, setCompleted] = createSignal<CompletionRange>(null);
   const [candidates, setCandidates] = createSignal<readonly string[]>([]);
   const [active, setActive] = createSignal(-1);
-  /** Label, profile type and other matchers for which the candidates were fetched. */
+  /** Key of the text for which the candidates were fetched: label, profile type and other matchers. */
   let fetched = "";
   let running = new AbortController();
 
@@ -41,7 +41,9 @@ export function SelectorBox() {
     setActive(-1);
   }
 
-  /** Fetches the candidates for the text at the cursor, once per label. */
+  /**
+   * Fetches the candidates for the text at the cursor. Does so once while label, type and other matchers stay the same.
+   */
   async function suggest(): Promise<void> {
     const at = completionRange(input.value, input.selectionStart ?? input.value.length);
     setCompleted(at);
@@ -57,7 +59,7 @@ export function SelectorBox() {
     try {
       setCandidates(await candidatesAt(at, others, running.signal));
     } catch (_noCandidates) {
-      // The text can be typed without completion; the next key tries again.
+      // The user can type without completion, and the next key tries again.
       if (fetched === context) fetched = "";
     }
   }
@@ -81,7 +83,7 @@ export function SelectorBox() {
     const at = completed();
     if (at === null) return;
     const completion = applyCompletion(input.value, at, chosen, quoted);
-    // Sets the input before the signal, because the cursor position refers to the new text.
+    // The field is set before the signal, because the cursor position refers to the new text.
     input.value = completion.text;
     setText(completion.text);
     input.focus();
@@ -141,7 +143,7 @@ export function SelectorBox() {
                 id={`${id}-${i()}`}
                 role="option"
                 aria-selected={i() === active()}
-                // The blur that follows would remove the list before a click.
+                // Otherwise the field would lose the focus, which would remove the list before the click.
                 onPointerDown={(event) => {
                   event.preventDefault();
                   take(candidate);

@@ -1,4 +1,4 @@
-// The time range: one that ends now, or two local times.
+// Menu of the time range: a range that ends now, or two local times.
 
 import { createSignal, For, onCleanup, onMount, Show } from "solid-js";
 import { useStore } from "../state/app_store";
@@ -118,12 +118,12 @@ function TimeForm(props: { onClose(): void }) {
   );
 }
 
-/** A field's time in Unix seconds. */
+/** Converts the time in a field to Unix seconds. */
 function unixText(field: string): string {
   return secondsText(new Date(field).getTime() / 1000);
 }
 
-/** A time in the format of a `datetime-local` field. */
+/** Converts a time to the format of a `datetime-local` field. */
 function fieldText(seconds: number): string {
   return clockText(seconds).replace(" ", "T");
 }

@@ -39,7 +39,7 @@ export function tabulate(tree: ProfileTree, root: number): FunctionTable {
   return { rows: Int32Array.from(rows), self, total };
 }
 
-/** Rows sorted by `key`; rows with equal values by name, so that the order is the same on every load. */
+/** Rows sorted by `key`. Rows with equal values are sorted by name, so that the order is the same on every load. */
 export function sortRows(
   table: FunctionTable,
   names: readonly string[],
@@ -47,7 +47,8 @@ export function sortRows(
   descending: boolean,
 ): Int32Array {
   const sign = descending ? -1 : 1;
-  // Compares code units: a locale's rules are a hundred times slower and do not help with symbols.
+  // Compares code units. Comparing by the rules of a locale takes a hundred times as long, and does not help with
+  // symbols.
   const byName = (a: number, b: number): number => (names[a] < names[b] ? -1 : names[a] > names[b] ? 1 : a - b);
   const rows = table.rows.slice();
   if (key === "name") return rows.sort((a, b) => sign * byName(a, b));

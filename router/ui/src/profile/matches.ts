@@ -7,7 +7,10 @@ import type { ProfileTree } from "./profile_tree";
 export interface Matches {
   /** 1 for each name that matches; index as in `tree.names`. */
   readonly names: Uint8Array;
-  /** Number of matches before each index of `levelNodes`; a range has a match if its two ends differ. */
+  /**
+   * Number of matches before each index of `levelNodes`. A range of indices has a match if the numbers at its ends
+   * differ.
+   */
   readonly before: Int32Array;
   /** Value of the stacks with at least one match, in the response's unit. */
   readonly value: number;
@@ -24,7 +27,7 @@ export function compileSearch(text: string): RegExp {
   }
 }
 
-/** Matches of a predicate on names in the whole tree. Time: O(nodes). */
+/** Finds the names in the whole tree that satisfy a predicate. Time: O(nodes). */
 export function findMatches(tree: ProfileTree, isMatch: (name: string) => boolean): Matches {
   const names = new Uint8Array(tree.names.length);
   let count = 0;

@@ -1,4 +1,4 @@
-// One flame graph as arrays, in preorder.
+// One flame graph as arrays, with the nodes in preorder.
 //
 // The children of node i follow it; its subtree is the nodes [i, end[i]).
 // `start` is the offset of a node on the value axis. Children lie side by side from their parent's start,
@@ -7,7 +7,7 @@
 
 import { type WireInteger, wireNumber } from "./wire_integer";
 
-/** Properties of a function besides its name; absent where the server has none. */
+/** Facts about a function besides its name. A fact that the server does not know is absent. */
 export interface Frame {
   file?: string;
   line?: number;
@@ -19,10 +19,10 @@ export interface Frame {
   unnamed?: number;
 }
 
-/** `[parent, name, self, total]`, as the server sends it; parents precede children. */
+/** A node as the server sends it: `[parent, name, self, total]`. Parents precede their children. */
 export type WireNode = [number, number, WireInteger, WireInteger];
 
-/** Decimal digits of a node's values, where they exceed 2^53. */
+/** Decimal digits of a node's values. They are kept if one of the values is too large for an exact number. */
 export interface ExactValues {
   self: string;
   total: string;
@@ -31,7 +31,7 @@ export interface ExactValues {
 export interface ProfileTree {
   readonly names: readonly string[];
   readonly frames: readonly Frame[];
-  /** Number of nodes, and length of the arrays by node below. */
+  /** Number of nodes, which is the length of each array by node below. */
   readonly size: number;
   readonly parent: Int32Array;
   readonly name: Int32Array;
@@ -45,11 +45,11 @@ export interface ProfileTree {
   /** Nodes of depth d, from left to right: `levelNodes[levelFrom[d] .. levelFrom[d + 1])`. */
   readonly levelFrom: Int32Array;
   readonly levelNodes: Int32Array;
-  /** Number of levels: depth of the deepest node + 1. */
+  /** Number of levels, which is one more than the depth of the deepest node. */
   readonly levels: number;
 }
 
-/** The nodes of a response do not form a tree; the message names the node. */
+/** The error of a response whose nodes do not form a tree. The message names the node. */
 export class MalformedTree extends Error {}
 
 /**
@@ -72,11 +72,11 @@ export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNo
   const total = new Float64Array(size);
   const start = new Float64Array(size);
   const exact = new Map<number, ExactValues>();
-  // Start of the next child of a node.
+  // For each node, the start of its next child.
   const cursor = new Float64Array(size);
   let levels = 1;
   for (let i = 0; i < size; i++) {
-    // Access by index: destructuring 100,000 arrays costs as much as the rest of this function.
+    // Elements are read by index, because destructuring 100,000 arrays takes as long as the rest of this function.
     const node = nodes[order[i]];
     const above = node[0] < 0 ? -1 : position[node[0]];
     parent[i] = above;
@@ -102,12 +102,12 @@ export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNo
   return { names, frames, size, parent, name, depth, end, self, total, start, exact, levelFrom, levelNodes, levels };
 }
 
-/** Indices into `nodes` in preorder; children keep their order. */
+/** Indices into `nodes` in preorder. Siblings keep their order. */
 function preorder(nameCount: number, nodes: WireNode[]): Int32Array {
   const size = nodes.length;
   const firstChild = new Int32Array(size).fill(-1);
   const nextSibling = new Int32Array(size).fill(-1);
-  // Backwards, each node is pushed to the front of its parent's list, so the lists keep the order.
+  // The loop runs backwards and puts each node at the front of its parent's list, so the lists keep the order.
   for (let i = size - 1; i >= 0; i--) {
     const up = nodes[i][0];
     const name = nodes[i][1];
@@ -136,7 +136,7 @@ function preorder(nameCount: number, nodes: WireNode[]): Int32Array {
   return order;
 }
 
-/** Groups nodes by depth; preorder sorts each group from left to right. */
+/** Groups nodes by depth. Each group is ordered from left to right, because the nodes are in preorder. */
 function byLevel(depth: Int32Array, levels: number): { levelFrom: Int32Array; levelNodes: Int32Array } {
   const levelFrom = new Int32Array(levels + 1);
   for (const d of depth) levelFrom[d + 1]++;
@@ -179,7 +179,10 @@ export function sourceLocation({ file, line }: Frame): string {
   return line === undefined ? file : `${file}:${line}`;
 }
 
-/** The widest frame of a function below `zoom`, otherwise in the whole tree; the root if there is none. */
+/**
+ * The widest frame of a function below `zoom`. If there is none below `zoom`, the widest in the whole tree, or else the
+ * root.
+ */
 export function widestFrame(tree: ProfileTree, functionName: string, zoom: number): number {
   const widestIn = (from: number, to: number): number => {
     let widest = -1;

@@ -1,4 +1,4 @@
-// A frame's path in a newer response, in which frames that had only addresses may have names.
+// Finds a frame's path in a newer response, in which frames that had only addresses may have names.
 
 import { childrenOf, pathTo, type Frame, type ProfileTree } from "./profile_tree";
 
@@ -20,7 +20,7 @@ export function findPath(before: ProfileTree, node: number, after: ProfileTree):
   return { node: found, isWhole: true };
 }
 
-/** The child of `parent` that was `node` before; -1 if there is none, or if several could be. */
+/** The child of `parent` in `after` that is the same frame as `node` in `before`; -1 if none or several can be. */
 function findChild(before: ProfileTree, node: number, after: ProfileTree, parent: number): number {
   const name = nameOf(before, node);
   const children = childrenOf(after, parent);

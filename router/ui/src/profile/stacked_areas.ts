@@ -13,21 +13,21 @@ export interface MatrixSeries {
 }
 
 export interface Area {
-  /** Label value; "" for series without the label, null for the area that the small series share. */
+  /** Value of the label; "" for series without the label, null for the area that the small series share. */
   readonly name: string | null;
   /** Number of series in the area. */
   readonly count: number;
   /** Value at each time of `StackedAreas.times_s`. */
   readonly values: Float64Array;
-  /** Mean over all times. */
+  /** Mean value over all times. */
   readonly mean: number;
-  /** One of `AREA_HUES` hues; -1 for the shared area. */
+  /** Number of the area's hue, below `AREA_HUES`; -1 for the shared area. */
   readonly hue: number;
 }
 
 export interface StackedAreas {
   readonly times_s: Float64Array;
-  /** From the bottom of the stack (largest) to its top. */
+  /** The areas from the bottom of the stack to its top. The bottom one is the largest. */
   readonly areas: readonly Area[];
   /** Sum of all series at each time. */
   readonly sum: Float64Array;
@@ -46,7 +46,7 @@ export interface TimeGrid {
   readonly step_s: number;
 }
 
-/** Stacks the matrix on a grid; a series is 0 where it has no point. */
+/** Stacks the series of a matrix on a grid of times. A series is 0 at a time at which it has no point. */
 export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: TimeGrid): StackedAreas {
   const { start_s, end_s, step_s } = grid;
   const count = Math.max(Math.round((end_s - start_s) / step_s) + 1, 1);
@@ -64,7 +64,7 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: Ti
     return { name: by === "" ? "" : (series.metric[by] ?? ""), values, mean: sum / count };
   });
   all.sort((a, b) => b.mean - a.mean || (a.name < b.name ? -1 : 1));
-  // A single small series gets an area of its own.
+  // If only one series were small, it has an area of its own instead of a shared one.
   const own = all.length <= AREAS_MAX ? all : all.slice(0, AREAS_MAX - 1);
   const small = all.slice(own.length);
   const hues = assignHues(own.map((area) => area.name));
@@ -85,11 +85,12 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: Ti
   return { times_s, areas, sum };
 }
 
-/** Assigns each name a hue by its hash, or the next free one if that is taken. */
+/** Assigns each name the hue of its hash, or the next free hue if that one is taken. */
 function assignHues(names: readonly string[]): Map<string, number> {
   const hues = new Map<string, number>();
   const taken = new Set<number>();
-  // Sorted by name and not by size, so that colours do not swap when two areas swap places.
+  // The loop goes over sorted names, and not over areas by size, so that colours do not swap when two areas swap
+  // places.
   for (const name of [...names].sort()) {
     let hue = hashText(name) % AREA_HUES;
     while (taken.has(hue)) hue = (hue + 1) % AREA_HUES;
@@ -102,8 +103,8 @@ function assignHues(names: readonly string[]): Map<string, number> {
 /**
  * Number of points to draw.
  *
- * The points younger than `delay_s` are skipped, because agents are still sending their samples,
- * unless there are no others.
+ * Points younger than `delay_s` are left out, because agents are still sending their samples. If all other points are
+ * 0, all points are drawn.
  */
 export function completeCount(stacked: StackedAreas, now_s: number, delay_s: number): number {
   const { times_s, sum } = stacked;

@@ -1,14 +1,14 @@
-// Reasons of frames without a name, and of stacks that are incomplete.
+// Reasons why frames have no name, and why stacks are incomplete.
 //
-// A frame has a short code, and the index of the sentence that describes it: frames may share a code and a binary,
-// but not the sentence.
+// A frame has the short code of its reason, and the index of the sentence that describes it. Frames with the same code
+// and binary may have different sentences.
 
 import type { Frame } from "./profile_tree";
 import type { WireInteger } from "./wire_integer";
 
 /** Frames of one binary that have no name, and the reason. */
 export interface UnnamedFrames {
-  /** Short code, as the frames carry it. */
+  /** Short code of the reason, which equals `reason` of the frames. */
   readonly reason: string;
   /** The reason as a sentence for the user. */
   readonly text: string;
@@ -27,16 +27,16 @@ export interface Symbolization {
   readonly unnamed: readonly UnnamedFrames[];
 }
 
-/** Code of a frame that is no function: the sender's unwinder stopped there. */
+/** Code of the reason at a frame that is no function, because the sender's unwinder stopped there. */
 const UNWINDING_STOPPED = "unwinding_stopped";
 
-/** Beginning of the sentence about a frame, by the code of its reason. */
+/** Beginning of the sentence about a frame, by the code of its reason; "No name" for all other codes. */
 const LABELS: Readonly<Record<string, string>> = {
   [UNWINDING_STOPPED]: "Incomplete stack",
   inlined_omitted: "Inlined calls missing",
 };
 
-/** Sentences of the web UI, which repeats the query by itself, in place of the server's. */
+/** Sentences that replace those of the server, because the web UI repeats the query by itself. */
 const TEXTS: Readonly<Record<string, string>> = {
   converting: "the symbol table is being built, and the name appears automatically",
   inlined_omitted: "this file has so many that a response cannot have all of them: run the query again",
@@ -47,14 +47,17 @@ export function reasonText({ reason, text }: Pick<UnnamedFrames, "reason" | "tex
   return TEXTS[reason] ?? (text || reason);
 }
 
-/** The sentence for a frame, with its label; empty for a frame with a name. */
+/** The sentence about a frame with its beginning, such as "No name: ..."; "" for a frame with a name. */
 export function reasonOf({ reason, unnamed: index }: Frame, unnamed: readonly UnnamedFrames[]): string {
   if (reason === undefined) return "";
   const text = index === undefined ? "" : (unnamed[index]?.text ?? "");
   return `${LABELS[reason] ?? "No name"}: ${reasonText({ reason, text })}`;
 }
 
-/** Frames by whether they have names. Those at which the unwinder stopped are no functions, and count apart. */
+/**
+ * Numbers of frames with and without names. Frames at which the unwinder stopped are no functions, and are counted
+ * separately.
+ */
 export interface NameCounts {
   readonly frames: number;
   readonly named: number;

@@ -7,7 +7,7 @@ import type { ProfileTree } from "./profile_tree";
 const SEED_LOW = 0x811c9dc5;
 const SEED_HIGH = 0x9e3779b9;
 
-/** Two 32-bit FNV-1a style hashes of a name, with different multipliers. */
+/** Two 32-bit hashes of a name, in the style of FNV-1a but with different multipliers. */
 function hashName(name: string): [number, number] {
   let low = SEED_LOW;
   let high = SEED_HIGH;
@@ -19,7 +19,9 @@ function hashName(name: string): [number, number] {
   return [low, high];
 }
 
-/** Mixes a half of the parent's hash with a half of a name's; the shift prevents them from cancelling out. */
+/**
+ * Mixes one half of the parent's hash with the same half of a name's hash. The shifts keep names from cancelling out.
+ */
 function step(parentHalf: number, nameHalf: number): number {
   const mixed = Math.imul(parentHalf ^ (nameHalf >>> 15) ^ nameHalf, 0xcc9e2d51);
   return mixed ^ (mixed >>> 13);

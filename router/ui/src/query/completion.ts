@@ -1,6 +1,6 @@
-// Completion of a selector while it is typed: of a label name or a value, at the cursor.
+// Completion of a selector while it is typed. Completes a label name or a value at the cursor.
 //
-// Works on unfinished text, so that it cannot parse: it walks the matchers before the cursor.
+// The text is unfinished, so it cannot be parsed. Instead, this module walks over the matchers before the cursor.
 
 import type { ProfileTree } from "../profile/profile_tree";
 import { parseSelector, SelectorError, type Matcher } from "./matchers";
@@ -16,7 +16,7 @@ export type CompletionRange =
     }
   | null;
 
-/** Range that a completion at `cursor` would replace; null where there is nothing to complete. */
+/** Range of the text that a completion at `cursor` would replace; null if there is nothing to complete. */
 export function completionRange(text: string, cursor: number): CompletionRange {
   let at = 0;
   const brace = text.indexOf("{");
@@ -29,7 +29,7 @@ export function completionRange(text: string, cursor: number): CompletionRange {
     at = skip(text, at, /[\s,]/);
     const nameEnd = skip(text, at, /[a-zA-Z0-9_]/);
     if (cursor <= nameEnd) {
-      // Between matchers, or in a name.
+      // The cursor is between matchers, or in a name.
       const from = Math.min(at, cursor);
       return { kind: "name", from, to: Math.max(nameEnd, cursor), typed: text.slice(from, cursor) };
     }
@@ -51,7 +51,7 @@ export function completionRange(text: string, cursor: number): CompletionRange {
     if (cursor <= valueStart) return null;
     const closed = closingQuote(text, valueStart, quote);
     if (closed < 0 || cursor <= closed) {
-      // An open quote ends at the next comma or brace, so that the matchers after it stay.
+      // An open quote ends at the next comma or brace, so that the completion keeps the matchers after it.
       const to = closed >= 0 ? closed + 1 : skip(text, valueStart + 1, /[^,}]/);
       return {
         kind: "value",
@@ -82,7 +82,7 @@ function closingQuote(text: string, opened: number, quote: string): number {
   return -1;
 }
 
-/** Labels that match frames of stacks; the server does not list them, because no series has them. */
+/** Labels that select stacks by their frames. The server does not list them, because no series has them. */
 export const STACK_LABELS = [
   "stack_function",
   "leaf_function",
@@ -94,7 +94,7 @@ export const STACK_LABELS = [
   "leaf_frame_type",
 ] as const;
 
-/** Values of a stack label in the shown tree, the largest total first; null for any other label. */
+/** Values of a label of stacks in the shown tree, the largest total first; null for a label of another kind. */
 export function stackLabelValues(label: string, tree: ProfileTree | undefined): string[] | null {
   if (!(STACK_LABELS as readonly string[]).includes(label)) return null;
   if (tree === undefined) return [];
@@ -116,7 +116,7 @@ export function stackLabelValues(label: string, tree: ProfileTree | undefined): 
   return [...largest].sort((a, b) => b[1] - a[1]).map(([value]) => value);
 }
 
-/** Most suggestions shown at once. */
+/** Largest number of suggestions that are shown at once. */
 export const SUGGESTIONS_MAX = 50;
 
 /** Candidates that contain the typed text; those that begin with it come first. */
@@ -132,7 +132,7 @@ export function rankCandidates(candidates: readonly string[], typed: string): st
   return [...begins, ...contains].slice(0, SUGGESTIONS_MAX);
 }
 
-/** The text and the cursor after a suggestion is accepted at `range`. */
+/** Returns the text and the cursor after `chosen` has replaced `range`. */
 export function applyCompletion(
   text: string,
   range: NonNullable<CompletionRange>,
@@ -148,7 +148,7 @@ export function applyCompletion(
 
 const WHOLE_MATCHER = /[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"/g;
 
-/** The complete matchers of a text, without the one being typed at `range`; they restrict its candidates. */
+/** The complete matchers of a text, without the one that is typed at `range`. They restrict the candidates for it. */
 export function otherMatchers(text: string, range: NonNullable<CompletionRange>): Matcher[] {
   const others: Matcher[] = [];
   for (const found of text.matchAll(WHOLE_MATCHER)) {
@@ -157,7 +157,7 @@ export function otherMatchers(text: string, range: NonNullable<CompletionRange>)
     try {
       others.push(...parseSelector(`{${found[0]}}`).matchers);
     } catch (error) {
-      // An unfinished escape: the matcher does not restrict anything yet.
+      // The escape is unfinished, so the matcher does not restrict anything yet.
       if (!(error instanceof SelectorError)) throw error;
     }
   }

@@ -17,11 +17,11 @@ export interface Selector {
   readonly matchers: readonly Matcher[];
 }
 
-/** A syntax error in a selector: the message says what to write. */
+/** A syntax error in a selector. The message says what to write instead. */
 export class SelectorError extends Error {
   constructor(
     message: string,
-    /** Offset into the text, in UTF-16 units. */
+    /** Position of the error in the text, in UTF-16 units. */
     readonly at: number,
   ) {
     super(`at character ${at + 1}: ${message}`);
@@ -54,7 +54,7 @@ class Reader {
     return true;
   }
 
-  /** A quoted string, its escapes resolved. */
+  /** Reads a quoted string and resolves its escapes. */
   takeString(): string {
     const quote = this.text[this.at];
     if (quote !== '"' && quote !== "'" && quote !== "`") throw new SelectorError("put the value in quotes", this.at);
@@ -82,7 +82,7 @@ const ESCAPES: Readonly<Record<string, string>> = { n: "\n", t: "\t", r: "\r", "
 /**
  * Parses a selector.
  *
- * Throws `SelectorError` with the offset and what to write there.
+ * Throws `SelectorError`, which says where the error is and what to write there.
  */
 export function parseSelector(text: string): Selector {
   const reader = new Reader(text);
@@ -93,7 +93,7 @@ export function parseSelector(text: string): Selector {
   reader.skipSpace();
   const braced = reader.takeCharacter("{");
   if (!braced) {
-    // `service_name="api"` without braces: the word is a label and not a metric.
+    // In `service_name="api"` without braces, the word is a label and not a metric name.
     OPERATOR.lastIndex = reader.at;
     if (OPERATOR.test(text)) {
       reader.at = beforeMetric;
@@ -138,7 +138,7 @@ function takeMatcher(reader: Reader): Matcher {
   return { label, operator, value: reader.takeString() };
 }
 
-/** A PromQL string literal. */
+/** Returns the value as a string literal of PromQL. */
 export function quoted(value: string): string {
   const escaped = value.replace(/[\\"\n\r\t]/g, (c) =>
     c === "\n" ? "\\n" : c === "\r" ? "\\r" : c === "\t" ? "\\t" : `\\${c}`,
@@ -156,16 +156,16 @@ export function printMatchers(matchers: readonly Matcher[]): string {
   return `{${matchers.map(printMatcher).join(", ")}}`;
 }
 
-/** Selector for the API: the profile type is one more matcher, whatever characters it contains. */
+/** Selector for the API. The profile type becomes a matcher, so it may contain any characters. */
 export function apiSelector(profileType: string, matchers: readonly Matcher[]): string {
   return printMatchers([{ label: "__profile_type__", operator: "=", value: profileType }, ...matchers]);
 }
 
-/** Adds a matcher; a second `=` for the label of a series replaces the first. */
+/** Adds a matcher. A second `=` for the same label of series replaces the first one. */
 export function withMatcher(matchers: readonly Matcher[], added: Matcher): Matcher[] {
   const kept = matchers.filter((m) => {
     if (printMatcher(m) === printMatcher(added)) return false;
-    // A series has one value per label, so that two different `=` match nothing. A stack has many functions.
+    // A series has one value per label, so two different `=` would match nothing. But a stack has many functions.
     const oneValue = !added.label.startsWith("stack_");
     return !(oneValue && added.operator === "=" && m.label === added.label && m.operator === "=");
   });

@@ -7,7 +7,7 @@ export interface TimeRange {
   readonly to: string;
 }
 
-/** A range resolved against the clock, in Unix seconds. */
+/** A time range whose ends are known, in Unix seconds. */
 export interface TimeWindow {
   readonly start_s: number;
   readonly end_s: number;
@@ -19,7 +19,7 @@ const RELATIVE = /^now(?:-(\d{1,6})([smhdw]))?$/;
 
 export const DEFAULT_RANGE: TimeRange = { from: "now-15m", to: "now" };
 
-/** Ranges in the menu. */
+/** Time ranges in the menu. */
 export const PRESETS: ReadonlyArray<{ readonly from: string; readonly label: string }> = [
   { from: "now-5m", label: "Last 5 minutes" },
   { from: "now-15m", label: "Last 15 minutes" },
@@ -30,14 +30,14 @@ export const PRESETS: ReadonlyArray<{ readonly from: string; readonly label: str
   { from: "now-30d", label: "Last 30 days" },
 ];
 
-/** Unix seconds of one end, or NaN if the text is not one. */
+/** Unix seconds of one end of a range; NaN if the text is malformed. */
 export function resolveEnd(text: string, now_s: number): number {
   const relative = RELATIVE.exec(text);
   if (relative) return now_s - (relative[1] === undefined ? 0 : Number(relative[1]) * UNIT_S[relative[2]]);
   return /^\d{1,12}(\.\d{1,9})?$/.test(text) ? Number(text) : NaN;
 }
 
-/** The range resolved at `now_s`; null if an end is malformed or the range is empty. */
+/** The window of a range at the time `now_s`; null if an end is malformed or the range is empty. */
 export function resolveRange(range: TimeRange, now_s: number): TimeWindow | null {
   const start_s = resolveEnd(range.from, now_s);
   const end_s = resolveEnd(range.to, now_s);
@@ -49,7 +49,7 @@ export function isRelative(range: TimeRange): boolean {
   return RELATIVE.test(range.from) || RELATIVE.test(range.to);
 }
 
-/** A range with fixed ends, for a link that shows everybody the same. */
+/** A range with fixed ends, for a link that shows the same to everybody. */
 export function absoluteRange(window: TimeWindow): TimeRange {
   return { from: secondsText(window.start_s), to: secondsText(window.end_s) };
 }
@@ -59,7 +59,7 @@ export function secondsText(seconds: number): string {
   return String(Math.round(seconds * 1000) / 1000);
 }
 
-/** A window twice as long with the same middle, which ends at `now_s` at the latest. */
+/** A window of twice the length around the same middle. It is moved back if it would end after `now_s`. */
 export function widened(window: TimeWindow, now_s: number): TimeWindow {
   const length_s = window.end_s - window.start_s;
   const end_s = Math.min(window.end_s + length_s / 2, Math.max(now_s, window.end_s));
@@ -85,7 +85,7 @@ function two(number: number): string {
   return String(number).padStart(2, "0");
 }
 
-/** Local time to the second, without the date if it is the date of `beside_s`. */
+/** Local time to the second. The date is omitted if it is that of `beside_s`. */
 export function clockText(seconds: number, beside_s?: number): string {
   const date = new Date(seconds * 1000);
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
@@ -94,7 +94,7 @@ export function clockText(seconds: number, beside_s?: number): string {
   return `${day} ${clock}`;
 }
 
-/** Offset of the local time zone at a time: `UTC+02:00`. */
+/** Offset of the local time zone from UTC at a time, such as `UTC+02:00`. */
 export function offsetText(seconds: number): string {
   const minutes = -new Date(seconds * 1000).getTimezoneOffset();
   const size = Math.abs(minutes);

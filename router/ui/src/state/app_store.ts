@@ -40,7 +40,7 @@ export interface TimelineResponse {
 
 /** Period of the automatic queries of a relative time range, in milliseconds. */
 export const LIVE_MS = 10_000;
-/** Period of the polls for the first profile of an empty store, in milliseconds. */
+/** Time between polls for the first profile while the store is empty, in milliseconds. */
 const EMPTY_POLL_MS = 2_000;
 
 export type AppStore = ReturnType<typeof createAppStore>;
@@ -56,7 +56,7 @@ export function createAppStore() {
   const agent = createLoader<AgentState | null>();
   const [selectorError, setSelectorError] = createSignal<Error>();
   const [timeWindow, setTimeWindow] = createSignal<TimeWindow | null>(null);
-  /** Number of open things that a redraw would close, such as menus and drags. */
+  /** Number of open menus, drags and the like, which a redraw would end. */
   const [holds, setHolds] = createSignal(0);
   const [visible, setVisible] = createSignal(!document.hidden);
   const followVisibility = (): void => void setVisible(!document.hidden);
@@ -73,7 +73,7 @@ export function createAppStore() {
     };
   }
 
-  /** Changes the state and the address; "replace" adds no entry to the history. */
+  /** Changes the state and the address. With "replace", the history gets no new entry. */
   function navigate(patch: Partial<UrlState>, how: "push" | "replace" = "push"): void {
     batch(() => setState(patch));
     const address = location.pathname + writeState(state);
@@ -85,7 +85,7 @@ export function createAppStore() {
   addEventListener("popstate", followHistory);
   onCleanup(() => removeEventListener("popstate", followHistory));
 
-  // A chosen type stays: one that is stored later must not change the view.
+  // The chosen type stays: another type that is stored later must not change the view.
   const type = createMemo<string>((before) => {
     const types = catalog.latest()?.types ?? [];
     return state.type || (types.includes(before) ? before : defaultType(types));
@@ -135,7 +135,7 @@ export function createAppStore() {
     });
   }
 
-  /** Runs the query with a typed selector, or shows its syntax error. */
+  /** Runs the query with the selector that the user typed, or shows its syntax error. */
   function commitSelector(text: string): void {
     try {
       const selector = parseSelector(text);
@@ -159,7 +159,7 @@ export function createAppStore() {
   function restart(): void {
     const before = type();
     void refreshCatalog().then(() => {
-      // A change of the type runs the query by its own effect.
+      // If the type changes, another effect runs the query.
       if (catalog.failure() === undefined && type() === before) run();
     });
     void agent.run(fetchAgent);
@@ -186,7 +186,7 @@ export function createAppStore() {
     canRedraw: createMemo(() => visible() && holds() === 0 && !flame.pending() && isServing()),
     redraw: (named) => {
       flame.put(named);
-      // The timeline may be stacked or filtered by function.
+      // The timeline may be stacked or filtered by function, so it changes with the names.
       runTimeline();
     },
   });
@@ -222,14 +222,14 @@ export function createAppStore() {
     lostServer,
     needsToken,
     selectorError,
-    /** True when pending names have not arrived for minutes and polling has stopped. */
+    /** True if pending names have not arrived for minutes, so that polling has stopped. */
     hasNamesTimedOut: namesWatch.hasTimedOut,
     commitSelector,
     addMatcher,
     run,
     hold,
     restart,
-    /** Stops all running queries; the views stay. */
+    /** Stops all running queries. The views keep what they show. */
     cancel: () => [catalog, flame, timeline].forEach((loader) => loader.cancel()),
     /** Address that shows the same view later and to other people. */
     link: () => {
@@ -240,7 +240,7 @@ export function createAppStore() {
   };
 }
 
-/** Calls `act` every `period_ms` if `isActive`; for use in an effect. */
+/** Calls `act` every `period_ms` while `isActive` is true. For use in an effect. */
 function every(period_ms: number, isActive: boolean, act: () => void): void {
   if (!isActive) return;
   const timer = setInterval(act, period_ms);

@@ -1,4 +1,4 @@
-// Loads one value at a time and keeps the last good response until the next one arrives.
+// Loads one value at a time, and keeps the last good response until the next one arrives.
 //
 // Invariant: `latest` never becomes undefined again, and the response to an older call is dropped.
 // The views therefore stay while a query runs, after an error, and after a cancel.
@@ -11,19 +11,19 @@ export interface Loader<T> {
   /** Error of the last call; undefined after a success. */
   readonly failure: Accessor<ApiError | undefined>;
   readonly pending: Accessor<boolean>;
-  /** True once a call has been running for `SLOW_MS`. */
+  /** True if a call has been running for at least `SLOW_MS`. */
   readonly slow: Accessor<boolean>;
   /** Starts a call and cancels the running one. Resolves when the new call has ended in any way. */
   run(fetch: (signal: AbortSignal) => Promise<T>): Promise<void>;
   cancel(): void;
-  /** Takes a response that was fetched by other code, unless a call is running. */
+  /** Shows a response that was fetched by other code. Does nothing if a call is running. */
   put(response: T): void;
 }
 
-/** Time before a wait is shown, in milliseconds; a shorter notice would only flicker. */
+/** Time before the web UI shows that it waits, in milliseconds. If it were shorter, the notice would only flicker. */
 export const SLOW_MS = 300;
 
-/** `onChange` is called with each response before it is shown, and with the one that it replaces. */
+/** Creates a loader. It calls `onChange` before it shows a response, with the new response and the one before. */
 export function createLoader<T>(onChange: (next: T, before: T | undefined) => void = () => undefined): Loader<T> {
   const [latest, setLatest] = createSignal<T>();
   const [failure, setFailure] = createSignal<ApiError>();

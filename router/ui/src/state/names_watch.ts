@@ -1,34 +1,38 @@
-// Waits for names: while the server builds symbol tables of shown files, fetches the flame graph again once they exist.
+// Waits for names. While the server builds symbol tables of shown files, fetches the flame graph again once they exist.
 //
 // Each poll fetches the response of the same query without its tree, so that the views change only when names arrive.
-// The server runs the whole query for it, so the pauses between polls grow.
+// The server runs the whole query for each poll, so the pauses between polls grow.
 
 import { createEffect, createSignal, on, onCleanup, type Accessor } from "solid-js";
 import { fetchFlameGraph, fetchPendingFiles, type FlameQuery, type FlameResponse } from "../api/flame_graph";
 
-/** Milliseconds before each poll; the last value repeats. */
+/** Pauses before the polls, in milliseconds. The last pause repeats. */
 const PAUSES_MS = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
-/** Time of polling after which the web UI stops, as long as the server tries to build a symbol table. */
+/**
+ * Total time of polling after which the web UI stops, in milliseconds. The server tries for as long to build a table.
+ */
 const TIMEOUT_MS = 300_000;
 
 interface Watched {
   readonly response: Accessor<FlameResponse | undefined>;
-  /** False while the views must not change or nobody sees them; then nothing is fetched and no time counts. */
+  /**
+   * False while the views must not change, or nobody sees them. Then nothing is fetched, and the time does not count.
+   */
   readonly canRedraw: Accessor<boolean>;
   redraw(response: FlameResponse): void;
 }
 
 export interface NamesWatch {
-  /** True when names have not arrived for so long that polling has stopped. */
+  /** True if names have not arrived for so long that polling has stopped. */
   readonly hasTimedOut: Accessor<boolean>;
 }
 
 export function createNamesWatch({ response, canRedraw, redraw }: Watched): NamesWatch {
   const [hasTimedOut, setTimedOut] = createSignal(false);
-  // The query that is waited for: a response with only some of the names does not restart the timeout.
+  // The query whose names are awaited. A response with only some of the names does not restart the timeout.
   let query: FlameQuery | undefined;
   let polled_ms = 0;
-  // Only files that were not waited for before restart the pauses: a live query repeats every few seconds.
+  // Files whose names are awaited. Only new files restart the pauses, because a live query repeats every few seconds.
   let awaited: readonly string[] = [];
   let polls = 0;
 
@@ -72,14 +76,14 @@ export function createNamesWatch({ response, canRedraw, redraw }: Watched): Name
   return { hasTimedOut };
 }
 
-/** The response to the same query, once at least one file has its names; undefined before, and on errors. */
+/** Fetches the response to the same query if at least one file has its names now; otherwise undefined, as on errors. */
 async function responseWithNames(shown: FlameResponse, signal: AbortSignal): Promise<FlameResponse | undefined> {
   try {
     const pending = await fetchPendingFiles(shown.query, signal);
     const areAllPending = shown.pendingFiles.every((file) => pending.includes(file));
     return areAllPending ? undefined : await fetchFlameGraph(shown.query, signal);
   } catch (_unreachable) {
-    // The next poll tries again; the user's own queries report the error.
+    // The next poll tries again. The user's own queries report the error.
     return undefined;
   }
 }

@@ -1,4 +1,4 @@
-// The zoom and the marked function after names arrived. Both are kept by name, and so a new name would lose them.
+// The zoom and the marked function after names arrived. Both are kept by name, so a new name would lose them.
 
 import type { FlameResponse } from "../api/flame_graph";
 import { pathTo, widestFrame } from "../profile/profile_tree";
@@ -8,7 +8,7 @@ import type { UrlState } from "./url_state";
 
 type Position = Pick<UrlState, "zoom" | "pick">;
 
-/** Changes of the position for `next`, which replaces `before`; empty unless frames of the position have new names. */
+/** Changes of zoom and marked function when `next` replaces `before`; empty unless their frames have new names. */
 export function renamedPosition(
   position: Position,
   before: Pick<FlameResponse, "tree" | "pendingFiles"> | undefined,

@@ -1,11 +1,11 @@
-// Choice of a profile type where the URL or the selector does not name one in full.
+// Choice of a profile type if the URL or the selector does not name one in full.
 
 /** The default type: CPU time if it is stored, otherwise the first; "" if there is none. */
 export function defaultType(types: readonly string[]): string {
   return types.find((type) => type.startsWith("process_cpu:cpu:")) ?? types[0] ?? "";
 }
 
-/** The type with a full or short name. Throws an error for the user if no type or several have that name. */
+/** The type with this full or short name. Throws an error for the user if no type has the name, or several have it. */
 export function typeOfMetric(metric: string, types: readonly string[]): string {
   const found = types.filter((type) => type === metric || type.split(":")[0] === metric);
   if (found.length === 1) return found[0];

@@ -6,9 +6,9 @@ import { call } from "../api/client";
 const POLL_MS = 1_000;
 
 /**
- * Calls `retry` when `/ready` responds, as long as `isUnreachable`.
+ * Calls `retry` when `/ready` responds. Polls only while `isUnreachable` is true.
  *
- * `isBusy`: queries are running; a retry would only cancel them.
+ * `isBusy` is true while queries are running. A retry would only cancel them.
  */
 export function createRecovery(isUnreachable: Accessor<boolean>, isBusy: () => boolean, retry: () => void): void {
   createEffect(() => {
@@ -22,7 +22,7 @@ export function createRecovery(isUnreachable: Accessor<boolean>, isBusy: () => b
       } catch (_unreachable) {
         // Expected until the server is back; a notice already shows the failure.
       }
-      // Continues after `retry` too: its queries may fail in the same way, which changes no signal.
+      // Polling goes on after `retry`: its queries may fail in the same way, and then no signal changes.
       if (!stop.signal.aborted) timer = setTimeout(() => void poll(), POLL_MS);
     };
     timer = setTimeout(() => void poll(), POLL_MS);

@@ -18,7 +18,7 @@ export interface UrlState {
   /** Label by which the timeline is stacked; "" draws one area. */
   readonly by: string;
   readonly view: ViewName;
-  /** Regular expression; functions that do not match are faded. */
+  /** Regular expression of the search. Functions that do not match are faded. */
   readonly search: string;
   /** Function marked in the table. */
   readonly pick: string;

@@ -7,7 +7,7 @@ import { shortCount } from "../text/format";
 import { sentence } from "../text/sentence";
 import { Dialog } from "../widgets/dialog";
 
-/** The agent's state in full. */
+/** Shows the agent's state in full. */
 export function AgentCard(props: { agent: AgentState }) {
   const is = (state: AgentState["state"]): boolean => props.agent.state === state;
   const title = (): string => {
@@ -37,7 +37,7 @@ export function AgentCard(props: { agent: AgentState }) {
   );
 }
 
-/** The agent's state in a few words; a click opens the card. */
+/** Shows the agent's state in a few words. A click opens the card. */
 export function AgentButton() {
   const store = useStore();
   const [open, setOpen] = createSignal(false);

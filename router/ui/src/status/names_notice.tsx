@@ -1,10 +1,10 @@
-// Notice in the view that names are still missing, and of which files. Without it, addresses would look final.
+// Notice that names are still missing, and in which files. Without it, addresses would look final.
 
 import { Show } from "solid-js";
 import { useStore } from "../state/app_store";
 import { printable } from "../text/printable";
 
-/** The files in words: `libpython3.11.so.1.0 and 3 more`. */
+/** The files in words, such as `libpython3.11.so.1.0 and 3 more`. */
 function filesInWords(paths: readonly string[]): string {
   const first = paths[0].split("/").pop() || "a file without a name";
   return paths.length === 1 ? first : `${first} and ${paths.length - 1} more`;

@@ -1,4 +1,4 @@
-// Errors and progress, above the views and never instead of them.
+// Errors and progress. They are shown above the views and never replace them.
 
 import { createSignal, For, onCleanup, Show } from "solid-js";
 import type { ApiError } from "../api/client";
@@ -9,7 +9,7 @@ import { TokenForm } from "./token_form";
 
 export function Notices() {
   const store = useStore();
-  /** Errors with a message of their own; queries with the same message show it once. */
+  /** Errors that have a message of their own. If several queries have the same message, it is shown once. */
   const refused = () => {
     const failures = store.failures().filter((failure) => failure.kind === "refused");
     return failures.filter((one, i) => failures.findIndex(({ message }) => message === one.message) === i);
@@ -20,7 +20,9 @@ export function Notices() {
   };
   /** Warnings about times that are damaged on the server's disk. */
   const damaged = () => store.warnings().filter((warning) => warning.startsWith("damaged: "));
-  /** The part of the web UI that still shows an older response because of a failure. */
+  /**
+   * Sentence that says which part of the web UI still shows an older response because of this failure; "" if none does.
+   */
   const stale = (failure: ApiError): string => {
     if (failure === store.timeline.failure())
       return store.timeline.latest() === undefined ? "" : " The timeline shows the last response.";

@@ -1,4 +1,4 @@
-// Status bar: how complete and exact the response is. It is always shown.
+// Status bar, which is always shown. It says how complete and exact the response is.
 
 import { createMemo, createSignal, For, Show } from "solid-js";
 import type { FlameResponse } from "../api/flame_graph";

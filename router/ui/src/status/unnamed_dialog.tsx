@@ -1,4 +1,4 @@
-// The frames without a name, and the incomplete stacks, by reason and binary, with what the user can do.
+// Dialog that lists frames without a name and incomplete stacks, by reason and binary, and says what the user can do.
 
 import { For, Show } from "solid-js";
 import type { FlameResponse } from "../api/flame_graph";

@@ -1,12 +1,12 @@
-// Values as text: cores, CPU seconds, GiB, per cent to one decimal place.
+// Values as text, for example in cores, CPU seconds or GiB, and per cent with one decimal place.
 //
-// A profile type's unit comes from outside; an unknown unit is printed unchanged.
+// The unit of a profile type comes from its sender. An unknown unit is printed unchanged.
 
 /** Properties of a profile type that decide how its values are shown. */
 export interface Measure {
   /** Unit of the sample type: `nanoseconds`, `bytes`, `count`, ... */
   readonly unit: string;
-  /** True for CPU time: CPU seconds per second are cores. */
+  /** True for CPU time, whose rate (CPU seconds per second) is shown in cores. */
   readonly cpu: boolean;
   /** True if values are not added up over time. */
   readonly gauge: boolean;
@@ -20,7 +20,7 @@ export function measureOf(profileType: string, gauge: boolean): Measure {
   return { unit, cpu: sampleType === "cpu" && unit in SECONDS, gauge, sampleType };
 }
 
-/** `name: sample type`, the short form for menus. */
+/** Short form of a profile type for menus: `name: sample type`. */
 export function profileTypeLabel(profileType: string): string {
   const [name, sampleType] = profileType.split(":");
   return sampleType ? `${name}: ${sampleType}` : name;
@@ -36,19 +36,19 @@ const SECONDS: Readonly<Record<string, number>> = {
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const COUNTS = ["", "k", "M", "G", "T", "P"];
 
-/** Three significant digits, no exponent, grouped thousands. */
+/** A number with at most three significant digits and grouped thousands. Only a size below 1e-6 has an exponent. */
 export function plainNumber(value: number): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size < 1e-6) return value.toExponential(1);
   if (size < 0.001) return String(Number(value.toPrecision(2)));
-  // The limits are those of the rounded number: 0.9996 is shown as 1.00.
+  // Each limit is that of the rounded number: 0.9996 is shown as `1.00`.
   const decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3;
   const text = value.toFixed(decimals);
   return decimals === 0 ? groupDigits(text) : text;
 }
 
-/** `1234567` as `1,234,567`; takes digits, and so also integers that a number cannot hold. */
+/** Groups digits: `1234567` becomes `1,234,567`. Takes text, so that integers beyond 2^53 stay exact. */
 export function groupDigits(digits: string): string {
   return digits.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
@@ -56,7 +56,7 @@ export function groupDigits(digits: string): string {
 /** A value divided by `step` as often as possible, with the name of the resulting unit. */
 function scaled(value: number, step: number, names: readonly string[]): string {
   let index = 0;
-  // Compares with the rounded limit: 1023.6 KiB must not be shown as 1,024 KiB.
+  // Compares with the limit of the rounded number: 1023.6 KiB must not be shown as `1,024 KiB`.
   while (index < names.length - 1 && Math.abs(value) >= step * 0.9995) {
     value /= step;
     index++;
@@ -65,7 +65,7 @@ function scaled(value: number, step: number, names: readonly string[]): string {
   return names[index] === "" ? number : `${number} ${names[index]}`;
 }
 
-/** Seconds in the most readable unit: `12 ms`, `3.20 s`, `4.1 h`. */
+/** Seconds in the most readable unit, such as `12 ms`, `3.20 s` or `4.1 h`. */
 export function duration(seconds: number, kind = ""): string {
   const of = kind === "" ? "" : `${kind} `;
   const size = Math.abs(seconds);
@@ -77,7 +77,7 @@ export function duration(seconds: number, kind = ""): string {
   return `${plainNumber(seconds / 3600)} ${of}h`;
 }
 
-/** A sum over the window (or a gauge's value) in the unit of its profile type. */
+/** A sum over the window, or the value of a gauge, in the unit of its profile type. */
 export function formatValue(value: number, measure: Measure): string {
   const factor = SECONDS[measure.unit];
   if (factor !== undefined) return duration(value * factor, measure.cpu ? "CPU" : "");
@@ -86,12 +86,12 @@ export function formatValue(value: number, measure: Measure): string {
   return `${scaled(value, 1000, COUNTS)} ${measure.unit}`;
 }
 
-/** A value per second, as `rate()` returns it: cores for CPU time. For a gauge, its value. */
+/** A value per second, as `rate()` returns it, in cores for CPU time. A gauge is shown as its value. */
 export function formatRate(rate: number, measure: Measure): string {
   if (measure.gauge) return formatValue(rate, measure);
   if (measure.cpu && rate !== 0 && Math.abs(rate) < 0.01) return `${plainNumber(rate * 1000)} mcores`;
   if (measure.cpu) return `${plainNumber(rate)} ${rate === 1 ? "core" : "cores"}`;
-  // Time per second: for off-CPU and wall time, the mean number of waiting threads.
+  // The unit is time per second. For off-CPU and wall time, this is the mean number of waiting threads.
   if (SECONDS[measure.unit] !== undefined) return `${duration(rate)}/s`;
   if (measure.unit === "bytes") return `${scaled(rate, 1024, BYTES)}/s`;
   return `${formatValue(rate, measure)}/s`;
@@ -108,7 +108,9 @@ export function rateOf(sum: number, measure: Measure, window_s: number): number 
   return (sum * (SECONDS[measure.unit] ?? 1)) / window_s;
 }
 
-/** Per cent to one decimal place; a part is never shown as 0.0 %, and an incomplete whole never as 100.0 %. */
+/**
+ * Per cent to one decimal place. A part above 0 is never shown as `0.0 %`, and an incomplete whole never as `100.0 %`.
+ */
 export function perCent(part: number, whole: number): string {
   if (whole === 0 || part === 0) return "0.0 %";
   const share = (part / whole) * 100;

@@ -1,4 +1,4 @@
-// Hash of a text, from which frames and areas take their colours.
+// Hash of a text, by which frames and areas get their colours.
 
 /** FNV-1a, 32 bits. */
 export function hashText(text: string): number {

@@ -16,7 +16,8 @@ export function ByMenu() {
     try {
       return await fetchLabels(selected, new AbortController().signal);
     } catch (_noLabels) {
-      // The menu then only has the current label; the notices show the failure of the query itself.
+      // The menu then has only the default labels and the current one. The notices show the failure of the query
+      // itself.
       return [];
     }
   });

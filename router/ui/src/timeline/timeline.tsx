@@ -1,4 +1,4 @@
-// The selected value over time, stacked by a label; a drag selects a time range.
+// Chart of the selected value over time, stacked by a label. A drag selects a time range.
 
 import { createEffect, createMemo, createSignal, on, onCleanup, onMount, Show } from "solid-js";
 import type uPlot from "uplot";
@@ -12,7 +12,7 @@ import { AreaList } from "./area_list";
 import { ByMenu } from "./by_menu";
 import { makeChart } from "./timeline_chart";
 
-/** Agents send every 5 s and a push takes a moment: younger points are incomplete. */
+/** Age in seconds below which points are incomplete: agents send every 5 s, and a push takes a moment. */
 const DELIVERY_DELAY_S = 10;
 
 export function Timeline(props: { theme: ThemeName }) {
@@ -39,7 +39,7 @@ export function Timeline(props: { theme: ThemeName }) {
       theme: props.theme,
       formatAxis: (rate) => formatAxis(rate, measure),
       onDrag: (from, to) => {
-        // Rounds outwards to whole seconds: a link stays short, and the range is at least a second.
+        // The ends are rounded outwards to whole seconds. So a link stays short, and the range has at least one second.
         const end_s = Math.max(Math.ceil(to), Math.floor(from) + 1);
         store.navigate({ from: secondsText(Math.floor(from)), to: secondsText(end_s) });
       },
@@ -60,7 +60,7 @@ export function Timeline(props: { theme: ThemeName }) {
     });
   });
 
-  /** Prevents new responses during a drag: they would replace the chart and end the drag. */
+  /** Prevents new responses during a drag. They would replace the chart and so end the drag. */
   function holdWhileDragging(): void {
     const endHold = store.hold();
     const over = new AbortController();

@@ -1,7 +1,7 @@
 // Draws the timeline's stacked steps with uPlot.
 //
-// uPlot draws lines, so the areas are drawn as cumulative lines from the top of the stack down.
-// Each covers the one before. Steps and not slopes, because a point is the mean of the step before it.
+// uPlot draws lines, so the areas are drawn as cumulative lines, from the top of the stack down. Each area covers a
+// part of the one before it. The lines are steps and not slopes, because a point is the mean of the step before it.
 
 import uPlot from "uplot";
 import { oklchCss } from "../color/oklch";
@@ -24,10 +24,10 @@ export interface ChartOptions {
 }
 
 const HEIGHT_PX = 116;
-/** Shortest drag that selects a window. */
+/** Shortest drag that selects a window, in pixels. */
 const DRAG_MIN_PX = 4;
 
-/** Colour of an area by its hue; -1 is the shared area of small series. */
+/** Colour of an area by the number of its hue. -1 is the area that small series share. */
 export function areaColor(hue: number, theme: ThemeName): string {
   const lightness = theme === "light" ? 0.72 : 0.62;
   if (hue < 0) return oklchCss(lightness, 0.01, 250);
@@ -41,7 +41,7 @@ export function makeChart(host: HTMLElement, options: ChartOptions): uPlot {
   const axisColor = theme === "light" ? "#56616f" : "#9aa6b5";
   const gridColor = theme === "light" ? "#e3e7ec" : "#2c343d";
   const times = Array.from(stacked.times_s.subarray(0, count));
-  // A step ends at its point, so that the first step needs one more point at its start.
+  // A step ends at its point, so the first step needs one more point, at its start.
   const x = [(times[0] ?? options.start_s) - step_s, ...times];
   const stepped = uPlot.paths.stepped?.({ align: -1 });
   const lines = cumulative(stacked, count).map((line) => [line[0] ?? 0, ...line]);
@@ -122,14 +122,19 @@ function cumulative(stacked: StackedAreas, count: number): number[][] {
   return lines.reverse();
 }
 
-/** The point at t whose step (t - step, t] contains `time_s`; null if none does. */
+/**
+ * Index of the point whose step contains `time_s`; null if there is none. The step of a point at t is (t - step, t].
+ */
 function pointAt(times: readonly number[], time_s: number, step_s: number): number | null {
   if (times.length === 0) return null;
   const index = Math.ceil((time_s - times[0]) / step_s);
   return index >= 0 && index < times.length ? index : null;
 }
 
-/** 24-hour labels, with seconds if they are less than a minute apart; the date where a day begins. */
+/**
+ * Labels of the time axis: 24-hour times, with seconds if the labels are less than a minute apart, and the date at
+ * midnight.
+ */
 function timeLabels(_chart: uPlot, splits: number[], _axis: number, _space: number, between_s: number): string[] {
   const two = (number: number): string => String(number).padStart(2, "0");
   return splits.map((split) => {

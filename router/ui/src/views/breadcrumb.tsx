@@ -4,7 +4,7 @@ import { createMemo, For, Show } from "solid-js";
 import { printable } from "../text/printable";
 import { pathTo, type ProfileTree } from "../profile/profile_tree";
 
-/** Steps shown at the end of a long path. */
+/** Number of steps that are shown at the end of a long path. */
 const TAIL = 4;
 
 export function Breadcrumb(props: { tree: ProfileTree; zoom: number; onZoom(node: number): void }) {

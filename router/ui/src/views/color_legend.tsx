@@ -7,7 +7,7 @@ import type { ThemeName } from "../color/palette";
 import { paint } from "../color/swatch";
 import type { ProfileTree } from "../profile/profile_tree";
 
-/** Largest number of classes shown: as many as fit into a line. */
+/** Largest number of classes that are shown. So many fit into one line. */
 const CLASSES_MAX = 6;
 
 export function ColorLegend(props: { tree: ProfileTree; theme: ThemeName }) {

@@ -1,11 +1,11 @@
-// Menu of a frame.
+// Menu that opens at a frame.
 
 import { sourceLocation, type ProfileTree } from "../profile/profile_tree";
 import type { AppStore } from "../state/app_store";
 import { copyText } from "../widgets/clipboard";
 import type { MenuItem } from "../widgets/context_menu";
 
-/** Items for `node`; nodes that are not functions have no items for their stacks. */
+/** Items of the menu for `node`. A node that is no function has no items about its stacks. */
 export function frameMenu(
   tree: ProfileTree,
   node: number,

@@ -1,6 +1,6 @@
-// The functions as a table: sortable and filtered by the search. Only the visible rows are in the document.
+// The functions as a table that is sortable, and filtered by the search. Only the visible rows are in the document.
 //
-// Screen readers read this table, so that it exists in every view; in the Flame view it is off screen.
+// Screen readers read this table, so it exists in every view. In the view Flame, it is off the screen.
 
 import { createEffect, createMemo, createSignal, createUniqueId, For, Index, on, onCleanup, onMount } from "solid-js";
 import { formatValue, perCent, type Measure } from "../text/format";
@@ -10,7 +10,7 @@ import { printable } from "../text/printable";
 import type { ProfileTree } from "../profile/profile_tree";
 
 const ROW_PX = 24;
-/** Rows above and below the visible ones, so that scrolling shows no gap. */
+/** Number of rows that are kept above and below the visible ones, so that scrolling shows no gap. */
 const SPARE_ROWS = 6;
 
 const COLUMNS: ReadonlyArray<{ readonly key: SortKey; readonly label: string }> = [
@@ -62,7 +62,7 @@ export function FunctionGrid(props: FunctionGridProps) {
     observer.observe(scroller);
     onCleanup(() => observer.disconnect());
     createEffect(() => space.style.setProperty("height", `${rows().length * ROW_PX}px`));
-    // Another order or filter starts at the top; new values in the same order do not scroll the table.
+    // After another order or filter, the table starts at the top. New values in the same order do not scroll it.
     createEffect(
       on(
         [() => props.sort, () => props.descending, () => props.filterText],
@@ -200,7 +200,7 @@ export function FunctionGrid(props: FunctionGridProps) {
   );
 }
 
-/** A value with its share, and the share as a bar below it. */
+/** Cell with a value and its share of the whole. A bar below them shows the share too. */
 function ValueCell(props: { class: string; value: number; whole: number; measure: Measure }) {
   const share = (): number => (props.whole > 0 ? Math.min((props.value / props.whole) * 100, 100) : 0);
   return (

@@ -1,4 +1,5 @@
-// Downloads the selection as pprof: by script, so that the request has the token and an error can be shown.
+// Button that downloads the selection as pprof. A script does it, so that the request has the token and errors are
+// shown.
 
 import { createSignal, Show } from "solid-js";
 import { asApiError } from "../api/client";
@@ -6,7 +7,7 @@ import { fetchPprof, type FlameQuery } from "../api/flame_graph";
 import { useStore } from "../state/app_store";
 import { DoneButton } from "../widgets/done_button";
 
-/** Time after which the browser has certainly taken over a download, in milliseconds. */
+/** Time after which the browser has certainly begun a download, in milliseconds. The file's address is then revoked. */
 const REVOKE_MS = 10_000;
 
 export function PprofButton() {
@@ -50,7 +51,7 @@ export function PprofButton() {
   );
 }
 
-/** File name from the name and sample type of a profile type: `process_cpu_cpu.pb.gz`. */
+/** Name of the downloaded file, from the name and sample type of a profile type: `process_cpu_cpu.pb.gz`. */
 function fileName(profileType: string): string {
   const [name, sampleType = ""] = profileType.split(":");
   return `${name}_${sampleType}.pb.gz`.replace(/[^\w.-]/g, "_");

@@ -1,4 +1,4 @@
-// Controls of the views: which are shown, search, and buttons to export the selection.
+// Controls of the views: the choice of views, the search, and buttons to export the selection.
 
 import { For, Show } from "solid-js";
 import type { Matches } from "../profile/matches";
@@ -80,7 +80,7 @@ function SearchField() {
   );
 }
 
-/** Share of the stacks that match the search or the marked function, with a button to clear both. */
+/** Share of the stacks that match the search or contain the marked function, with a button to clear both. */
 function MatchedShare(props: { matches: Matches }) {
   const store = useStore();
   const total = () => store.flame.latest()?.total ?? 0;

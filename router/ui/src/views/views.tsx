@@ -1,4 +1,4 @@
-// The views of a response: table, flame graph, or both, with the zoom, the search and the marked function.
+// The views of a response: table, flame graph, or both. All share the zoom, the search and the marked function.
 
 import { createDeferred, createMemo, createSignal, Show } from "solid-js";
 import type { FlameResponse } from "../api/flame_graph";
@@ -27,11 +27,11 @@ export function Views(props: { response: FlameResponse; matches: Matches | null;
   const store = useStore();
   const tree = () => props.response.tree;
   const [target, setTarget] = createSignal<MenuTarget | null>(null);
-  // Previous zooms, for Escape.
+  // Keys of earlier zooms, to which Escape returns.
   const previousZooms: string[] = [];
 
   const zoom = createMemo(() => Math.max(nodeOfZoomKey(tree(), store.state.zoom), 0));
-  // The flame graph is drawn first. The table and the legend follow, all from one response.
+  // The flame graph is drawn first. The table and the legend follow later, and always show the same response.
   const deferred = createDeferred(
     () => ({
       response: props.response,
@@ -56,7 +56,7 @@ export function Views(props: { response: FlameResponse; matches: Matches | null;
     store.navigate({ zoom: previousZooms.pop() ?? "" });
   }
 
-  /** Name of a row. The flame graph may already have a newer response, in which the indices differ. */
+  /** Name of a row of the table. The flame graph may already show a newer response, in which the indices differ. */
   const nameOfRow = (row: number): string => table().response.tree.names[row];
   const frameOfRow = (row: number): number => widestFrame(tree(), nameOfRow(row), zoom());
 

@@ -1,4 +1,4 @@
-// Copies text, also where the browser offers no clipboard (plain HTTP on another host).
+// Copies text, even if the browser offers no clipboard (plain HTTP on another host).
 
 /** Copies `text`; false if the browser refused. */
 export async function copyText(text: string): Promise<boolean> {
@@ -6,7 +6,7 @@ export async function copyText(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch (_noClipboard) {
-    // Falls back to a selection in an invisible field.
+    // Without a clipboard, the text is selected in an invisible field and copied from there.
     const field = document.createElement("textarea");
     field.value = text;
     field.className = "off-screen";

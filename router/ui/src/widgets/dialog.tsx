@@ -1,4 +1,4 @@
-// A modal dialog: the browser's own, which keeps the focus inside and returns it on close.
+// A modal dialog. It is the browser's own, which keeps the focus inside, and returns the focus on close.
 
 import { onCleanup, onMount, type JSX } from "solid-js";
 import { useStore } from "../state/app_store";

@@ -1,9 +1,9 @@
 // Filter of a long menu.
 
-/** Largest number of items shown at once; a longer menu has a field to filter them. */
+/** Largest number of items that are shown at once. A longer menu has a field to filter its items. */
 export const CHOICES_MAX = 40;
 
-/** The first items whose labels contain the typed text, and the number of further ones. */
+/** The first items whose labels contain the typed text, and the number of further such items. */
 export function menuChoices<T extends { readonly label: string }>(
   items: readonly T[],
   typed: string,

@@ -71,7 +71,7 @@ test("a Go frame's hue depends on its package, others' on their binary", () => {
     "runtime.mallocgc",
     "github.com/a/b/c.(*T).M",
   ];
-  // Lightness may differ between functions of one package: compare over many of each.
+  // Lightness may differ between functions of one package, so many functions of each package are compared.
   const colors = (prefix: string): Set<string> => new Set(Array.from({ length: 60 }, (_, i) => go(`${prefix}F${i}`)));
   expect(colors("net/http.").size).toBeLessThanOrEqual(3);
   for (const color of colors("net/http.")) expect(colors("encoding/json.").has(color)).toBe(false);

@@ -36,7 +36,7 @@ test("where several frames are possible, the deepest caller is found", () => {
   expect(found(before, "work", after)).toEqual(["main", false]);
   const other = treeOf(["total", 0, ["main", 1, ["free", 12]]], FRAMES);
   expect(found(before, "py+0x1", other)).toEqual(["main", false]);
-  // A function that had its name then cannot be the frame.
+  // A function that had its name in the older response cannot be the frame.
   const named = treeOf(["total", 0, ["main", 1, ["py+0x1", 5], ["eval", 5]]], FRAMES);
   expect(found(named, "py+0x1", treeOf(["total", 0, ["main", 1, ["eval", 10]]], FRAMES))).toEqual(["main", false]);
 });

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { ApiError } from "../../src/api/client";
 import { createLoader } from "../../src/state/loader";
 
-/** A call that ends when the test says so, or is cancelled as `fetch` is. */
+/** A call that ends when the test says so. Like `fetch`, it also ends if it is cancelled. */
 interface ControlledCall<T> {
   fetch(signal: AbortSignal): Promise<T>;
   resolve(value: T): void;
@@ -47,7 +47,7 @@ test("the response to an older call is dropped", async () => {
   const loader = createLoader<string>();
   const older = controlled<string>();
   const newer = controlled<string>();
-  // The older call ignores its cancellation, so that its response still arrives.
+  // The older call ignores that it is cancelled, so its response still arrives.
   const first = loader.run(() => older.fetch(new AbortController().signal));
   const second = loader.run((signal) => newer.fetch(signal));
   newer.resolve("newer");

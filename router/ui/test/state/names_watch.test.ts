@@ -24,7 +24,7 @@ interface Setup {
   setAllowed(isAllowed: boolean): void;
 }
 
-/** Watches a response with these pending files; `shown` has the redraws. */
+/** Watches a response with these pending files. `shown` collects the responses that were redrawn. */
 function watching(...pendingFiles: string[]): Setup {
   const shown: FlameResponse[] = [];
   const [response, setResponse] = createSignal<FlameResponse>(responseOf(...pendingFiles));
@@ -59,7 +59,7 @@ test("some of the names are shown, and the others are waited for", async () => {
   redraws.mockResolvedValueOnce(responseOf("libssl")).mockResolvedValueOnce(responseOf());
   await vi.advanceTimersByTimeAsync(500);
   expect(shown).toEqual([responseOf("libssl")]);
-  // The pauses go on from where they were.
+  // The pauses continue to grow after some of the names arrived.
   await vi.advanceTimersByTimeAsync(999);
   expect(polls).toHaveBeenCalledTimes(1);
   await vi.advanceTimersByTimeAsync(1 + 2_000);
@@ -77,7 +77,7 @@ test("pauses grow, and polling stops after five minutes", async () => {
   const before = polls.mock.calls.length;
   await vi.advanceTimersByTimeAsync(600_000);
   expect(polls).toHaveBeenCalledTimes(before);
-  // A new query is waited for again.
+  // Names of a new query are awaited again.
   setResponse({ ...responseOf("libc"), query: { ...QUERY } });
   expect(watch.hasTimedOut()).toBe(false);
   await vi.advanceTimersByTimeAsync(30_000);

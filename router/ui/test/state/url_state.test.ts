@@ -20,7 +20,7 @@ test("every field of the state can be read back from the address", () => {
   expect(readState(writeState(full))).toEqual(full);
   for (const key of Object.keys(full) as Array<keyof UrlState>) {
     expect(full[key], `the test leaves ${key} at its default`).not.toBe(DEFAULT_STATE[key]);
-    // The two ends of the time only make sense together.
+    // The two ends of the time range have a meaning only together.
     const ends = key === "from" || key === "to" ? { from: full.from, to: full.to } : {};
     const one = { ...DEFAULT_STATE, [key]: full[key], ...ends };
     expect(readState(writeState(one))).toEqual(one);

@@ -21,7 +21,7 @@ test("every visible frame is in exactly one run at any zoom", () => {
   expect(wrong.slice(0, 5)).toEqual([]);
 });
 
-/** Errors of `visitRuns` on one level, found by checking every node of it. */
+/** Faults of `visitRuns` on one level. They are found by checking every node of the level. */
 function faultsOfLevel(tree: ProfileTree, level: number, view: View): string[] {
   const faults: string[] = [];
   const scale = view.width_px / (view.to - view.from);

@@ -5,12 +5,12 @@ import { hasSeries } from "../../api/prometheus";
 import { apiSelector, withoutMatcher, type Matcher } from "../../query/matchers";
 import type { TimeRange } from "../../query/time_range";
 
-/** Largest number of matchers that are tried; each costs a query. */
+/** Largest number of matchers that are tried. Each of them costs a query. */
 const MATCHERS_MAX = 8;
 /** The earliest time that varve accepts, 2000-01-01, in Unix seconds. */
 const EARLIEST_S = 946_684_800;
 
-/** A time range up to now, longer than the query's, that may have data. */
+/** A time range that ends now, is longer than the query's, and may have data. */
 export interface LongerRange {
   readonly length_s: number;
   readonly range: TimeRange;

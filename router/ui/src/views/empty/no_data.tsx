@@ -1,4 +1,4 @@
-// View of a response without data: the matcher or the time range that excludes everything, and how to change it.
+// View of a response without data. Shows the matcher or the time range that excludes everything, and how to change it.
 
 import { createMemo, createResource, For, Match, onCleanup, Show, Switch } from "solid-js";
 import type { FlameResponse } from "../../api/flame_graph";
@@ -10,7 +10,7 @@ import { diagnose, type Diagnosis } from "./diagnosis";
 
 export function NoData(props: { response: FlameResponse }) {
   const query = () => props.response.query;
-  /** The same for each repetition of a live query, which has the same reason. */
+  /** Key of the selection. Repetitions of a live query have the same key, and so the same reason. */
   const selection = createMemo(() => {
     const { profileType, matchers, range } = query();
     return [profileType, printMatchers(matchers), range.from, range.to].join(" ");

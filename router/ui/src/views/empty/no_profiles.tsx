@@ -1,4 +1,4 @@
-// View of an empty store: how to send the first profile, and the state of the local agent.
+// View of an empty store. Shows how to send the first profile, and the state of the local agent.
 
 import { For, Show } from "solid-js";
 import { hasToken } from "../../api/client";
@@ -15,7 +15,10 @@ interface Sender {
   readonly command: string;
 }
 
-/** Commands with this server's address. The OTLP ports are the defaults: the browser does not know others. */
+/**
+ * Commands with this server's address. They use the default OTLP ports, because the browser does not know the real
+ * ones.
+ */
 function senders(): readonly Sender[] {
   const host = location.hostname;
   // The token itself is not shown, because commands are copied into chats.

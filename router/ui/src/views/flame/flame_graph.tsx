@@ -1,6 +1,7 @@
-// The flame graph: canvas, pointer, keyboard, tooltip.
+// The flame graph, with its pointer, keyboard and tooltip.
 //
-// The canvas is not redrawn on hover: two boxes over it mark the frames of the pointer and of the keyboard.
+// The canvas is not redrawn on hover. Two boxes above it mark the frame under the pointer and the frame of the
+// keyboard.
 
 import { createEffect, createSignal, on, onCleanup, onMount, Show } from "solid-js";
 import type { FlameResponse } from "../../api/flame_graph";
@@ -62,7 +63,7 @@ export function FlameGraph(props: FlameGraphProps) {
       });
     });
     createEffect(on([focused, hasFocus, byKeyboard], placeFocusBox));
-    // Node numbers change with every response: looks up again which frame the pointer is over.
+    // Node numbers change with every response, so the frame under the pointer is looked up again.
     createEffect(on([tree, () => props.zoom], pointAgain, { defer: true }));
     createEffect(
       on(
@@ -119,7 +120,7 @@ export function FlameGraph(props: FlameGraphProps) {
     });
   }
 
-  /** Widest frame under the pointer. */
+  /** The widest of the frames that are merged under the pointer. */
   function nodeOf({ first, count }: Pointed): number {
     const { levelNodes, total } = tree();
     let widest = levelNodes[first];
@@ -162,7 +163,7 @@ export function FlameGraph(props: FlameGraphProps) {
     event.stopPropagation();
   }
 
-  /** Position of the keyboard's tooltip: below the box of its frame. */
+  /** Position of the tooltip of the keyboard's frame, which is below the frame. */
   const focusPoint = (): Pointed | null => {
     if (!hasFocus() || !byKeyboard()) return null;
     const box = surface?.boxOf(focused());

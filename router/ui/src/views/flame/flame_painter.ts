@@ -1,8 +1,8 @@
 // Draws the visible rows of a flame graph on a canvas.
 //
-// The cost depends on pixels and not on nodes: rows outside the view are skipped, and a row has at most
-// one rectangle per pixel (see `runs.ts`).
-// Text is drawn after all rectangles, so that the canvas changes its state twice per row and not twice per frame.
+// The cost depends on pixels and not on nodes: rows outside the view are skipped, and a row has at most one rectangle
+// per pixel (see `runs.ts`). Text is drawn after all rectangles. So the canvas changes its state twice per row and not
+// twice per frame.
 
 import { colorClass, frameColor } from "../../color/frame_color";
 import { PALETTES, type ThemeName } from "../../color/palette";
@@ -15,10 +15,10 @@ import { visitRuns, type View } from "./runs";
 /** Height of one row, in CSS pixels. */
 export const ROW_PX = 20;
 export const LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
-/** A frame narrower than this has no label. */
+/** Smallest width of a frame that has a label, in CSS pixels. */
 const LABEL_WIDTH_MIN_PX = 24;
 const LABEL_PADDING_PX = 4;
-/** Largest number of characters that could fit on any screen; the rest is not measured. */
+/** Largest number of characters that could fit on any screen. Further characters are not measured. */
 const LABEL_LENGTH_MAX = 600;
 
 export interface Scene {
@@ -26,7 +26,7 @@ export interface Scene {
   readonly view: View;
   /** The zoomed frame; its ancestors are drawn pale. */
   readonly zoom: number;
-  /** Scroll offset and height of the visible part, and height of the content, in CSS pixels. */
+  /** Scroll offset of the visible part, its height, and the height of the whole content, in CSS pixels. */
   readonly top_px: number;
   readonly height_px: number;
   readonly content_px: number;
@@ -38,7 +38,7 @@ export interface Scene {
   readonly theme: ThemeName;
 }
 
-/** Stripes, so that merged frames do not look like one frame without a name. */
+/** Stripes for merged frames, so that they do not look like one frame without a name. */
 export function mergedFill(context: CanvasRenderingContext2D, theme: ThemeName): CanvasPattern | string {
   const [dark, light] = PALETTES[theme].merged;
   const tile = document.createElement("canvas");
@@ -53,7 +53,7 @@ export function mergedFill(context: CanvasRenderingContext2D, theme: ThemeName):
   return context.createPattern(tile, "repeat") ?? dark;
 }
 
-/** Colours by name index, computed on first use: a screen shows few of 100,000 names. */
+/** Colours by name index. A colour is computed on first use, because a screen shows few of 100,000 names. */
 export class NameColors {
   private readonly known: Array<string | undefined>;
 
@@ -80,7 +80,7 @@ export function rowTop(level: number, content_px: number, flipped: boolean): num
   return flipped ? content_px - (level + 1) * ROW_PX : level * ROW_PX;
 }
 
-/** Level at `y` in the content; it may be outside the tree. */
+/** Level at the height `y` of the content. The level may be outside the tree. */
 export function levelAt(y: number, content_px: number, flipped: boolean): number {
   return Math.floor((flipped ? content_px - y : y) / ROW_PX);
 }
@@ -92,7 +92,7 @@ interface Label {
   readonly faded: boolean;
 }
 
-/** Draws the scene; the context is scaled to CSS pixels. */
+/** Draws the scene. The context must be scaled to CSS pixels. */
 export function paintScene(context: CanvasRenderingContext2D, scene: Scene, fitter: LabelFitter): void {
   const { tree, view, top_px, height_px, content_px, flipped } = scene;
   context.clearRect(0, 0, view.width_px, height_px);
@@ -131,7 +131,7 @@ function paintLevel(
       context.fillStyle = color;
       fill = color;
     }
-    // Clips to the view: a canvas loses precision at a million pixels.
+    // The rectangle is cut at the edges of the view, because a canvas is imprecise at coordinates of a million pixels.
     const from = Math.max(left, -2);
     const to = Math.min(right, view.width_px + 2);
     const gap = to - from > 3 ? 1 : 0;
@@ -146,7 +146,7 @@ function paintLevel(
   });
 }
 
-/** Name of the first frame of a run that matches, whose colour the run has. */
+/** Name of the first frame of a run that matches. The run has the colour of this frame. */
 function firstMatch({ tree }: Scene, first: number, last: number, matches: Matches): number {
   for (let at = first; at < last; at++) {
     const name = tree.name[tree.levelNodes[at]];
@@ -159,7 +159,7 @@ function paintLabels(context: CanvasRenderingContext2D, theme: ThemeName, labels
   const palette = PALETTES[theme];
   context.font = LABEL_FONT;
   context.textBaseline = "middle";
-  // Left to right for all scripts, as the fitter assumes.
+  // All scripts are drawn from left to right, as the fitter assumes.
   context.direction = "ltr";
   for (const faded of [false, true]) {
     context.fillStyle = faded ? palette.fadedText : palette.text;

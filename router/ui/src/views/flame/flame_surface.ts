@@ -1,6 +1,6 @@
-// Canvas of the flame graph: the visible part, its animation, and its drawing.
+// Canvas of the flame graph: its visible part, its animation, and its drawing.
 //
-// Does not use the UI framework, so that hover and zoom cost a few function calls and update no component.
+// This file does not use the UI framework, so that hover and zoom cost a few function calls and update no component.
 // Every draw is recorded as a performance measure (`varve:flame-draw`, `varve:flame-first-draw`).
 
 import { LabelFitter } from "./label_text";
@@ -19,11 +19,11 @@ export interface FlameInput {
   readonly theme: ThemeName;
 }
 
-/** Duration of a zoom, in milliseconds. */
+/** Duration of the animation of a zoom, in milliseconds. */
 const ZOOM_MS = 180;
-/** Rows of ancestors that stay visible above the zoomed frame. */
+/** Number of rows of ancestors that stay visible above the zoomed frame. */
 const ANCESTOR_ROWS = 3;
-/** Number of measures after which the browser's list is cleared: a tab may stay open for weeks. */
+/** Number of measures after which the browser's list of measures is cleared, because a tab may stay open for weeks. */
 const MEASURES_MAX = 2000;
 
 let measures = 0;
@@ -91,7 +91,8 @@ export class FlameSurface {
     this.fitContent();
     if (isNewTree) {
       this.jump(from, to);
-      // From the last byte of the response to its flame graph: parsing, layout and drawing.
+      // This measure covers the time from the last byte of the response to its flame graph: parsing, layout and
+      // drawing.
       record("varve:flame-first-draw", "varve:response-received");
     } else if (before?.zoom !== zoom) this.glide(from, to);
     else this.draw();
@@ -112,7 +113,7 @@ export class FlameSurface {
     this.draw();
   }
 
-  /** Draws once in the next animation frame, however often it is called. */
+  /** Requests one draw in the next animation frame. Further calls before that frame have no effect. */
   requestDraw(): void {
     if (this.redraw !== 0) return;
     this.redraw = requestAnimationFrame(() => {
@@ -121,7 +122,10 @@ export class FlameSurface {
     });
   }
 
-  /** Run of frames at a point of the scroller, in CSS pixels from its top left corner. */
+  /**
+   * The run of frames at a point, with its level; null if there is none. `x` and `y` are CSS pixels from the scroller's
+   * top left corner.
+   */
   runAt(x: number, y: number): { run: Run; level: number } | null {
     if (this.input === null || this.animation !== 0) return null;
     const level = levelAt(y + this.scroller.scrollTop, this.content_px, this.input.flipped);

@@ -1,4 +1,4 @@
-// Tooltip of the frame under the pointer, or of the frames merged there.
+// Tooltip of the frame under the pointer, or of several frames that are merged there.
 //
 // `data-self` and `data-total` hold the exact integers of the response, in its unit.
 
@@ -10,7 +10,7 @@ import { printable, shortened } from "../../text/printable";
 import { exactValuesOf, sourceLocation } from "../../profile/profile_tree";
 import { reasonOf } from "../../profile/unnamed_frames";
 
-/** Frames `levelNodes[first .. first + count)` under the pointer, and its position in the window. */
+/** The frames under the pointer, `levelNodes[first .. first + count)`, and the pointer's position in the window. */
 export interface Pointed {
   readonly first: number;
   readonly count: number;
@@ -25,7 +25,7 @@ export function FrameTooltip(props: { response: FlameResponse; pointed: Pointed 
     const { width, height } = element.getBoundingClientRect();
     const margin = 12;
     const left = Math.min(x + margin, innerWidth - width - margin);
-    // Above the pointer if it does not fit below.
+    // The tooltip is above the pointer if it does not fit below.
     const top = y + margin + height > innerHeight ? y - height - margin : y + margin;
     element.style.setProperty("transform", `translate(${Math.max(left, margin)}px, ${Math.max(top, margin)}px)`);
   });
@@ -48,7 +48,7 @@ function FrameFacts(props: { response: FlameResponse; node: number }) {
   const parentTotal = () => tree().total[Math.max(tree().parent[props.node], 0)];
   const reason = createMemo(() => reasonOf(frame(), props.response.symbolization.unnamed));
   const location = () => sourceLocation(frame());
-  /** Language or kind of code, and its binary. */
+  /** Language or kind of the code, and its binary. */
   const origin = () => {
     const { type, binary } = frame();
     const parts = [type && classLabel(colorClass(frame())), binary && shortened(printable(binary))];
@@ -125,7 +125,7 @@ function unitTitle(response: FlameResponse): string {
   return response.measure.cpu ? "CPU time" : response.measure.sampleType.replaceAll("_", " ");
 }
 
-/** The value as a mean rate over the time window: cores for CPU time. */
+/** The value as a mean rate over the time window, in cores for CPU time. */
 function meanRate(response: FlameResponse, value: number): string {
   const { start_s, end_s } = response.query.window;
   return formatRate(rateOf(value, response.measure, end_s - start_s), response.measure);

@@ -1,4 +1,4 @@
-// Arrow keys in the flame graph: from a frame to its neighbour in that direction on the screen.
+// Arrow keys in the flame graph. They go from a frame to its neighbour in that direction on the screen.
 
 import { firstEndingAfter } from "./runs";
 import type { ProfileTree } from "../../profile/profile_tree";
@@ -30,7 +30,7 @@ function sideways(tree: ProfileTree, node: number, step: number, zoom: number): 
   const level = tree.depth[node];
   const { levelFrom, levelNodes } = tree;
   let at = firstEndingAfter(tree, tree.start[node], levelFrom[level], levelFrom[level + 1]);
-  // Frames with a total of 0 have the same start: finds this one among them.
+  // Frames with a total of 0 have the same start, so this loop finds `node` among them.
   while (at < levelFrom[level + 1] - 1 && levelNodes[at] !== node) at++;
   const next = at + step;
   if (next < levelFrom[level] || next >= levelFrom[level + 1]) return node;

@@ -16,10 +16,13 @@ export class LabelFitter {
     this.ellipsis_px = measure(ELLIPSIS);
   }
 
-  /** The longest beginning of `text` that fits into `limit_px`, with an ellipsis; "" if it is under two characters. */
+  /**
+   * The whole text if it fits into `limit_px`, otherwise its longest beginning that fits with an ellipsis; "" if that
+   * is one character.
+   */
   fit(text: string, limit_px: number): string {
     let width_px = 0;
-    // Longest length after which the ellipsis still fits.
+    // Longest length, in UTF-16 units, after which the ellipsis still fits.
     let kept = 0;
     for (let at = 0; at < text.length;) {
       const code = text.codePointAt(at) as number;

@@ -1,4 +1,4 @@
-// Rows of the flame graph: frames, and runs of frames that are too narrow to draw.
+// Rows of the flame graph as runs. A run is one frame, or adjacent frames that are too narrow to draw.
 //
 // Invariant: every node of the level that overlaps the view is in exactly one run, so that no value is dropped.
 // A frame at least a pixel wide is a run of its own.
@@ -6,7 +6,7 @@
 
 import type { ProfileTree } from "../../profile/profile_tree";
 
-/** The visible part of the value axis and the width it is drawn in, in CSS pixels. */
+/** The visible part of the value axis, and the width in which it is drawn, in CSS pixels. */
 export interface View {
   readonly from: number;
   readonly to: number;
@@ -14,12 +14,12 @@ export interface View {
 }
 
 /**
- * Receives one run: nodes `levelNodes[first .. last)`, drawn from `left` to `right` in pixels.
- * Returning true ends the visit.
+ * Receives one run: the nodes `levelNodes[first .. last)`, which are drawn from `left` to `right`, in pixels. Returns
+ * true to end the visit.
  */
 export type RunVisitor = (first: number, last: number, left: number, right: number, merged: boolean) => boolean | void;
 
-/** A frame narrower than this is merged with its neighbours. */
+/** Smallest width of a frame that is drawn, in CSS pixels. A narrower frame is merged with its neighbours. */
 export const FRAME_WIDTH_MIN_PX = 1;
 
 /** First index in `[low, high)` of `levelNodes` whose node ends after `value`; `high` if none does. */
@@ -70,7 +70,7 @@ export function visitRuns(tree: ProfileTree, level: number, view: View, visit: R
       at++;
       continue;
     }
-    // Merges all frames that start within this pixel; only the last of them can be wide.
+    // Merges all frames that start within this pixel. Only the last of them can be wide.
     const pixel = Math.max(Math.floor(left), 0);
     let next = firstStartingAt(tree, view.from + (pixel + 1) / scale, at + 1, levelEnd);
     const last = levelNodes[next - 1];
@@ -78,7 +78,7 @@ export function visitRuns(tree: ProfileTree, level: number, view: View, visit: R
     const lastNode = levelNodes[next - 1];
     const blockRight = Math.max(pixel + 1, (start[lastNode] + total[lastNode] - view.from) * scale);
     if (pendingFirst >= 0 && pixel > pendingRight) {
-      // A gap: the self values of the parents lie between.
+      // There is a gap before this block: self values of the parents lie there.
       if (visit(pendingFirst, at, pendingLeft, pendingRight, true)) return;
       pendingFirst = -1;
     }
@@ -92,7 +92,7 @@ export function visitRuns(tree: ProfileTree, level: number, view: View, visit: R
   if (pendingFirst >= 0) visit(pendingFirst, at, pendingLeft, pendingRight, true);
 }
 
-/** A run under the pointer. */
+/** The run that is under the pointer. */
 export interface Run {
   readonly first: number;
   readonly last: number;
