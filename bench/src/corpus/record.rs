@@ -20,7 +20,8 @@ use crate::process::Group;
 
 /// Sampling frequency of the agent: [`crate::corpus::PHASES`] times the fleet's 19 Hz.
 const FREQUENCY_HZ: &str = "190";
-/// Time by which a recording lasts longer than requested. In it, the agent attaches and looks at all running processes.
+/// Time by which a recording lasts longer than requested. In this time, the agent attaches and looks at all running
+/// processes.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Records a program into a corpus file.

@@ -19,7 +19,7 @@ use crate::report::{Report, quantile, rounded};
 
 /// Largest number of runs of each selection after the cold run. Slow selections have fewer runs.
 const RUNS: i64 = 20;
-/// Time in milliseconds: when the runs of a selection have taken longer in total, no further run starts.
+/// Total time of the runs of a selection, in milliseconds, after which no further run starts.
 const RUNS_MS_MAX: f64 = 60e3;
 /// Time by which the window of a run is earlier than the window of the run before, in nanoseconds. Windows differ so
 /// that no result comes from a cache.

@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) engine: Engine,
-    /// Start of the samples' times: all samples are in `(start_ns, end_ns]`.
+    /// Start of the time that the samples cover: the times of all samples are in `(start_ns, end_ns]`.
     pub(crate) start_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) samples: u64,

@@ -43,8 +43,9 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// Number of intervals of which only one is played. With a larger number, the same number of samples covers a
-    /// longer time. Skipped intervals do not add to the growth of the number of stacks.
+    /// Number of consecutive intervals of which only the first is played; 1 plays all intervals. With a larger number,
+    /// the same number of samples covers a longer time. Skipped intervals do not add to the growth of the number of
+    /// stacks.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }
@@ -156,7 +157,7 @@ impl Iterator for Fleet<'_> {
     }
 }
 
-/// Returns the share of ticks at which a CPU is busy, for the hour of this time.
+/// Returns the share of ticks at which a CPU is busy at this time of the day.
 fn load(time_ns: u64) -> f64 {
     let of_day = (time_ns + DAY_NS - PEAK_NS) % DAY_NS;
     let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;

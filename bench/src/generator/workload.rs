@@ -22,7 +22,7 @@ pub(crate) struct Workload {
     pub(crate) requests: Vec<Vec<u8>>,
     /// Number of samples in all requests together.
     pub(crate) samples: u64,
-    /// Start of the samples' times: all samples are in `(start_ns, end_ns]`.
+    /// Start of the time that the samples cover: the times of all samples are in `(start_ns, end_ns]`.
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
     /// Number of distinct stacks in the requests.
