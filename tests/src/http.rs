@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::payload::wire;
 
-/// A response.
+/// An HTTP response.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// Status code.

@@ -1,5 +1,5 @@
 //! A varve under test: `varve up`, or node, router and agent as three processes, on free ports and with a new data
-//! directory. Both have the same interface here, so that a test can run against either.
+//! directory. Both forms have the same interface here, so that a test can run against either form.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -194,7 +194,7 @@ impl Varve {
         let log = File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
-        // Nothing of the shell that runs the tests may configure the varve under test.
+        // The environment of the shell that runs the tests must not configure the varve under test.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
             command.env_remove(name);
         }

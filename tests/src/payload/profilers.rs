@@ -52,7 +52,7 @@ const fn profiler(
     Profiler { name, sample_types, period_type, period, has_duration }
 }
 
-/// All profilers.
+/// Profilers whose profiles are generated. Each kind of profile is one entry.
 pub const PROFILERS: &[Profiler] = &[
     profiler("go cpu", &[SAMPLES, CPU], CPU, 10_000_000, true),
     profiler("go heap", HEAP, ("space", "bytes"), 524_288, false),

@@ -34,7 +34,7 @@ fn deleted_samples_never_return_and_all_others_stay() {
     assert_eq!(deleted.expect(200).json()["data"]["samples"], 120);
     let both = |varve: &Varve| (samples(varve, "leaks"), samples(varve, "stays"));
     assert_eq!(both(&varve), (60, 180));
-    // A retry of the push, which is recognized by its content.
+    // The push is retried. varve recognizes the retry by its content.
     assert_eq!(varve.push_otlp(&push("leaks"), None).status, 200);
     assert_eq!(both(&varve), (60, 180), "a retry brought them back");
     varve.kill();

@@ -135,7 +135,7 @@ fn resource_attributes_with_dots_are_labels() {
     );
 }
 
-// Parca names 70 % of leaf samples after the function before the right one in the table.
+// Parca gives 70 % of leaf samples a wrong name, which is that of the preceding function in the function table.
 #[test]
 fn a_line_has_the_function_of_its_index_in_any_order_of_functions() {
     let varve = Varve::up();

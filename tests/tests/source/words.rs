@@ -121,7 +121,7 @@ fn prose(source: &Source) -> Vec<Prose> {
     }
     paragraphs(lines.flat_map(|(number, line)| {
         let comment = comment_of(source.extension(), line);
-        // The line that is not text separates this comment from the one before it.
+        // The added `None` separates this comment from the comment before it.
         let gap = comment.as_ref().filter(|comment| comment.is_start).map(|_| (number, None));
         gap.into_iter().chain([(number, comment.map(|comment| comment.text))])
     }))
