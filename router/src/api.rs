@@ -35,7 +35,7 @@ use crate::query::Reader;
 /// The parts of the router that the API calls.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// The nodes that hold the shards.
+    /// Connections to the nodes that hold the shards.
     pub nodes: Nodes,
     /// Receives pushes.
     pub pusher: Pusher,

@@ -22,7 +22,7 @@ pub enum Auth {
     Loopback,
     /// No credential, because the operator chose `--insecure-listen`.
     Open,
-    /// A bearer token of this list, for pushes and queries.
+    /// Pushes and queries need one of these bearer tokens.
     Tokens(Tokens),
 }
 
@@ -54,8 +54,8 @@ impl Auth {
         self.bearer(text(header::AUTHORIZATION))
     }
 
-    /// Returns the tenant of a request with this value of the metadata key or header `authorization`; `None` if it has
-    /// none.
+    /// Returns the tenant of a request. `authorization` is the value of the header or metadata key with this name;
+    /// `None` if the request has none.
     pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
         if let Self::Tokens(tokens) = self {
             tokens.check(authorization)?;

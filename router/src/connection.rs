@@ -78,8 +78,8 @@ impl<L: axum::serve::Listener> axum::serve::Listener for Listener<L> {
     }
 }
 
-/// Adds the responses to malformed heads. The routes must be served to connections of a [`Listener`], with [`Fault`] as
-/// connect info.
+/// Adds the responses to malformed heads to these routes. The routes must be served to connections of a [`Listener`],
+/// with [`Fault`] as connect info.
 pub fn reporting_bad_heads(routes: Router) -> Router {
     routes.layer(from_fn(report))
 }

@@ -179,7 +179,7 @@ impl Nodes {
         &self.placement
     }
 
-    /// Returns the error of a call. If no node was reached, the error names the address.
+    /// Returns the error of a call. If no node was reached, the error names the address of the node.
     fn refused(&self, shard: u32, status: Status) -> NodesError {
         let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let status = match &self.link {
@@ -221,7 +221,7 @@ impl Nodes {
         appended.map_err(|status| self.refused(shard, status))
     }
 
-    /// Returns sums of samples of one shard.
+    /// Returns the sums of samples that a selection requests from one shard.
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the shard.

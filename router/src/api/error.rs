@@ -59,7 +59,7 @@ impl ApiError {
         Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }
     }
 
-    /// Returns the error of a limit that is reached now (429). `Retry-After` is [`RETRY_DELAY`].
+    /// Returns the error of a request that exceeds a limit at this moment (429). `Retry-After` is [`RETRY_DELAY`].
     pub(crate) fn overloaded(text: impl Into<String>) -> Self {
         Self { status: StatusCode::TOO_MANY_REQUESTS, error_type: "too_many_requests", text: text.into() }
     }

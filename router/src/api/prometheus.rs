@@ -174,7 +174,7 @@ fn texts(to: &mut JsonText, texts: &[String]) {
     });
 }
 
-/// Writes a short JSON value.
+/// Writes a JSON value. The value should be short, because its whole text is made first.
 fn write_value(to: &mut JsonText, value: &Json) {
     to.raw(&value.to_string());
 }

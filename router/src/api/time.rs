@@ -36,7 +36,7 @@ pub fn now_ns() -> i64 {
 /// Parses a time. Returns nanoseconds since 1970. `now` in the text means `now_ns`.
 ///
 /// # Errors
-/// Returns a [`TimeError`] if the text is not a time, or the time does not fit.
+/// Returns a [`TimeError`] if the text is not a time, or if its nanoseconds since 1970 do not fit in an i64.
 pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
     match text.strip_prefix("now") {
         Some("") => return Ok(now_ns),
@@ -79,7 +79,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
 }
 
 /// Parses decimal seconds. Returns nanoseconds, and drops smaller fractions. The outer `Option` is `None` if the text
-/// is not a number. The inner `Option` is `None` if the number does not fit.
+/// is not a number. The inner `Option` is `None` if the number of nanoseconds does not fit in an i64.
 fn parse_seconds(text: &str) -> Option<Option<i64>> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());

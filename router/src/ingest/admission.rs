@@ -10,8 +10,7 @@ use proto::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Number of bytes that one permit of the semaphore stands for. A request to the semaphore has a u32 as its number of
-/// permits.
+/// Number of bytes that one permit of the semaphore stands for. The semaphore accepts numbers of permits as u32.
 const PERMIT_BYTES: usize = 1024;
 
 /// Maximum number of pushes that are decoded at one time.
@@ -69,7 +68,7 @@ impl Admission {
 }
 
 impl InFlight {
-    /// Counts further bytes of the body as the bytes arrive.
+    /// Counts `bytes` more bytes of the body as in flight. To be called as the bytes arrive.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
         self.grow_to(self.bytes.saturating_add(bytes))
     }

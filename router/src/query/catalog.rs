@@ -106,7 +106,8 @@ impl Reader {
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
-    /// Lists the full IDs of profile types.
+    /// Lists the profile types that have samples in the window, by their full IDs. If `metric` is given, lists only the
+    /// types that have it as full ID or short name.
     pub(crate) async fn profile_types(
         &self,
         tenant: TenantId,

@@ -48,7 +48,7 @@ pub(crate) enum QueryError {
         /// Name of the duration or time.
         what: &'static str,
     },
-    /// Several profile types have the short name.
+    /// Several profile types have the short name that the selector uses.
     #[error("{name:?} is ambiguous here, use one of: {}", list(types))]
     AmbiguousName {
         /// Short name in the selector.
@@ -78,7 +78,7 @@ pub(crate) enum QueryError {
         /// Profile type of the gauge.
         profile_type: Box<ProfileType>,
     },
-    /// Vector matching is not one to one.
+    /// The series of the two sides of a binary operator cannot be matched.
     #[error("{0}")]
     Matching(MatchingProblem),
     /// The parameter of an aggregation is not a usable number.

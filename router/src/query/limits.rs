@@ -48,8 +48,8 @@ pub(crate) const SERIES_LABELS_VALUES: usize = 32;
 pub(crate) const NAMES_BYTES_MAX: usize = 128 << 20;
 
 /// Maximum number of rounds in which shards are queried again because stacks had locations that the router did not
-/// know. The first round loads new locations, the second those of old data. Further rounds load locations that appear
-/// meanwhile.
+/// know. The first round loads new locations, and the second those that only old data has. Further rounds load
+/// locations that appear meanwhile.
 pub(crate) const NAMING_ROUNDS_MAX: usize = 8;
 
 /// Maximum number of nodes of a flame graph before it is pruned. They take about 1 GiB.

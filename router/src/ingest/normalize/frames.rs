@@ -48,7 +48,7 @@ pub(super) struct StackSource {
 mod tests {
     use super::*;
 
-    // A stack of sixty million frames fits in a few KB of compressed body. It once took 2 GB of memory.
+    // A stack of sixty million frames fits in a few KB of compressed body. Such a stack once took 2 GB of memory.
     #[test]
     fn stacks_that_are_too_deep_hold_only_the_frames_that_are_kept() {
         let mut frames = Frames::default();

@@ -30,7 +30,8 @@ pub(crate) struct Frame {
     pub(crate) key: FrameKey,
     /// Line number at which the function begins; 0 if unknown.
     pub(crate) start_line: i64,
-    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name; `None` if it has one.
+    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name or lacks inlined calls; `None` if it
+    /// lacks nothing.
     pub(crate) unnamed: Option<u32>,
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct KeptLine {
     pub(crate) line: NamedLine,
     /// Line number at which the function begins; 0 or less if unknown.
     pub(crate) start_line: i64,
-    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name; `None` if it has one.
+    /// Index in [`FrameTable::unnamed`] of the reason why the frame has no name or lacks inlined calls; `None` if it
+    /// lacks nothing.
     pub(crate) unnamed: Option<u32>,
 }
 
@@ -181,7 +183,7 @@ pub(crate) struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Returns the index of the reason why a frame has no name; `None` if the frame has one.
+    /// Returns the index of the reason why a frame has no name or lacks inlined calls; `None` if it lacks nothing.
     #[inline]
     pub(crate) fn unnamed(&self, frame: u32) -> Option<u32> {
         self.facts.unnamed.get(frame as usize).and_then(|why| why.checked_sub(1))

@@ -22,7 +22,7 @@ impl Namer {
         Self { symbols, deadline }
     }
 
-    /// Returns the requests that these locations of a dictionary need; `None` if all of them have names.
+    /// Returns the requests that these locations of a dictionary need, as [`NamedDictionary::requests`] does.
     pub(crate) fn requests(&self, dictionary: &NamedDictionary, wanted: &[u32]) -> Option<Vec<SymbolRequest>> {
         dictionary.requests(wanted, self.symbols.changes())
     }

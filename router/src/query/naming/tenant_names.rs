@@ -34,11 +34,11 @@ struct Shared {
     progress: Mutex<BTreeMap<u32, Progress>>,
 }
 
-/// Locations of one shard that are known.
+/// The locations of one shard that the router knows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     known: KnownLocations,
-    /// True if the shard has locations that are not known.
+    /// True if the shard has locations that the router does not know.
     is_missing_some: bool,
 }
 
@@ -75,17 +75,17 @@ impl TenantNames {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the locations of a shard that are known.
+    /// Returns the locations of a shard that the router knows.
     pub(crate) fn known(&self, shard: u32) -> KnownLocations {
         self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
     }
 
-    /// Returns whether a shard has unknown locations; `None` if nothing is known about the shard.
+    /// Returns whether a shard has locations that the router does not know; `None` if nothing is known about the shard.
     pub(crate) fn is_missing_some(&self, shard: u32) -> Option<bool> {
         self.0.progress.lock().get(&shard).map(|progress| progress.is_missing_some)
     }
 
-    /// Records that a shard has unknown locations.
+    /// Records that a shard has locations that the router does not know.
     pub(crate) fn note_missing(&self, shard: u32) {
         self.0.progress.lock().entry(shard).or_default().is_missing_some = true;
     }

@@ -13,7 +13,7 @@ pub(crate) struct Query {
     pub(crate) leaves: Vec<Leaf>,
 }
 
-/// An operator and its operands.
+/// An expression: a number, a leaf, or an operator with its operands.
 #[derive(Debug)]
 pub(crate) enum Expr {
     Number(f64),
@@ -41,7 +41,8 @@ pub(crate) enum Expr {
 pub(crate) struct Leaf {
     pub(crate) function: Function,
     pub(crate) selector: Selector,
-    /// Length of the window in nanoseconds, above 0. For an instant selector, it is the lookback.
+    /// Length of the window, in nanoseconds; always positive. For an instant selector, it is the time in which the last
+    /// point is looked for.
     pub(crate) range_ns: i64,
     /// Offset of the window into the past, in nanoseconds.
     pub(crate) offset_ns: i64,

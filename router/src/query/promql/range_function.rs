@@ -93,7 +93,7 @@ pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
 
 /// Returns the values of the leaf's function in each window. Drops series without a value in any window.
 ///
-/// `budget` is for the result.
+/// `budget` limits the size of the result.
 pub(crate) fn evaluate(
     folded: &Folded,
     leaf: &Leaf,
@@ -142,7 +142,8 @@ fn add_values(to: &mut [Option<f64>], from: &[Option<f64>]) {
     }
 }
 
-/// Conversion of a sum from the unit of the type to a result. Nanoseconds become seconds, except in `sum_over_time`.
+/// Conversion of a sum from the unit of the profile type to that of the result. Nanoseconds become seconds, except in
+/// `sum_over_time`.
 struct Scale {
     divisor: f64,
 }

@@ -57,7 +57,7 @@ enum Partner {
     Taken,
 }
 
-/// The series of the "one" side, as partners.
+/// The "one" side, by matching labels and step.
 #[derive(Default)]
 struct Partners {
     /// For each set of matching labels, the partner at each step.

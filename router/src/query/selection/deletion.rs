@@ -29,7 +29,7 @@ impl Reader {
             end_ns: Tier::Day.window_end_ns(day_of(window.end_ns)),
         };
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, days, Want::Matchers)).await?;
-        // A deletion takes long and is not a query, so it frees its slot.
+        // A deletion takes long and is not a query, so it frees the slot of a query first.
         drop(run);
         let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
         let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };

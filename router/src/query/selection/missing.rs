@@ -1,4 +1,5 @@
-//! Data that a response is missing, and the warnings about it: times for which only coarser sums are kept, and names.
+//! Data that a response is missing, and the warnings about it. A response may lack function names, and times for which
+//! only coarser sums are kept.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ use proto::{Answer, Tier};
 use crate::api::time::rfc_3339;
 use crate::query::naming::frame::MissingNames;
 
-/// Maximum number of missing times in the warnings, and maximum number of files without names. Further ones are only
-/// counted.
+/// Largest number of missing times that the warnings list, and largest number of files without names. Further times and
+/// files are only counted.
 const LISTED_MAX: usize = 10;
 
 /// Data that a response is missing.

@@ -186,7 +186,7 @@ fn leaf_and_stack_labels_group_and_match_samples() {
     check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{stack_function=\"\"}[5m]))", &[(json!({}), "60")]);
     check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{leaf_function!=\"\"}[5m]))", &[(json!({}), "600")]);
     check("sum(increase(process_cpu{stack_function=\"main\", leaf_function=\"cold\"}[5m]))", &[(json!({}), "0.5")]);
-    // A matcher on a grouped label keeps only its values.
+    // If the query also groups by a matched label, only the values that match become groups.
     check(
         "sum by (stack_function) (increase(process_cpu{stack_function=~\"h.*\"}[5m]))",
         &by("stack_function", &[("hot", "5.25")]),

@@ -94,7 +94,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(builder.hashed_text(hash, entry))
     }
 
-    /// Returns a link of the link table, as attributes.
+    /// Returns the trace ID and the span ID of a link of the link table, as attributes.
     pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, ProfileError> {
         if let Some(known) = self.links.read(index) {
             return Ok(known);

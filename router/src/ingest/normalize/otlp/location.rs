@@ -196,7 +196,7 @@ impl<'a> RequestDictionary<'a> {
             let kind = match builder.dictionary().strings.get(attribute.key) {
                 "process.executable.build_id.gnu" => 0,
                 "process.executable.build_id.go" => 1,
-                // The second is the older name.
+                // The second name is an older one for the same attribute.
                 "process.executable.build_id.htlhash" | "process.executable.build_id.profiling" => 2,
                 _ => continue,
             };

@@ -60,7 +60,7 @@ impl<'a> RawProfile<'a> {
         Ok(profile)
     }
 
-    /// Returns the kind and unit of the profile's samples.
+    /// Returns the IDs of the texts of the sample type: its kind and its unit.
     pub(crate) fn sample_type(
         &self,
         builder: &mut Builder,
@@ -117,7 +117,7 @@ impl<'a> RawProfile<'a> {
     }
 }
 
-/// Reads the kind and unit of a `ValueType`.
+/// Reads a `ValueType`. Returns the IDs of the texts of its kind and its unit.
 fn value_type<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,
@@ -164,7 +164,7 @@ fn common_attributes<'a>(
     for &index in &profile.attribute_indices {
         attributes.push(dictionary.attribute(builder, index.cast_signed())?);
     }
-    // The attributes are sorted here. Each set puts a few attributes of the sample before them, and is sorted in one
+    // In the set of each sample, a few attributes come before these. If these are sorted, the set is sorted in one
     // pass.
     let strings = &builder.dictionary().strings;
     attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));

@@ -39,7 +39,7 @@ fn decode_json(message: &[u8], now_ns: i64) -> Result<Push, IngestError> {
     planned(None, normalize).map(|(push, _defined)| push)
 }
 
-/// Strings of the dictionary from index 1 on.
+/// The string table of the dictionary.
 const STRINGS: [&str; 16] = [
     "",
     "samples",

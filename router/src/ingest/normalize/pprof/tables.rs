@@ -192,7 +192,7 @@ impl<'a> ProfileTables<'a> {
         Ok(interned)
     }
 
-    /// Returns the mapping of a location. There is none if the ID is 0, or if no entry has the ID, as in Go's reader.
+    /// Returns the mapping of a location. It is empty if the ID is 0, or if no mapping has the ID, as in Go's reader.
     fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<ProcessMapping, ProfileError> {
         if let Some(&known) = self.mappings.read.get(&id) {
             return Ok(known);

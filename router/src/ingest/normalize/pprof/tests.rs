@@ -155,7 +155,7 @@ fn an_address_becomes_an_offset_in_its_file() {
     assert_eq!(push.profiles[0].samples.times_ns, [NOW - 5]);
 }
 
-// Such files exist. Go's reader does the same with them.
+// Such files exist, and Go's reader accepts them in the same way.
 #[test]
 fn a_location_whose_mapping_does_not_exist_is_in_no_mapping() {
     let push = push(&Profile { mapping: Vec::new(), ..profile(&[(3, 4)], &[1]) });
@@ -196,7 +196,7 @@ fn a_mapping_with_many_locations_is_read_once() {
     many.location = (1..=40_000).map(location).collect();
     many.sample[0].location_id = (1..=40_000).collect();
     let mut bytes = many.encode_to_vec();
-    // The same mapping again, with 80 kB of unknown fields. Reading it for each location takes minutes.
+    // The file has the mapping again, with 80 kB of unknown fields. Reading it for each location would take minutes.
     let mut mapping = Mapping { id: 3, file: 8, ..Mapping::default() }.encode_to_vec();
     mapping.extend([15 << 3, 1].repeat(40_000));
     prost::encoding::bytes::encode(3, &mapping, &mut bytes);

@@ -65,7 +65,7 @@ fn a_truncated_stack_has_the_same_hash_known_or_not() {
     assert!(again.dictionary.stacks.get(1).is_none());
 }
 
-// Once, the second profile took the stack for defined, and shards refused the batch forever.
+// Once, the second profile was accepted as if its stacks were defined, and shards refused the batch forever.
 #[test]
 fn a_stack_that_cannot_be_defined_refuses_only_its_profiles() {
     let profiles = [vec![1], vec![2, 3, 4, 5, 6, 7, 8, 9], vec![9], vec![1]];
