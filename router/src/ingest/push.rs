@@ -116,7 +116,7 @@ impl Pusher {
                 self.metrics.samples.get_or_create(&label).inc_by(accepted.samples);
                 self.metrics.rejected_profiles.get_or_create(&label).inc_by(accepted.rejected_profiles);
             }
-            // The body did not arrive, so nothing was refused.
+            // A push whose body was not received completely does not count as refused.
             Err(PushError::Body(_)) => {}
             Err(error) => {
                 self.metrics.refused.get_or_create(&label).inc();

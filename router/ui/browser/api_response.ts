@@ -8,7 +8,7 @@ export interface ApiNode {
   readonly children: number[];
   readonly self: string;
   readonly total: string;
-  /** Offset on the value axis. */
+  /** Offset of the node on the value axis. */
   start: number;
   readonly depth: number;
 }

@@ -10,7 +10,7 @@ import type { Page } from "playwright-core";
 
 /** Length of a chunk on an idle machine, in milliseconds: a third of a frame. */
 const CHUNK_MS = 5;
-/** Chunks per call of `sample`. */
+/** Number of chunks per call of `sample`. */
 const CHUNKS = 12;
 
 export class Calibration {
@@ -41,7 +41,7 @@ export class Calibration {
     return Math.max(quantile(ratios, share), 1);
   }
 
-  /** Rounds of work that take `CHUNK_MS` on an idle machine. */
+  /** Number of rounds of work that take `CHUNK_MS` on an idle machine. */
   private async roundsPerChunk(): Promise<number> {
     const rounds = 1_000_000;
     const tried = await this.page.evaluate(timeChunks, { count: 40, rounds });

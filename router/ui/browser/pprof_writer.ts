@@ -39,7 +39,7 @@ class Message {
   }
 }
 
-/** A CPU profile of the stacks, in nanoseconds, that ended at `end_s` (Unix seconds). */
+/** A pprof file with the stacks as a CPU profile, in nanoseconds. The profile ended at `end_s` (Unix seconds). */
 export function pprofOf(stacks: readonly FixtureStack[], end_s: number): Uint8Array {
   const strings = [""];
   const indices = new Map([["", 0]]);

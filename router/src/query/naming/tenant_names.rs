@@ -309,7 +309,7 @@ pub(crate) struct Named<'a> {
 /// Source of the definition of a response's location, with the location's number there.
 #[derive(Clone, Copy, Debug)]
 enum LocationSource {
-    /// The names of the tenant.
+    /// The cached names of the tenant.
     Cached(u32),
     /// The dictionary of the response.
     Own(u32),

@@ -64,7 +64,7 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: Ti
     return { name: by === "" ? "" : (series.metric[by] ?? ""), values, mean: sum / count };
   });
   all.sort((a, b) => b.mean - a.mean || (a.name < b.name ? -1 : 1));
-  // If only one series were small, it has an area of its own instead of a shared one.
+  // A single small series would share the last area with no other, so it gets an area of its own.
   const own = all.length <= AREAS_MAX ? all : all.slice(0, AREAS_MAX - 1);
   const small = all.slice(own.length);
   const hues = assignHues(own.map((area) => area.name));

@@ -9,7 +9,8 @@ import { fetchFlameGraph, fetchPendingFiles, type FlameQuery, type FlameResponse
 /** Pauses before the polls, in milliseconds. The last pause repeats. */
 const PAUSES_MS = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
 /**
- * Total time of polling after which the web UI stops, in milliseconds. The server tries for as long to build a table.
+ * Total time of polling after which the web UI stops, in milliseconds. The server also tries to build a table for this
+ * time.
  */
 const TIMEOUT_MS = 300_000;
 

@@ -1,4 +1,4 @@
-// The zoom and the marked function after names arrived. Both are kept by name, so a new name would lose them.
+// Keeps the zoom and the marked function when names arrive. Both are stored by name, so a new name would lose them.
 
 import type { FlameResponse } from "../api/flame_graph";
 import { pathTo, widestFrame } from "../profile/profile_tree";

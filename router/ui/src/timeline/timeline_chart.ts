@@ -17,7 +17,7 @@ export interface ChartOptions {
   readonly end_s: number;
   readonly theme: ThemeName;
   formatAxis(rate: number): string;
-  /** The user dragged over a window, in Unix seconds. */
+  /** Called when the user has dragged over a window, whose ends are in Unix seconds. */
   onDrag(start_s: number, end_s: number): void;
   /** Called with the index of the point under the pointer; null when the pointer leaves. */
   onPoint(index: number | null): void;

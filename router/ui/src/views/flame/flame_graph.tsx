@@ -163,7 +163,7 @@ export function FlameGraph(props: FlameGraphProps) {
     event.stopPropagation();
   }
 
-  /** Position of the tooltip of the keyboard's frame, which is below the frame. */
+  /** Position of the tooltip of the keyboard's frame: below that frame. */
   const focusPoint = (): Pointed | null => {
     if (!hasFocus() || !byKeyboard()) return null;
     const box = surface?.boxOf(focused());

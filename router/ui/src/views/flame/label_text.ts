@@ -18,7 +18,7 @@ export class LabelFitter {
 
   /**
    * The whole text if it fits into `limit_px`, otherwise its longest beginning that fits with an ellipsis; "" if that
-   * is one character.
+   * beginning is shorter than two characters.
    */
   fit(text: string, limit_px: number): string {
     let width_px = 0;

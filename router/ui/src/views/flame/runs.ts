@@ -19,7 +19,7 @@ export interface View {
  */
 export type RunVisitor = (first: number, last: number, left: number, right: number, merged: boolean) => boolean | void;
 
-/** Smallest width of a frame that is drawn, in CSS pixels. A narrower frame is merged with its neighbours. */
+/** Smallest width of a frame that is drawn by itself, in CSS pixels. A narrower frame is merged with its neighbours. */
 export const FRAME_WIDTH_MIN_PX = 1;
 
 /** First index in `[low, high)` of `levelNodes` whose node ends after `value`; `high` if none does. */
