@@ -271,9 +271,7 @@ impl StaleKey {
     /// Returns whether the window is summed from values of the partition `key`. For minutes, this is the partition of
     /// minutes itself, because the raw samples of the same time use its series.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
-        // The number of a window of minutes counts ten minutes, as for chunks.
-        let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
-        let end_ns = numbering.window_end_ns(self.window);
+        let end_ns = numbered(self.tier).window_end_ns(self.window);
         let is_of_tier = Some(self.tier) == key.tier.coarser() || (key.tier, self.tier) == (Tier::Minute, Tier::Minute);
         is_of_tier
             && (self.class, self.tenant) == (key.class, key.tenant)
@@ -287,6 +285,12 @@ impl StaleKey {
         let series = number(rest.get(..4).filter(|series| series.len() == rest.len())?);
         Some(Self { tier: Tier::from_number(tier)?, class, window, tenant, series })
     }
+}
+
+/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes have the
+/// window number of their chunk.
+pub(crate) fn numbered(tier: Tier) -> Tier {
+    if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
 /// Returns the key of a chunk's events, for a chunk whose events are a separate value.

@@ -1,6 +1,7 @@
 //! Tests of two kinds of damage: chunks that a repair lost, and damaged blocks of a table file that hold one kind of
 //! key. The tests construct this damage, because random damage rarely hits only such keys.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -176,6 +177,38 @@ fn stale_marks_in_a_damaged_block_are_restored() {
     compact(&path);
     break_block_of(&path, &fillers[2000]);
     check_repaired(&store, &path);
+}
+
+// Regression: a restored mark was written again after its deletion in the same write, and all chunks were written anew.
+#[test]
+fn only_minutes_that_may_be_wrong_are_made_again_if_marks_are_lost() {
+    let store = Store::new();
+    let path = store.copy(0);
+    // Windows with late samples in the head. Without their minutes, they look like windows that were evicted.
+    let minutes_of = |head: &[u8]| [&[0x10, 1], &head[2..11], b"w", &head[16..20], &head[12..16]].concat();
+    let evicted: BTreeSet<Vec<u8>> = late_values(&store, "head").iter().map(|(key, _)| minutes_of(key)).collect();
+    let is_evicted = |chunk: &[u8]| evicted.contains(&[&[0x10, 1], &chunk[2..11], b"w", &chunk[12..20]].concat());
+    let (removed, intact): (Vec<Stored>, Vec<Stored>) =
+        late_values(&store, "chunk").into_iter().partition(|(key, _)| is_evicted(key));
+    assert!(!removed.is_empty() && !intact.is_empty());
+    let deleted = [marks(&store), evicted.iter().cloned().collect()].concat();
+    write(&path, &[record_of_lost(&[3], &[4])], &deleted);
+    let engine = Store::open(&path).unwrap();
+    check_all(&store, &engine, &store.answers, "opened");
+    engine.compact().unwrap();
+    check_all(&store, &engine, &store.answers, "compacted");
+    drop(engine);
+    let database = database(&path);
+    for (chunk, _) in &intact {
+        assert!(database.get(chunk).unwrap().is_some(), "an intact chunk was written anew");
+    }
+    for (chunk, _) in &removed {
+        let minutes = [&[0x10, 1], &chunk[2..11], b"w", &chunk[12..20]].concat();
+        assert!(database.get(minutes).unwrap().is_some(), "the minutes are missing");
+    }
+    let from = rocksdb::IteratorMode::From(&[3, 1], rocksdb::Direction::Forward);
+    let left = database.iterator(from).map(|item| item.unwrap().0).take_while(|key| key.starts_with(&[3, 1]));
+    assert_eq!(left.count(), 0, "marks of sealed windows are left");
 }
 
 // Regression: the hours were summed again from the minutes that were left, so samples were missing without a report.

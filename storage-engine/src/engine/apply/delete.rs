@@ -14,7 +14,7 @@ use proto::{Samples, Tier, Window};
 use rocksdb::WriteBatch;
 
 use crate::database::frame;
-use crate::database::key::{self, PartitionKey, Section, StaleKey, events_key, stale_key, two_numbers};
+use crate::database::key::{self, PartitionKey, Section, StaleKey, events_key, numbered, stale_key, two_numbers};
 use crate::database::stored_rows::read_rows;
 use crate::database::{self, Snapshot};
 use crate::encoding::chunk::Scratch;
@@ -152,7 +152,7 @@ fn complete_coarser(writing: &Writing<'_>, deletion: &Deletion) -> Result<(), En
 /// Walks the values of a series in a section, limited to the windows that overlap the time.
 fn stored<'a>(snapshot: &'a Snapshot<'_>, selected: Selected, section: Section, time: Window) -> Walk<'a> {
     let Selected { key, series, .. } = selected;
-    let values = values_of(key.tier);
+    let values = numbered(key.tier);
     let first = values.window_of(time.start_ns.max(key.start_ns()).saturating_add(1));
     let last = values.window_of(time.end_ns.min(key.end_ns()));
     let end = key.series_window(section, series, last.saturating_add(1));
@@ -273,7 +273,7 @@ fn delete_windows(
 ) -> Result<(), EngineError> {
     let Selected { key, series, is_gauge } = selected;
     let tier = key.tier;
-    let values = values_of(tier);
+    let values = numbered(tier);
     let finer = Tier::from_number(tier.number().wrapping_sub(1));
     let gone_ns = finer.map_or(i64::MIN, |finer| writing.state().horizons.horizon_ns(finer, key.class));
     let snapshot = writing.database().snapshot();
@@ -321,12 +321,6 @@ fn delete_windows(
         write_if_large(writing, changes)?;
     }
     Ok(())
-}
-
-/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes are stored
-/// under the window number of their chunk.
-fn values_of(tier: Tier) -> Tier {
-    if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
 /// Returns the window number of a key that holds a series and a window.

@@ -9,7 +9,7 @@ use proto::Tier;
 use rocksdb::WriteBatch;
 
 use crate::database;
-use crate::database::key::{PartitionKey, StaleKey};
+use crate::database::key::{PartitionKey, StaleKey, numbered};
 use crate::engine::store::write_lock::Writing;
 use crate::engine::upkeep::flush::write_all;
 use crate::engine::upkeep::roll_up::roll_up;
@@ -75,7 +75,5 @@ pub(crate) fn expire(
 /// Returns whether a stale window can no longer be summed up, because its finer windows were dropped.
 fn is_without_source(key: &StaleKey, expired: &[PartitionKey]) -> bool {
     let Some(finer) = Tier::from_number(key.tier.number().saturating_sub(1)) else { return false };
-    // A window of minutes has the number of its chunk's window.
-    let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
-    expired.contains(&PartitionKey::of(finer, key.class, key.tenant, numbered.window_end_ns(key.window)))
+    expired.contains(&PartitionKey::of(finer, key.class, key.tenant, numbered(key.tier).window_end_ns(key.window)))
 }

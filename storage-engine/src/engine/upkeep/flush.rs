@@ -200,6 +200,7 @@ fn encode(
     // This includes damage that sealing found.
     out.damage = writing.state().damage.unwritten();
     out.damage.write(&mut out.sealed.batch);
+    out.sealed.marks.delete_marks(&mut out.sealed.batch);
     for (id, tenant) in &frozen.tenants {
         database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
     }

@@ -74,10 +74,17 @@ pub(crate) struct StaleChanges {
 }
 
 impl StaleChanges {
+    /// Adds the deletion of the marks of windows that are no longer stale. Must be called after everything else was
+    /// added, because damage may have put the same marks.
+    pub(crate) fn delete_marks(&self, batch: &mut WriteBatch) {
+        self.no_longer_stale.iter().for_each(|key| batch.delete(key.bytes()));
+    }
+
     /// Applies the changes to the state, after the values were written.
     pub(crate) fn apply(self, state: &mut State) {
         state.stale.extend(self.stale);
         state.stale.remove(&self.no_longer_stale);
+        state.damage.no_longer_stale(&self.no_longer_stale);
         for (key, series, window) in self.restored {
             // Samples that were lost in the head are still missing, so the window stays damaged.
             if !state.damage.touches(key.in_tier(Tier::Raw), series, (window, window)) {
@@ -139,7 +146,11 @@ pub(crate) fn seal_evicted(writing: &Writing<'_>, sealing: Sealing, log_index: u
         let minutes = minutes_of(&key);
         let partition = match writing.partition(minutes) {
             Ok(Some(partition)) => partition,
-            Ok(None) => continue,
+            // The window expired before its mark was restored.
+            Ok(None) => {
+                sealed.marks.no_longer_stale.push(key);
+                continue;
+            }
             // The partition is quarantined. The other windows are sealed.
             Err(error) if error.is_damage() => continue,
             Err(error) => return Err(error),
@@ -160,6 +171,7 @@ fn write_sealed(writing: &Writing<'_>, sealed: &mut SealBatch) -> Result<(), Eng
     // samples.
     let damage = writing.state().damage.unwritten();
     damage.write(batch);
+    marks.delete_marks(batch);
     writing.write(std::mem::take(batch))?;
     let mut state = writing.state_mut();
     state.damage.wrote(&damage);
@@ -181,7 +193,6 @@ pub(crate) fn seal(
     let mut samples = head.map(|chunk| joined(&chunk.runs)).unwrap_or_default();
     let WindowChunks { chunks, mut damage } = chunks_left(store, at)?;
     let stale = stale_key(raw, Tier::Minute, window, series);
-    batch.delete(stale.bytes());
     marks.no_longer_stale.push(stale);
     let count = samples.len() as u64 + chunks.iter().map(|chunk| chunk.samples).sum::<u64>();
     if count == 0 && damage.is_none() {

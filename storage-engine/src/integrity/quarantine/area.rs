@@ -2,7 +2,7 @@
 
 use proto::{Tier, Window};
 
-use crate::database::key::{self, PartitionKey, Section, two_numbers};
+use crate::database::key::{self, PartitionKey, Section, numbered, two_numbers};
 use crate::integrity::quarantine::damaged_keys::DamagedKeys;
 
 /// Largest number of a series in an area of lost keys. Only an area of lost definitions reaches up to `u32::MAX`.
@@ -109,12 +109,6 @@ impl Area {
         let numbered = numbered(tier);
         Window { start_ns: numbered.window_start_ns(self.windows.0), end_ns: numbered.window_end_ns(self.windows.1) }
     }
-}
-
-/// Returns the tier whose windows are counted by the window numbers in keys of `tier`. Values of minutes have the
-/// window number of their chunk.
-pub(crate) fn numbered(tier: Tier) -> Tier {
-    if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
 /// Returns the area of keys that cannot be read.

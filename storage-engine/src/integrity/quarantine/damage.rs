@@ -213,6 +213,13 @@ impl Damage {
         self.unwritten_stale.insert(key);
     }
 
+    /// Records that windows are no longer stale. The next write of damage does not mark them.
+    pub(crate) fn no_longer_stale(&mut self, keys: &[StaleKey]) {
+        keys.iter().for_each(|key| {
+            self.unwritten_stale.remove(key);
+        });
+    }
+
     /// Records that the lost keys in these records are quarantined. The next write of damage deletes the records.
     pub(crate) fn quarantined_lost(&mut self, records: Vec<Vec<u8>>) {
         self.lost = records;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use proto::{Tier, limits};
 
-use crate::database::key::{PartitionKey, Section, two_numbers};
+use crate::database::key::{PartitionKey, Section, numbered, two_numbers};
 use crate::engine::store::Store;
 use crate::error::EngineError;
-use crate::integrity::quarantine::area::{Area, area_of, numbered};
+use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damage::NewDamage;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
 use crate::integrity::quarantine::mark::StoredTimes;

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use proto::Tier;
 
 use crate::database::frame;
-use crate::database::key::{self, PartitionKey, Section, StaleKey, stale_key, two_numbers};
+use crate::database::key::{self, PartitionKey, Section, StaleKey, numbered, stale_key, two_numbers};
 use crate::database::that_may_exist;
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::Writing;
-use crate::error::EngineError;
-use crate::integrity::quarantine::area::{Area, area_between, numbered};
+use crate::error::{EngineError, is_corruption};
+use crate::integrity::quarantine::area::{Area, area_between};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk, after};
 use crate::integrity::quarantine::found_damage::{quarantine_keys, quarantine_value, stored_times};
 use crate::integrity::quarantine::repair::{self, Lost};
@@ -93,36 +93,96 @@ fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(),
             lost.from <= mark(u32::MAX) && mark(0) < lost.to
         };
         let windows: Vec<u32> = (first..=numbered.window_of(source.end_ns())).filter(is_lost).collect();
-        let (Some(first), Some(last)) = (windows.first(), windows.last()) else { continue };
-        // Raw samples use the series of the minutes of the same time.
-        let named = if source.tier == Tier::Raw { source.in_tier(tier) } else { source };
-        let series = match store.outline(named, &store.database().snapshot()) {
-            Ok(Some(outline)) => outline.read().series.len(),
-            // The partition's series are unknown.
-            Ok(None) => usize::MAX,
-            Err(error) if error.is_damage() => usize::MAX,
-            Err(error) => return Err(error),
-        };
-        let marks = series.saturating_mul(windows.len());
-        let are_too_many = marks > RESTORED_MAX - *restored;
-        if !are_too_many {
-            *restored += marks;
-            find_damage(store, source, (finer_windows(tier, *first).0, finer_windows(tier, *last).1))?;
-        }
+        let marks = marks_of(store, source, &windows, RESTORED_MAX - *restored)?;
+        *restored += marks.as_ref().map_or(0, Vec::len);
         let mut state = store.state_mut();
         for window in windows {
             let finer = finer_windows(tier, window);
-            if are_too_many || state.damage.areas_of(source).any(|area| area.touches(finer)) {
+            let is_damaged = state.damage.areas_of(source).any(|area| area.touches(finer));
+            let Some(marks) = marks.as_ref().filter(|_| !is_damaged) else {
                 state.add_damage_from(source, window, &lost.what);
                 continue;
+            };
+            for mark in marks.iter().filter(|mark| mark.window == window) {
+                state.damage.make_stale(*mark);
+                state.stale.insert(*mark);
             }
-            let marks = (0..saturating_u32(series)).map(|series| stale_key(source, tier, window, series));
-            let marks: Vec<StaleKey> = marks.collect();
-            marks.iter().for_each(|mark| state.damage.make_stale(*mark));
-            state.stale.extend(marks);
         }
     }
     Ok(())
+}
+
+/// Returns the marks of the windows that may be stale, after the damage of their finer values was quarantined. `windows`
+/// are the numbers of the windows that are made of `source`, ascending. Returns `None` if there are more than
+/// `count_max` marks, or if the series of the partition are unknown.
+fn marks_of(
+    store: &Store,
+    source: PartitionKey,
+    windows: &[u32],
+    count_max: usize,
+) -> Result<Option<Vec<StaleKey>>, EngineError> {
+    let (Some(tier), Some(first), Some(last)) = (source.tier.coarser(), windows.first(), windows.last()) else {
+        return Ok(Some(Vec::new()));
+    };
+    let finer = (finer_windows(tier, *first).0, finer_windows(tier, *last).1);
+    if source.tier == Tier::Raw {
+        find_damage(store, source, finer)?;
+        let marks = marks_of_minutes(store, source, finer, count_max)?;
+        return Ok((marks.len() <= count_max).then_some(marks));
+    }
+    let series = match store.outline(source, &store.database().snapshot()) {
+        Ok(Some(outline)) => outline.read().series.len(),
+        Ok(None) => return Ok(None),
+        Err(error) if error.is_damage() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if series.saturating_mul(windows.len()) > count_max {
+        return Ok(None);
+    }
+    find_damage(store, source, finer)?;
+    let of_window = |&window: &u32| (0..saturating_u32(series)).map(move |at| stale_key(source, tier, window, at));
+    Ok(Some(windows.iter().flat_map(of_window).collect()))
+}
+
+/// Returns the marks of the windows whose minutes may not be the sums of all their chunks: those with several chunks,
+/// and those without minutes. To write all other windows anew would take long. Stops after more than `count_max` marks.
+fn marks_of_minutes(
+    store: &Store,
+    raw: PartitionKey,
+    (first, last): (u32, u32),
+    count_max: usize,
+) -> Result<Vec<StaleKey>, EngineError> {
+    let snapshot = store.database().snapshot();
+    let from = raw.series_window(Section::Chunks, 0, first);
+    let mut walk = Walk::between(&snapshot, from, after(&raw.section(Section::Chunks)), false);
+    let mut marks: Vec<StaleKey> = Vec::new();
+    let mut before = None;
+    while let Some(item) = walk.next()?
+        && marks.len() <= count_max
+    {
+        // Keys that cannot be read are quarantined already.
+        let Ok((at, _)) = item else { continue };
+        let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+        let Some((series, window, _)) = numbers.filter(|(_, window, _)| (first..=last).contains(window)) else {
+            continue;
+        };
+        let mark = stale_key(raw, Tier::Minute, window, series);
+        let is_first = before.replace(mark) != Some(mark);
+        if marks.last() != Some(&mark) && (!is_first || !has_minutes(store, raw, series, window)?) {
+            marks.push(mark);
+        }
+    }
+    Ok(marks)
+}
+
+/// Returns whether the minutes of a window are in the database and can be read.
+fn has_minutes(store: &Store, raw: PartitionKey, series: u32, window: u32) -> Result<bool, EngineError> {
+    let minutes = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
+    match store.database().get(&minutes) {
+        Ok(found) => Ok(found.is_some()),
+        Err(error) if is_corruption(&error) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Returns the first and last number of the finer values that a window is made from.

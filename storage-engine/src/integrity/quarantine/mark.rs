@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use proto::Tier;
 
-use crate::database::key::{PartitionKey, StaleKey};
+use crate::database::key::{PartitionKey, StaleKey, numbered};
 use crate::engine::state::State;
-use crate::integrity::quarantine::area::{Area, numbered};
+use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damage::NewDamage;
 
 /// Times of a partition's stored values.

@@ -6,7 +6,8 @@
 //! database are compared, and the readable values of the damaged files are written to the new one. Keys that cannot be
 //! read are recorded (`key::lost`), and quarantined when the state is opened.
 //!
-//! Invariant: the old directory does not change until the new one is complete. Then one rename replaces it.
+//! Invariant: the old directory does not change until the new one is complete. Then two renames replace it. If the
+//! process ends between them, the next start makes the second one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,6 +27,8 @@ use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 const LIST: &str = "DAMAGED";
 /// Name of the file that marks a rebuilt directory as complete.
 const COMPLETE: &str = "COMPLETE";
+/// Name of the file that every RocksDB database has.
+const CURRENT: &str = "CURRENT";
 /// Size, in bytes, at which a piece of copied values is written.
 const PIECE_BYTES: usize = 1 << 20;
 /// RocksDB's tag of a deleted file in its list of files.
@@ -91,7 +94,9 @@ pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError
 fn finish(directory: &Path) -> io::Result<()> {
     let old = beside(directory, ".damaged");
     let new = beside(directory, ".repaired");
-    if !directory.exists() && old.exists() {
+    // The node makes the state's directory before the state is opened, so an empty directory is no state. A rename
+    // replaces it.
+    if !directory.join(CURRENT).exists() && old.exists() {
         fs::rename(if new.join(COMPLETE).exists() { &new } else { &old }, directory)?;
     }
     for left in [old, new] {
@@ -128,9 +133,12 @@ fn rebuild(config: &Config, numbers: &[u64]) -> Result<(), EngineError> {
     let mut options = database::options(config);
     options.set_disable_auto_compactions(true);
     let repaired = DB::open(&options, &new)?;
+    // Written last: the keys of the records may lie in a range that is made equal to the old database.
+    let mut lost = WriteBatch::default();
     for (from, end) in ranges(&damaged) {
-        copy_readable(&old, &repaired, &from, &end)?;
+        copy_readable(&old, &repaired, &from, &end, &mut lost)?;
     }
+    repaired.write_opt(lost, &unlogged())?;
     repaired.flush()?;
     drop((old, repaired));
     let swap = || {
@@ -158,7 +166,7 @@ fn copy_without(from: &Path, to: &Path, damaged: &[LiveFile]) -> io::Result<()> 
             if !file_named(&text).is_some_and(|number| numbers.contains(&number)) {
                 fs::hard_link(file.path(), to.join(&name))?;
             }
-        } else if ["CURRENT", "IDENTITY"].contains(&&*text)
+        } else if [CURRENT, "IDENTITY"].contains(&&*text)
             || text.starts_with("MANIFEST")
             || text.starts_with("OPTIONS")
         {
@@ -172,7 +180,7 @@ fn copy_without(from: &Path, to: &Path, damaged: &[LiveFile]) -> io::Result<()> 
             crate::encoding::varint::put(&mut edit, number);
         }
     }
-    let current = fs::read_to_string(to.join("CURRENT"))?;
+    let current = fs::read_to_string(to.join(CURRENT))?;
     rocksdb_files::record_file::append(&to.join(current.trim_end()), &edit)
 }
 
@@ -196,13 +204,13 @@ fn ranges(files: &[LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Makes a key range of the new database equal to the readable part of the old one. Deletes values that only the new
-/// database has: the damaged files held deletions of these values, or newer values that are lost. Records the keys that
-/// cannot be read.
-fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), EngineError> {
+/// database has: the damaged files held deletions of these values, or newer values that are lost. Adds records of
+/// the keys that cannot be read to `lost`.
+fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8], lost: &mut WriteBatch) -> Result<(), EngineError> {
     let mut of_old = Walk::on(old, from.to_vec(), end.to_vec());
     let mut of_new = Walk::on(new, from.to_vec(), end.to_vec());
     let mut batch = WriteBatch::default();
-    let mut before = next(&mut of_old, &mut batch)?;
+    let mut before = next(&mut of_old, lost)?;
     let mut after = next(&mut of_new, &mut WriteBatch::default())?;
     while before.is_some() || after.is_some() {
         let order = match (&before, &after) {
@@ -225,7 +233,7 @@ fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), Engi
             }
         }
         if order.is_le() {
-            before = next(&mut of_old, &mut batch)?;
+            before = next(&mut of_old, lost)?;
         }
         if order.is_ge() {
             after = next(&mut of_new, &mut WriteBatch::default())?;
@@ -320,20 +328,24 @@ mod tests {
 
     #[test]
     fn an_interrupted_repair_leaves_either_the_old_or_the_new_state() {
-        for is_complete in [false, true] {
+        for (is_complete, is_made) in [(false, false), (false, true), (true, false), (true, true)] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("state");
             let old = beside(&state, ".damaged");
             let new = beside(&state, ".repaired");
             fs::create_dir(&old).unwrap();
             fs::create_dir(&new).unwrap();
-            fs::write(old.join("which"), "old").unwrap();
-            fs::write(new.join("which"), "new").unwrap();
+            fs::write(old.join(CURRENT), "old").unwrap();
+            fs::write(new.join(CURRENT), "new").unwrap();
             if is_complete {
                 fs::write(new.join(COMPLETE), "").unwrap();
             }
+            // A node makes the directories of its data before it opens them.
+            if is_made {
+                fs::create_dir(&state).unwrap();
+            }
             finish(&state).unwrap();
-            let which = fs::read_to_string(state.join("which")).unwrap();
+            let which = fs::read_to_string(state.join(CURRENT)).unwrap();
             assert_eq!(which, if is_complete { "new" } else { "old" });
             assert!(!old.exists() && !new.exists() && !state.join(COMPLETE).exists());
         }

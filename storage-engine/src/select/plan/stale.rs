@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proto::Tier;
 
+use crate::database::key::numbered;
 use crate::engine::state::State;
 
 /// For each tier, the windows that are not exact or that are damaged.
@@ -34,7 +35,7 @@ impl Stale {
             windows.extend(state.stale.windows_of(tier, class, tenant));
         }
         for (key, area, _) in state.damage.iter().filter(|(key, ..)| (key.tenant, key.class) == (tenant, class)) {
-            let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+            let numbered = numbered(key.tier);
             let Some(finer) = Tier::from_number(key.tier.number().wrapping_sub(1)) else { continue };
             let horizon_ns = state.horizons.horizon_ns(finer, class);
             let windows =
