@@ -183,17 +183,25 @@ mod tests {
             let (finish, finished) = std::sync::mpsc::channel::<()>();
             let busy = tokio::task::spawn_blocking(move || finished.recv());
             let mut registry = Registry::default();
-            let opened = tokio::time::timeout(Duration::from_millis(50), Node::open(config, &mut registry)).await;
+            let opened = Node::open(config.clone(), &mut registry);
+            let opened = tokio::time::timeout(Duration::from_millis(50), opened).await;
             assert!(opened.is_err(), "the open ended without a thread");
             let error = DataDirectory::open(folder.path()).expect_err("the directory is not locked");
             assert!(matches!(error, NodeError::Held { .. }), "{error}");
             finish.send(()).unwrap();
             busy.await.unwrap().unwrap();
         });
-        let start = Instant::now();
-        while let Err(error) = DataDirectory::open(folder.path()) {
-            assert!(start.elapsed() < Duration::from_secs(20), "{error}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // The abandoned work now opens and closes the databases. As long as they are open, the directory is held.
+        runtime.block_on(async {
+            let start = Instant::now();
+            loop {
+                match Node::open(config.clone(), &mut Registry::default()).await {
+                    Ok(node) => return node.shutdown().await,
+                    Err(NodeError::Held { .. }) => assert!(start.elapsed() < Duration::from_secs(20)),
+                    Err(error) => panic!("{error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
     }
 }

@@ -40,19 +40,17 @@ impl Replica {
     ) -> Result<Arc<Self>, NodeError> {
         let failure = Failure::new();
         let open = {
-            let raft_path = directory.raft();
-            let shard_path = directory.shard(shard);
             let failure = failure.clone();
             let metrics = metrics.clone();
             let directory = Arc::clone(directory);
             let Config { node_id, head_bytes_max, cache_bytes, .. } = *config;
             move || {
                 tracing::info!("opening the Raft log");
-                let log = LogDatabase::open(&raft_path, node_id, failure, metrics.clone())?;
+                let log = LogDatabase::open(&directory, node_id, failure, metrics.clone())?;
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
                 metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
                 tracing::info!(shard, "opening the state, after a repair of its damaged files");
-                let opened = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, metrics)?;
+                let opened = Shard::open(shard, &directory, head_bytes_max, cache_bytes, metrics)?;
                 let flushed = opened.flushed_index();
                 // Consensus would wait for the missing entries forever.
                 if purged > flushed {
@@ -60,12 +58,10 @@ impl Replica {
                     let flushed = flushed.unwrap_or_default();
                     return Err(ReplicaError::Gap { shard, flushed, purged }.into());
                 }
-                // The last element is dropped last: the directory stays locked until the files are closed, even if the
-                // caller has gone.
-                Ok::<_, NodeError>((Arc::new(log), Arc::new(opened), directory))
+                Ok::<_, NodeError>((Arc::new(log), Arc::new(opened)))
             }
         };
-        let (log, shard, _directory) = spawn_blocking(open).await.map_err(panicked)??;
+        let (log, shard) = spawn_blocking(open).await.map_err(panicked)??;
         let group = Group::join(config.node_id, &config.advertise_address, &log, &shard, failure.clone()).await?;
         Ok(Arc::new(Self { group, shard, log, failure, clock, storing_time: Mutex::default() }))
     }

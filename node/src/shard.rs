@@ -3,7 +3,6 @@
 //! Invariant: one thread at a time applies entries, and goes on during a flush. The flushed position is kept together
 //! with the membership at this position, so that the log can be purged.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -12,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use storage_engine::{DamageCounts, Engine, Flushed, Outcome, Position};
 
+use crate::directory::DataDirectory;
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, gauge};
 
@@ -33,18 +33,20 @@ pub(crate) struct Shard {
     /// Marker that the engine is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
     open: Arc<()>,
+    /// The directory, which stays locked until all files are closed.
+    _directory: Arc<DataDirectory>,
 }
 
 impl Shard {
     pub(crate) fn open(
         id: u32,
-        directory: PathBuf,
+        directory: &Arc<DataDirectory>,
         head_bytes_max: usize,
         cache_bytes: usize,
         metrics: Metrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
-            directory,
+            directory: directory.shard(id),
             head_bytes_max,
             dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
             cache_bytes,
@@ -66,6 +68,7 @@ impl Shard {
             damage_reported: AtomicU64::new(0),
             metrics,
             open: Arc::default(),
+            _directory: Arc::clone(directory),
         })
     }
 

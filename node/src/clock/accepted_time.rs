@@ -74,7 +74,7 @@ pub(super) enum Change {
     Confirmed,
 }
 
-/// Accepted time and log time of one node.
+/// The two times of one node: accepted time, which retention takes as the present, and log time, which entries get.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedTime {
     /// Largest jump of the system clock that accepted time follows without a confirmation, in nanoseconds.

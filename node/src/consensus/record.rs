@@ -1,10 +1,11 @@
-//! The records that consensus stores on disk: entries, votes, log ids, memberships and the sync mark.
+//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark and accepted time.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
 //! vote        | version u8 | term u64 | node u64 | committed u8 | crc u32 |
 //! log id      | version u8 | term u64 | node u64 | index u64 | crc u32 |
 //! mark        | version u8 | last synced write u64 | crc u32 |
+//! time        | version u8 | accepted time i64, ns since 1970 | crc u32 |
 //! membership  | version u8 | is_logged u8 | term u64 | node u64 | index u64 | config | crc u32 |
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
@@ -146,6 +147,21 @@ pub(super) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
     let record = "raft/SYNCED";
     let rest = unseal(record, value)?;
     Ok(u64::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?))
+}
+
+pub(super) fn encode_time(accepted_ns: i64) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_i64(accepted_ns);
+    seal(out)
+}
+
+pub(super) fn decode_time(value: &[u8]) -> Result<i64, RecordError> {
+    let record = "accepted time";
+    let mut rest = unseal(record, value)?;
+    match rest.try_get_i64() {
+        Ok(accepted_ns) if rest.is_empty() => Ok(accepted_ns),
+        _ => Err(RecordError::Length { record }),
+    }
 }
 
 /// Encodes a membership and the log id of the entry that set it.
@@ -311,7 +327,11 @@ mod tests {
     }
 
     #[test]
-    fn votes_log_ids_and_memberships_read_back_and_every_damage_is_detected() {
+    fn other_records_read_back_and_every_damage_is_detected() {
+        assert_eq!(decode_time(&encode_time(-7)).unwrap(), -7);
+        assert!(damaged(&encode_time(i64::MAX)).all(|value| decode_time(&value).is_err()));
+        assert_eq!(decode_mark(&encode_mark(9)).unwrap(), 9);
+        assert!(damaged(&encode_mark(9)).all(|value| decode_mark(&value).is_err()));
         let vote = Vote::new_committed(u64::MAX, 5);
         assert_eq!(decode_vote(&encode_vote(&vote)).unwrap(), vote);
         assert!(damaged(&encode_vote(&vote)).all(|value| decode_vote(&value).is_err()));

@@ -74,7 +74,7 @@ fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
     if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
 }
 
-/// The partitions that exist, as far as they must be known to decide which to drop.
+/// Facts about the existing partitions that decide which of them are dropped.
 struct Kept {
     /// End of the oldest partition of each tier and retention class, in nanoseconds since 1970.
     oldest: BTreeMap<(Tier, u8), i64>,

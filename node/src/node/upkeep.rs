@@ -276,9 +276,11 @@ pub(super) fn watch_space(shared: &Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use prometheus_client::registry::Registry;
+    use proto::Tier;
 
     use super::*;
     use crate::clock::Clock;
+    use crate::consensus::Proposal;
     use crate::directory::DataDirectory;
     use crate::error::failed_sync;
     use crate::metrics::Metrics;
@@ -352,6 +354,26 @@ mod tests {
         interrupted.await.unwrap();
         let (opened, _held) = opened.expect("the replica was not opened again");
         opened.close().await;
+    }
+
+    // Regression: the node makes the folder of the state before it opens it. The repair took the empty folder for the
+    // new state, and deleted the old one.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_repair_that_died_between_its_renames_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (node, replica) = opened(&folder).await;
+        replica.propose(Proposal::expire(Tier::Raw, 0, 0)).await.unwrap();
+        replica.flush().await.unwrap();
+        let flushed = replica.shard().flushed_index();
+        assert!(flushed.is_some());
+        drop(replica);
+        node.shutdown().await;
+        let state = folder.path().join("shard-0001");
+        std::fs::rename(&state, folder.path().join("shard-0001.damaged")).unwrap();
+        let (node, replica) = opened(&folder).await;
+        assert!(replica.shard().flushed_index() >= flushed, "the state is new");
+        drop(replica);
+        node.shutdown().await;
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -6,13 +6,12 @@
 //! meta           shard u32 | `v`              vote record
 //! meta           shard u32 | `p`              log id record: the last purged entry
 //! meta           `node`                       node id u64
-//! meta           `time`                       accepted time of this node, i64, ns since 1970
+//! meta           `time`                       time record: the limit of accepted time
 //! ```
 //!
 //! Integers are big-endian. Votes and entries are in one database, because the order in which they were written must
 //! survive a crash. In addition, one sync then serves all shards.
 
-use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -30,6 +29,7 @@ use crate::consensus::log::sync_thread::SyncThread;
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
+use crate::directory::DataDirectory;
 use crate::error::{NodeError, RecordError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
@@ -54,11 +54,19 @@ pub(crate) struct LogDatabase {
     /// Marker that the database is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
     open: Arc<()>,
+    /// The directory, which stays locked until all files are closed.
+    _directory: Arc<DataDirectory>,
 }
 
 impl LogDatabase {
     /// Opens or makes the database of this node.
-    pub(crate) fn open(path: &Path, node_id: u64, failure: Failure, metrics: Metrics) -> Result<Self, NodeError> {
+    pub(crate) fn open(
+        directory: &Arc<DataDirectory>,
+        node_id: u64,
+        failure: Failure,
+        metrics: Metrics,
+    ) -> Result<Self, NodeError> {
+        let path = &directory.raft();
         let database = Arc::new(recovery::open(path)?);
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
@@ -72,6 +80,7 @@ impl LogDatabase {
             reclaiming: Mutex::default(),
             accepted_ns: Mutex::default(),
             open: Arc::default(),
+            _directory: Arc::clone(directory),
         };
         log.check_node(node_id)?;
         *log.accepted_ns.lock() = log.read_accepted()?;
@@ -111,8 +120,7 @@ impl LogDatabase {
     /// Reads the accepted time from the database, in nanoseconds since 1970; `None` if none is stored.
     pub(crate) fn read_accepted(&self) -> Result<Option<i64>, ReplicaError> {
         let Some(value) = self.get(TIME_KEY)? else { return Ok(None) };
-        let length = |_length| RecordError::Length { record: "accepted time" };
-        Ok(Some(i64::from_be_bytes(value.as_ref().try_into().map_err(length)?)))
+        Ok(Some(record::decode_time(&value)?))
     }
 
     /// Returns the last stored accepted time, in nanoseconds since 1970. This time survives restarts and may go back.
@@ -123,7 +131,7 @@ impl LogDatabase {
     /// Stores the accepted time. Returns when the write is synced.
     pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), ReplicaError> {
         let mut batch = WriteBatch::default();
-        batch.put_cf(self.family(META)?, TIME_KEY, accepted_ns.to_be_bytes());
+        batch.put_cf(self.family(META)?, TIME_KEY, record::encode_time(accepted_ns));
         self.write(batch)?;
         let (sender, receiver) = Types::oneshot();
         self.sync(IOFlushed::signal(sender), 0)?;

@@ -6,6 +6,7 @@ mod store;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -18,12 +19,25 @@ use prometheus_client::registry::Registry;
 use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::payload::Payload;
 use crate::consensus::types::{LeaderId, LogEntry, LogId, Types};
+use crate::directory::DataDirectory;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
+/// Locks a data directory, and waits for the threads of a log that was open before.
+fn locked(folder: &Path) -> Arc<DataDirectory> {
+    let start = Instant::now();
+    loop {
+        match DataDirectory::open(folder) {
+            Ok(directory) => return Arc::new(directory),
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn open(folder: &Path) -> (Arc<LogDatabase>, Metrics) {
     let metrics = Metrics::register(&mut Registry::default());
-    let log = LogDatabase::open(&folder.join("raft"), 1, Failure::new(), metrics.clone()).unwrap();
+    let log = LogDatabase::open(&locked(folder), 1, Failure::new(), metrics.clone()).unwrap();
     (Arc::new(log), metrics)
 }
 

@@ -9,7 +9,7 @@ use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 
-use super::{append, entry, open};
+use super::{append, entry, locked, open};
 use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::types::{LogEntry, Vote};
 use crate::failure::Failure;
@@ -45,7 +45,8 @@ async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String>
 
 async fn entries(raft: &Path) -> Result<Vec<LogEntry>, String> {
     let metrics = Metrics::register(&mut Registry::default());
-    let log = LogDatabase::open(raft, 1, Failure::new(), metrics).map_err(|error| error.to_string())?;
+    let directory = locked(raft.parent().unwrap());
+    let log = LogDatabase::open(&directory, 1, Failure::new(), metrics).map_err(|error| error.to_string())?;
     LogStore::new(1, log.into()).try_get_log_entries(..).await.map_err(|error| error.to_string())
 }
 

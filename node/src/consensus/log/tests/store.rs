@@ -19,7 +19,7 @@ use storage_engine::Outcome;
 use tempfile::TempDir;
 use testkit::small_disk::SmallDisk;
 
-use super::{append, entry, open};
+use super::{append, entry, locked, open};
 use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::types::{LogId, StoredMembership, Types, Vote};
 use crate::directory::used_bytes;
@@ -136,7 +136,7 @@ async fn another_nodes_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     let metrics = Metrics::register(&mut Registry::default());
-    let error = LogDatabase::open(&folder.path().join("raft"), 2, Failure::new(), metrics).unwrap_err();
+    let error = LogDatabase::open(&locked(folder.path()), 2, Failure::new(), metrics).unwrap_err();
     assert!(matches!(error, crate::NodeError::OtherNode { found: 1, expected: 2 }), "{error}");
 }
 
