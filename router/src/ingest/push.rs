@@ -17,7 +17,7 @@ use self::refusal_log::RefusalLog;
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, append};
 use crate::ingest::decode::{decode, recognized};
-use crate::ingest::error::{PushError, days};
+use crate::ingest::error::{BodyError, PushError, days};
 use crate::ingest::known_stacks::{KnownStacks, StackKey};
 use crate::ingest::normalize::{Destination, normalize};
 use crate::ingest::place::{batch_id, place};
@@ -116,8 +116,8 @@ impl Pusher {
                 self.metrics.samples.get_or_create(&label).inc_by(accepted.samples);
                 self.metrics.rejected_profiles.get_or_create(&label).inc_by(accepted.rejected_profiles);
             }
-            // A push whose body was not received completely does not count as refused.
-            Err(PushError::Body(_)) => {}
+            // The client went away, so nothing was refused.
+            Err(PushError::Body(BodyError::Unreadable(_))) => {}
             Err(error) => {
                 self.metrics.refused.get_or_create(&label).inc();
                 // The function `inconsistent` has logged this error already, with more details.

@@ -152,8 +152,11 @@ fn unknown_encodings_are_415_and_broken_ones_400() {
         let _refused = send("application/json", &[], json.as_bytes()).refused_by_otlp_with(&[400]);
     }
     // A push with too large a `content-length` is refused before its body is read.
+    let refused = || varve.metric(&varve.http, "varve_router_pushes_refused_total").unwrap_or_default();
+    let before = refused();
     let (status, text) = announced(&varve, "content-length: 33554433\r\n");
     assert!(status == 413 && text.contains("33554432"), "{text}");
+    assert_eq!(refused(), before + 1.0, "it is not counted");
     for (kind, body) in [("application/x-protobuf", &body[..]), ("application/x-protobuf; charset=utf-8", &body)] {
         assert_eq!(send(kind, &[], body).status, 200);
     }
