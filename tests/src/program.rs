@@ -96,8 +96,8 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. If this process can sample,
-/// the agent must be able to sample, too.
+/// Returns the reason why this process cannot sample this host with BPF; `None` if it can. If it can, tests fail
+/// where the agent cannot.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";

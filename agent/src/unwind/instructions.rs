@@ -40,7 +40,7 @@ const JUMPS_TRIED: usize = 4;
 /// return.
 const ROUNDS: usize = 4;
 
-/// A stretch of undescribed code, and its ELF virtual address.
+/// A range of code that no call frame information covers, and its ELF virtual address.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) address: u64,

@@ -206,7 +206,8 @@ fn sentences(text: &str) -> Vec<&str> {
         let after = text[at..].trim_start();
         let word = before.rsplit(' ').next().unwrap_or_default();
         let is_end = word.trim_end_matches([')', '"', '*', '_']).ends_with(['.', '?', '!']);
-        let is_number = word.trim_end_matches('.').chars().all(|c| c.is_ascii_digit());
+        // The number of an item in a list; a year or another large number may end a sentence.
+        let is_number = word.len() < 4 && word.trim_end_matches('.').chars().all(|c| c.is_ascii_digit());
         let is_start = after.starts_with(|c: char| c.is_uppercase()) || after.starts_with("code ");
         if is_end && is_start && !is_number && !ABBREVIATIONS.contains(&word) && at > start {
             sentences.push(text[start..at].trim());
@@ -220,6 +221,7 @@ fn sentences(text: &str) -> Vec<&str> {
 #[test]
 fn sentences_end_at_periods_before_capital_letters() {
     assert_eq!(sentences("One. Two e.g. Three. four 1. Five! Six"), ["One.", "Two e.g. Three. four 1. Five!", "Six"]);
+    assert_eq!(sentences("Since 1970. Two"), ["Since 1970.", "Two"]);
     assert_eq!(without_code("a `b c. D` e"), "a code e");
 }
 

@@ -26,8 +26,7 @@ use crate::process::sys;
 
 /// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// Largest number of files that could not be opened and whose numbers are remembered. BPF reports fewer files between
-/// two exports.
+/// Limit on the remembered files that could not be opened. BPF reports fewer files between two exports.
 const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, as its file system reports it. A changed file has another key.

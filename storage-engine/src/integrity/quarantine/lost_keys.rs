@@ -112,7 +112,7 @@ fn restore_stale(store: &Store, lost: &Lost, restored: &mut usize) -> Result<(),
     Ok(())
 }
 
-/// Returns the marks of the windows that may be stale, after the damage of their finer values was quarantined. `windows`
+/// Quarantines the damage of the values in `source`, and returns the marks of the windows that may be stale. `windows`
 /// are the numbers of the windows that are made of `source`, ascending. Returns `None` if there are more than
 /// `count_max` marks, or if the series of the partition are unknown.
 fn marks_of(

@@ -166,9 +166,7 @@ fn copy_without(from: &Path, to: &Path, damaged: &[LiveFile]) -> io::Result<()> 
             if !file_named(&text).is_some_and(|number| numbers.contains(&number)) {
                 fs::hard_link(file.path(), to.join(&name))?;
             }
-        } else if [CURRENT, "IDENTITY"].contains(&&*text)
-            || text.starts_with("MANIFEST")
-            || text.starts_with("OPTIONS")
+        } else if [CURRENT, "IDENTITY"].contains(&&*text) || text.starts_with("MANIFEST") || text.starts_with("OPTIONS")
         {
             fs::copy(file.path(), to.join(&name))?;
         }

@@ -13,7 +13,7 @@ const INSTRUCTION_BYTES_MAX: usize = 15;
 /// (`uc_mcontext.gregs`).
 const INTERRUPTED_REGISTERS: u64 = 8 + 40;
 
-/// A frame that runs again once the stack pointer is above `address`.
+/// The frame of a function that has called another. The call has returned once the stack pointer is above `address`.
 #[derive(Debug)]
 struct Waiting {
     address: u64,
