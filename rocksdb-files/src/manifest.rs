@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::record_file::masked;
 
-    /// Returns the bytes of a list of files whose records have these lengths, and the offset of each record.
+    /// Returns the bytes of a MANIFEST with records of these lengths, and the offset of each record.
     fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for &length in lengths {

@@ -70,7 +70,7 @@ pub(super) enum Change {
     Jumped,
     /// The system clock agrees with the elapsed time again.
     Returned,
-    /// A time server confirmed the jump, or the system clock stayed earlier than the limit for a day.
+    /// A time server confirmed the jump, or the system clock was earlier than the limit for a whole day.
     Confirmed,
 }
 

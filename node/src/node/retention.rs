@@ -78,8 +78,7 @@ fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
 struct Kept {
     /// End of the oldest partition of each tier and retention class, in nanoseconds since 1970.
     oldest: BTreeMap<(Tier, u8), i64>,
-    /// Partitions on disk, with their sizes. They are not read, and the list is empty, if nothing must be dropped for
-    /// the cap.
+    /// Partitions on disk, with their sizes. The list is empty if the cap on disk use requires no drop.
     extents: Vec<Extent>,
     /// End of the newest window with samples in memory, in nanoseconds since 1970. `None` if there is no such window,
     /// or if nothing must be dropped for the cap.

@@ -114,7 +114,7 @@ impl Damage {
         }
     }
 
-    /// Removes a partition's areas from memory, and their records from the database.
+    /// Forgets the damaged areas of a partition: removes them from memory, and their records from the database.
     pub(crate) fn forget(&mut self, key: PartitionKey, batch: &mut WriteBatch) {
         self.without_definitions.remove(&key);
         self.areas.remove(&key);
