@@ -16,7 +16,7 @@
 //!   service. [`corpus`]: all services.
 //! - [`pod`] and [`fleet`]: an iterator over samples. [`batch`]: the samples as a batch for a shard. [`request`]: the
 //!   samples as a push.
-//! - [`workload`]: the pushes of 15 minutes.
+//! - [`workload`]: the pushes of 15 minutes. [`wide`]: a fleet of many pods with few samples each.
 
 mod batch;
 mod corpus;
@@ -32,6 +32,7 @@ mod random;
 mod request;
 mod service;
 mod tree;
+mod wide;
 mod workload;
 
 pub(crate) use batch::{BatchBuilder, PROFILE_TYPE};
@@ -39,4 +40,5 @@ pub(crate) use corpus::Corpus;
 pub(crate) use fleet::{Days, Drawn, Fleet, HostSamples, Plan};
 pub(crate) use mix::{HOST_PODS, HOST_REQUESTS, INTERVAL_NS, Mix, PERIOD_NS};
 pub(crate) use request::build as build_request;
+pub(crate) use wide::PODS_MAX as WIDE_PODS_MAX;
 pub(crate) use workload::{Workload, last_full_hour_ns};

@@ -12,5 +12,6 @@ pub(crate) mod series;
 mod server;
 mod totals;
 pub(crate) mod up;
+mod wide;
 
 pub(crate) use client::Client;

@@ -13,4 +13,4 @@ pub use entry::{Command, Deletion, Entry};
 pub use error::SelectionError;
 pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
 pub use selection::{Fold, Matcher, Selection, StackDetail, Window};
-pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, Shards};
+pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, SeriesQuery, Shards};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use proto::placement::Placement;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
-    SelectionError, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
+    SelectionError, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -57,21 +57,8 @@ impl Remote {
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
     }
 
-    async fn series(
-        &self,
-        shard: u32,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-    ) -> Result<SeriesAnswer, Status> {
-        let request = wire::SeriesRequest {
-            shard,
-            tenant: tenant.as_str().to_owned(),
-            matchers: matchers.iter().map(Matcher::to_wire).collect(),
-            start_ns: window.start_ns,
-            end_ns: window.end_ns,
-        };
-        let answer = self.within(self.client().series(request)).await?.into_inner();
+    async fn series(&self, shard: u32, query: &SeriesQuery) -> Result<SeriesAnswer, Status> {
+        let answer = self.within(self.client().series(query.to_wire(shard))).await?.into_inner();
         SeriesAnswer::from_wire(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
@@ -267,17 +254,12 @@ impl Nodes {
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the first shard that fails.
-    pub async fn series(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-    ) -> Result<SeriesAnswer, NodesError> {
+    pub async fn series(&self, query: &SeriesQuery) -> Result<SeriesAnswer, NodesError> {
         let mut all = SeriesAnswer::default();
         for shard in self.placement.shards() {
             let answer = match &self.link {
-                Link::Local(node) => node.series(shard, tenant.clone(), matchers.to_vec(), window).await,
-                Link::Remote(node) => node.series(shard, tenant, matchers, window).await,
+                Link::Local(node) => node.series(shard, query.clone()).await,
+                Link::Remote(node) => node.series(shard, query).await,
             };
             all.extend(answer.map_err(|status| self.refused(shard, status))?);
         }
@@ -343,7 +325,8 @@ mod tests {
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let nodes = Nodes::remote_with(endpoint, None, patience);
         let window = Window { start_ns: 0, end_ns: 1 };
-        match nodes.series(&TenantId::default_tenant(), &[], window).await {
+        let query = SeriesQuery { tenant: TenantId::default_tenant(), matchers: Vec::new(), window, label: None };
+        match nodes.series(&query).await {
             Err(NodesError::Refused { status, .. }) => (status.code(), status.message().to_owned()),
             other => panic!("{other:?}"),
         }

@@ -22,8 +22,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use proto::{
-    Answer, Batch, Command, Entry, KnownLocations, LocationPage, Matcher, Selection, SeriesAnswer, Stripped, TenantId,
-    Tier, Window,
+    Answer, Batch, Command, Entry, KnownLocations, LocationPage, Selection, SeriesAnswer, SeriesQuery, Stripped,
+    TenantId, Tier,
 };
 
 use crate::database::key::PartitionKey;
@@ -163,22 +163,16 @@ impl Engine {
     ///
     /// # Errors
     /// The errors of [`Engine::select`].
-    pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
-        self.series_while(tenant, matchers, window, &|| true)
+    pub fn series(&self, query: &SeriesQuery) -> Result<SeriesAnswer, SelectError> {
+        self.series_while(query, &|| true)
     }
 
     /// Does the same as [`Engine::series`], but stops when `is_wanted` returns false.
     ///
     /// # Errors
     /// The errors of [`Engine::select_while`].
-    pub fn series_while(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-        is_wanted: &dyn Fn() -> bool,
-    ) -> Result<SeriesAnswer, SelectError> {
-        series::series(&self.store, tenant, matchers, window, is_wanted)
+    pub fn series_while(&self, query: &SeriesQuery, is_wanted: &dyn Fn() -> bool) -> Result<SeriesAnswer, SelectError> {
+        series::series(&self.store, query, is_wanted)
     }
 
     /// Returns the next page of a tenant's locations in memory, after those that the router has already. The generation

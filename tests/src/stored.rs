@@ -26,6 +26,7 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
             matchers: vec![matcher.to_wire()],
             start_ns: window.start_ns,
             end_ns: window.end_ns,
+            label: None,
         };
         let attribute_names = node.series(series).await.unwrap().into_inner().attribute_names;
         let selection = Selection {

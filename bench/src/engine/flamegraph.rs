@@ -13,8 +13,8 @@ use prometheus_client::registry::Registry;
 use proto::answer::{Cell, Node};
 use proto::{
     Address, AdministrationTask, Answer, Appended, Batch, BuildId, Deleted, Deletion, Dictionary, Function,
-    KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Matcher, Selection, SeriesAnswer, Shards,
-    TenantId, Window,
+    KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Selection, SeriesAnswer, SeriesQuery, Shards,
+    TenantId,
 };
 use router::api::Parts;
 use router::api::agent::{AgentStatus, AgentStatusSource};
@@ -159,7 +159,7 @@ impl Shards for FakeShard {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn series(&self, _: u32, _: TenantId, _: Vec<Matcher>, _: Window) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented("not used here"))
     }
 

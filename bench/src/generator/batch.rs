@@ -81,11 +81,12 @@ impl<'a> BatchBuilder<'a> {
     }
 
     fn labels(&self, host: usize, pod: &PodSamples) -> LabelSet {
-        let service = &self.corpus.services[pod.service].name;
+        let recording = &self.corpus.services[pod.service].name;
+        let service = pod.number.map_or_else(|| recording.clone(), |number| format!("{recording}-{number:04}"));
         let place = pod.pod.place;
         let life = pod.pod.life;
         LabelSet::new(vec![
-            Label::new("service.name", service),
+            Label::new("service.name", &service),
             Label::new("k8s.namespace.name", "shop"),
             Label::new("k8s.pod.name", &format!("{service}-7d9f8b6c5-{place:04}{life}")),
             Label::new("host.name", &format!("node-{host:04}")),

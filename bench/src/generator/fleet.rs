@@ -66,7 +66,10 @@ pub(crate) struct Drawn {
 #[derive(Debug)]
 pub(crate) struct PodSamples {
     pub(crate) pod: Pod,
+    /// Index of the recording that the pod plays.
     pub(crate) service: usize,
+    /// Number of the service, if several services play the same recording. It is part of the service's name.
+    pub(crate) number: Option<usize>,
     pub(crate) samples: Vec<Drawn>,
 }
 
@@ -75,6 +78,8 @@ pub(crate) struct PodSamples {
 pub(crate) struct HostSamples {
     pub(crate) host: usize,
     pub(crate) start_ns: u64,
+    /// Length of the time that the samples cover.
+    pub(crate) duration_ns: u64,
     pub(crate) pods: Vec<PodSamples>,
 }
 
@@ -133,7 +138,7 @@ impl<'a> Fleet<'a> {
                 });
             }
         }
-        PodSamples { pod: pod.clone(), service, samples }
+        PodSamples { pod: pod.clone(), service, number: None, samples }
     }
 }
 
@@ -153,7 +158,8 @@ impl Iterator for Fleet<'_> {
         if self.host == self.plan.pods / HOST_PODS {
             (self.host, self.interval) = (0, interval + 1);
         }
-        Some(HostSamples { host: self.plan.first_pod / HOST_PODS + host, start_ns, pods })
+        let host = self.plan.first_pod / HOST_PODS + host;
+        Some(HostSamples { host, start_ns, duration_ns: INTERVAL_NS, pods })
     }
 }
 

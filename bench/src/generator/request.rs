@@ -13,14 +13,15 @@ use proto::otlp::profiles::v1development::{
 use proto::otlp::resource::v1::Resource;
 use proto::{Address, Batch, Dictionary, Location as OurLocation, SeriesSamples, build_id};
 
-use super::mix::{INTERVAL_NS, PERIOD_NS};
+use super::fleet::HostSamples;
+use super::mix::PERIOD_NS;
 
 const SCOPE_LABEL: &str = "otel_scope_name";
 
-/// Returns the request of a batch whose interval starts at `start_ns`.
-pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceRequest {
+/// Returns the request of a host's batch.
+pub(crate) fn build(batch: &Batch, host: &HostSamples) -> ExportProfilesServiceRequest {
     let mut tables = Tables::new(&batch.dictionary);
-    let resource_profiles = batch.series.iter().map(|series| tables.resource_profiles(start_ns, series)).collect();
+    let resource_profiles = batch.series.iter().map(|series| tables.resource_profiles(host, series)).collect();
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
@@ -122,7 +123,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    fn resource_profiles(&mut self, start_ns: u64, series: &SeriesSamples) -> ResourceProfiles {
+    fn resource_profiles(&mut self, host: &HostSamples, series: &SeriesSamples) -> ResourceProfiles {
         let labels = series.labels.iter().flat_map(|labels| labels.iter());
         let (scope, labels): (Vec<_>, Vec<_>) =
             labels.filter(|label| label.name != PROFILE_TYPE_LABEL).partition(|label| label.name == SCOPE_LABEL);
@@ -135,11 +136,11 @@ impl<'a> Tables<'a> {
         let profile = Profile {
             sample_type: Some(self.value_type("samples", "count")),
             samples: self.samples(series),
-            time_unix_nano: start_ns,
-            duration_nano: INTERVAL_NS,
+            time_unix_nano: host.start_ns,
+            duration_nano: host.duration_ns,
             period_type: Some(self.value_type("cpu", "nanoseconds")),
             period: PERIOD_NS.cast_signed(),
-            profile_id: (series.fingerprint.0 ^ u128::from(start_ns)).to_be_bytes().to_vec(),
+            profile_id: (series.fingerprint.0 ^ u128::from(host.start_ns)).to_be_bytes().to_vec(),
             ..Profile::default()
         };
         let scope = scope

@@ -11,6 +11,7 @@ use super::corpus::Corpus;
 use super::fleet::{Days, Fleet, HostSamples, Plan};
 use super::mix::{HOST_PODS, HOST_REQUESTS, Mix, REQUEST_SAMPLES, WORKLOAD_NS};
 use super::request;
+use super::wide::{self, WIDE_NS};
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
@@ -28,6 +29,8 @@ pub(crate) struct Workload {
     /// Number of distinct stacks in the requests.
     unique_stacks: usize,
     pub(crate) pods: usize,
+    /// Number of services.
+    pub(crate) services: usize,
     /// Name of one of the services in the workload.
     pub(crate) service: String,
     encoded_bytes: usize,
@@ -55,7 +58,7 @@ impl Workload {
                 hosts.insert(host.host);
                 let drawn = host.pods.iter().flat_map(|pod| pod.samples.iter().map(|drawn| (pod.service, drawn.stack)));
                 seen.extend(drawn);
-                request::build(&builder.build(&host), host.start_ns).encode_to_vec()
+                request::build(&builder.build(&host), &host).encode_to_vec()
             })
             .collect();
         Ok(Self {
@@ -65,7 +68,43 @@ impl Workload {
             end_ns,
             unique_stacks: seen.len(),
             pods: hosts.len() * HOST_PODS,
+            services: corpus.services.len(),
             service: corpus.services[0].name.clone(),
+            encoded_bytes: requests.iter().map(Vec::len).sum(),
+            corpus: corpus.describe(),
+            requests,
+        })
+    }
+
+    /// Builds the requests of the wide fleet with this number of pods, over the minute before `end_ns`.
+    ///
+    /// # Errors
+    /// The corpora cannot be read.
+    pub(crate) fn wide(pods: usize, seed: u64, end_ns: u64) -> anyhow::Result<Self> {
+        let corpus = Corpus::load(Mix::L)?;
+        let start_ns = end_ns - WIDE_NS;
+        let builder = BatchBuilder::new(&corpus);
+        let mut seen = HashSet::new();
+        let mut samples = 0;
+        let mut service = None;
+        let mut requests = Vec::new();
+        for host in wide::requests(&corpus, seed, pods, start_ns) {
+            seen.extend(host.pods.iter().flat_map(|pod| pod.samples.iter().map(|drawn| (pod.service, drawn.stack))));
+            let batch = builder.build(&host);
+            samples += batch.series.iter().map(|series| series.samples.len() as u64).sum::<u64>();
+            let name = batch.series.first().and_then(|series| series.labels.as_ref());
+            service = service.or_else(|| name.map(|labels| labels.get("service_name").to_owned()));
+            requests.push(request::build(&batch, &host).encode_to_vec());
+        }
+        Ok(Self {
+            seed,
+            samples,
+            start_ns,
+            end_ns,
+            unique_stacks: seen.len(),
+            pods,
+            services: wide::services(pods),
+            service: service.unwrap_or_default(),
             encoded_bytes: requests.iter().map(Vec::len).sum(),
             corpus: corpus.describe(),
             requests,
@@ -81,6 +120,7 @@ impl Workload {
             "samples": self.samples,
             "unique_stacks": self.unique_stacks,
             "pods": self.pods,
+            "services": self.services,
             "encoded_bytes_per_sample": crate::report::rounded(self.encoded_bytes as f64 / self.samples as f64),
             "start_ns": self.start_ns,
             "end_ns": self.end_ns,
@@ -235,7 +275,7 @@ mod tests {
             };
             for host in Fleet::new(&corpus, plan).step_by(9_999).take(2) {
                 let batch = builder.build(&host);
-                let told = told(&request::build(&batch, host.start_ns));
+                let told = told(&request::build(&batch, &host));
                 let held = held(&batch);
                 assert!(held.len() > 300, "{}", held.len());
                 assert_eq!(told, held);

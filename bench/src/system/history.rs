@@ -87,7 +87,7 @@ fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
             .take(REQUESTS_AT_ONCE)
             .map(|host| {
                 samples += host.pods.iter().map(|pod| pod.samples.len() as u64).sum::<u64>();
-                build_request(&builder.build(&host), host.start_ns).encode_to_vec()
+                build_request(&builder.build(&host), &host).encode_to_vec()
             })
             .collect();
         SENDING.send(&server.otlp, &requests).context("history")?;

@@ -1,4 +1,4 @@
-//! Queries over the 15 minutes of a workload, in the order in which a user makes them. Each query runs once with cold
+//! Queries over the time of a workload, in the order in which a user makes them. Each query runs once with cold
 //! caches, and then 20 more times with earlier windows.
 
 use std::time::Instant;
@@ -27,21 +27,29 @@ pub(crate) struct Query {
     parameters: Vec<(&'static str, String)>,
 }
 
-/// Function that checks the response for the whole 15 minutes of a workload.
-type Check = fn(&Value, &Workload) -> anyhow::Result<()>;
+/// Function that checks the response for the whole time of a workload.
+pub(crate) type Check = fn(&Value, &Workload) -> anyhow::Result<()>;
 
-/// Runs all queries; returns the figures of each.
+/// Runs the queries of a user over a mix of 15 minutes; returns the figures of each.
 pub(crate) fn queries(server: &Server, workload: &Workload) -> anyhow::Result<Vec<Value>> {
+    measure_each(all(workload), server, workload)
+}
+
+/// Runs queries over the whole time of a workload, and checks their responses. Returns the figures of each.
+pub(crate) fn measure_each(
+    queries: Vec<(Query, Check)>,
+    server: &Server,
+    workload: &Workload,
+) -> anyhow::Result<Vec<Value>> {
     let measure = |(query, check): (Query, Check)| {
         let (figures, answer) = query.measure(server, workload.start_ns, workload.end_ns)?;
         check(&answer, workload).with_context(|| query.name.clone())?;
         Ok(figures)
     };
-    all(workload).into_iter().map(measure).collect()
+    queries.into_iter().map(measure).collect()
 }
 
 fn all(workload: &Workload) -> Vec<(Query, Check)> {
-    let query = |name: &str, path, parameters| Query { name: name.to_owned(), path, parameters };
     let flamegraph = |name: &str, selector: String| Query::flamegraph(name.to_owned(), selector);
     let of_service = format!("process_cpu{{service_name={:?}}}", workload.service);
     let rate = "sum by (k8s_pod_name) (rate(process_cpu[1m]))".to_owned();
@@ -49,13 +57,17 @@ fn all(workload: &Workload) -> Vec<(Query, Check)> {
         (flamegraph("flame graph of one service", of_service), |answer, _workload| flamegraph_total(answer).map(drop)),
         (flamegraph("flame graph of everything", "process_cpu".to_owned()), check_whole_flamegraph),
         (
-            query("series by pod, 15 s steps", "/api/v1/query_range", vec![("query", rate), ("step", "15".to_owned())]),
-            |answer, workload| check_count(&answer["data"]["result"], workload),
+            Query::new(
+                "series by pod, 15 s steps",
+                "/api/v1/query_range",
+                vec![("query", rate), ("step", "15".to_owned())],
+            ),
+            |answer, workload| check_count(&answer["data"]["result"], workload.pods),
         ),
-        (query("label values", "/api/v1/label/k8s_pod_name/values", Vec::new()), |answer, workload| {
-            check_count(&answer["data"], workload)
+        (Query::new("label values", "/api/v1/label/k8s_pod_name/values", Vec::new()), |answer, workload| {
+            check_count(&answer["data"], workload.pods)
         }),
-        (query("label names", "/api/v1/labels", Vec::new()), |answer, _workload| {
+        (Query::new("label names", "/api/v1/labels", Vec::new()), |answer, _workload| {
             let names = answer["data"].as_array().context("no names")?;
             ensure!(names.iter().any(|name| name == LABEL), "{LABEL} is not there");
             Ok(())
@@ -64,6 +76,10 @@ fn all(workload: &Workload) -> Vec<(Query, Check)> {
 }
 
 impl Query {
+    pub(crate) fn new(name: &str, path: &'static str, parameters: Vec<(&'static str, String)>) -> Self {
+        Self { name: name.to_owned(), path, parameters }
+    }
+
     /// Returns the query of a flame graph, as the web UI sends it.
     pub(crate) fn flamegraph(name: String, selector: String) -> Self {
         let parameters = vec![("query", selector), ("max_nodes", FLAMEGRAPH_NODES.to_owned())];
@@ -113,16 +129,16 @@ pub(crate) fn flamegraph_total(answer: &Value) -> anyhow::Result<u64> {
     Ok(total)
 }
 
-fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result<()> {
+pub(crate) fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result<()> {
     let total = flamegraph_total(answer)?;
     let want = workload.samples * PERIOD_NS;
     ensure!(total == want, "the total is {total}, it was sent {want}");
     Ok(())
 }
 
-/// Checks that a list in a response has one entry per pod.
-fn check_count(list: &Value, workload: &Workload) -> anyhow::Result<()> {
+/// Checks the number of entries of a list in a response.
+pub(crate) fn check_count(list: &Value, wanted: usize) -> anyhow::Result<()> {
     let count = list.as_array().context("no list")?.len();
-    ensure!(count == workload.pods, "{count} in place of {}", workload.pods);
+    ensure!(count == wanted, "{count} in place of {wanted}");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Measurements of a running varve over the network: ingest with 1 client, in an open loop, and with 32 clients;
 //! restart after SIGKILL and after SIGTERM; queries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,6 +12,7 @@ use super::ingest::ingest;
 use super::query::queries;
 use super::restart::restart_after_kill;
 use super::sending::Sending;
+use super::wide::wide;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{self, Report};
 
@@ -25,9 +26,12 @@ pub(crate) struct Arguments {
     /// varve binary to measure [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Mix of recorded programs. H has 40 pods and 42,000 distinct stacks, L has 24 pods and 1,150 distinct stacks
-    #[arg(long, value_enum, default_value_t = Mix::H)]
-    mix: Mix,
+    /// Samples to send
+    #[arg(long, value_enum, default_value_t = Samples::H)]
+    mix: Samples,
+    /// Number of pods of mix W, at most 200,000
+    #[arg(long, default_value_t = 20_000)]
+    pods: usize,
     /// Number of samples of each ingest, rounded up to whole requests of 1,520 [default: 15 minutes of the mix]
     #[arg(long)]
     samples: Option<u64>,
@@ -45,19 +49,33 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
+/// Mix of the samples to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "UPPER")]
+enum Samples {
+    /// High: 40 pods of builds, benchmarks and compilers; 42,000 distinct stacks in 15 minutes.
+    H,
+    /// Low: 24 pods of small services; 1,150 distinct stacks in 15 minutes.
+    L,
+    /// Wide: 20,000 pods with 10 samples each per 10 s, for one minute. Has queries of its own, and no restart.
+    W,
+}
+
 /// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
-    let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());
+    let mix = match arguments.mix {
+        Samples::W => return run_wide(arguments, &binary),
+        Samples::H => Mix::H,
+        Samples::L => Mix::L,
+    };
+    let samples = arguments.samples.unwrap_or_else(|| mix.samples());
     if !(1..=SAMPLES_MAX).contains(&samples) {
         bail!("--samples {samples}: it must be from 1 to {SAMPLES_MAX}");
     }
-    let folder = tempfile::Builder::new()
-        .prefix("varve-bench-")
-        .tempdir_in(&arguments.folder)
-        .with_context(|| format!("--folder {}", arguments.folder.display()))?;
+    let folder = arguments.new_folder()?;
     let mut report = Report::start(Some(&binary), folder.path(), arguments.save.as_deref())?;
-    let workload = Workload::new(arguments.mix, arguments.seed, samples, generator::last_full_hour_ns())?;
+    let workload = Workload::new(mix, arguments.seed, samples, generator::last_full_hour_ns())?;
     report.add("workload", workload.describe())?;
 
     let one = ingest(&binary, &folder.path().join("1-client"), &workload, Sending::Closed { clients: 1 })?;
@@ -80,9 +98,31 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     drop(server);
     if arguments.history {
         let data_dir = folder.path().join("history");
-        for figures in history(&binary, &data_dir, arguments.mix, arguments.seed, generator::last_full_hour_ns())? {
+        for figures in history(&binary, &data_dir, mix, arguments.seed, generator::last_full_hour_ns())? {
             report.add("history", figures)?;
         }
     }
     report.finish()
+}
+
+/// Runs the measurements of mix W.
+fn run_wide(arguments: &Arguments, binary: &Path) -> anyhow::Result<()> {
+    let pods = arguments.pods;
+    if !(1..=generator::WIDE_PODS_MAX).contains(&pods) {
+        bail!("--pods {pods}: it must be from 1 to {}", generator::WIDE_PODS_MAX);
+    }
+    let folder = arguments.new_folder()?;
+    let mut report = Report::start(Some(binary), folder.path(), arguments.save.as_deref())?;
+    let workload = Workload::wide(pods, arguments.seed, generator::last_full_hour_ns())?;
+    report.add("workload", workload.describe())?;
+    wide(binary, folder.path(), &workload, &mut report)?;
+    report.finish()
+}
+
+impl Arguments {
+    /// Makes the folder for the data directories.
+    fn new_folder(&self) -> anyhow::Result<tempfile::TempDir> {
+        let folder = tempfile::Builder::new().prefix("varve-bench-").tempdir_in(&self.folder);
+        folder.with_context(|| format!("--folder {}", self.folder.display()))
+    }
 }

@@ -1,7 +1,7 @@
 //! The gRPC server for `varve.v1.Node`. It decodes requests of other processes, and calls [`proto::Shards`].
 
 use prost::Message as _;
-use proto::{Batch, Deleted, Deletion, KnownLocations, Matcher, Selection, TenantId, Window, wire};
+use proto::{Batch, Deleted, Deletion, KnownLocations, Selection, SeriesQuery, TenantId, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -50,12 +50,12 @@ impl wire::node_server::Node for Node {
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
-        let wire::SeriesRequest { shard, tenant, matchers, start_ns, end_ns } = request.into_inner();
-        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
-        let matchers = Matcher::all_from_wire(matchers).map_err(|error| invalid(&error))?;
-        let window = Window { start_ns, end_ns };
-        let answer = proto::Shards::series(self, shard, tenant, matchers, window).await?;
-        Ok(Response::new(answer.to_wire()))
+        let request = request.into_inner();
+        let shard = request.shard;
+        let query = SeriesQuery::from_wire(request).map_err(|error| invalid(&error))?;
+        let answer = proto::Shards::series(self, shard, query).await?;
+        let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
+        encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::placement::FIRST_DATA_SHARD;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
-    SeriesAnswer, Shards, TenantId, Window,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
+    SeriesAnswer, SeriesQuery, Shards, TenantId,
 };
 use storage_engine::{Outcome, SelectError, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
@@ -64,18 +64,9 @@ impl Shards for Node {
         self.shared.read(move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
-    async fn series(
-        &self,
-        shard: u32,
-        tenant: TenantId,
-        matchers: Vec<Matcher>,
-        window: Window,
-    ) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
         check_shard(shard)?;
-        let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
-            replica.shard().engine().series_while(&tenant, &matchers, window, is_wanted)
-        };
-        self.shared.read(read).await
+        self.shared.read(move |replica, is_wanted| replica.shard().engine().series_while(&query, is_wanted)).await
     }
 
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {

@@ -33,13 +33,7 @@ pub trait Shards: Send + Sync {
     -> Result<LocationPage, Self::Error>;
 
     /// Returns the series that have samples in a window. The read is linearizable.
-    async fn series(
-        &self,
-        shard: u32,
-        tenant: TenantId,
-        matchers: Vec<Matcher>,
-        window: Window,
-    ) -> Result<SeriesAnswer, Self::Error>;
+    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Self::Error>;
 
     /// Deletes samples permanently. When this returns, no query sees the samples any more. The call may take any length
     /// of time.
@@ -70,11 +64,51 @@ pub struct Deleted {
     pub windows: u64,
 }
 
+/// A request for the series that have samples in a window, or for the values of one of their labels.
+#[derive(Clone, Debug)]
+pub struct SeriesQuery {
+    /// Owner of the series.
+    pub tenant: TenantId,
+    /// Conditions on labels and attributes. All must hold.
+    pub matchers: Vec<Matcher>,
+    /// Time range in which a series must have a sample.
+    pub window: Window,
+    /// Name of the label whose values are listed. If it is `None`, the series are listed with all their labels.
+    pub label: Option<String>,
+}
+
+impl SeriesQuery {
+    /// Encodes the request to a shard.
+    #[must_use]
+    pub fn to_wire(&self, shard: u32) -> wire::SeriesRequest {
+        wire::SeriesRequest {
+            shard,
+            tenant: self.tenant.as_str().to_owned(),
+            matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
+            start_ns: self.window.start_ns,
+            end_ns: self.window.end_ns,
+            label: self.label.clone(),
+        }
+    }
+
+    /// Decodes a request.
+    ///
+    /// # Errors
+    /// Returns a [`SelectionError`] for an invalid tenant or condition.
+    pub fn from_wire(from: wire::SeriesRequest) -> Result<Self, SelectionError> {
+        let wire::SeriesRequest { shard: _, tenant, matchers, start_ns, end_ns, label } = from;
+        let tenant = TenantId::new(&tenant)?;
+        Ok(Self { tenant, matchers: Matcher::all_from_wire(matchers)?, window: Window { start_ns, end_ns }, label })
+    }
+}
+
 /// The series that have samples in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesAnswer {
-    /// Label sets of the series, sorted, each once.
+    /// Label sets of the series, sorted, each once. Empty if the request names a label.
     pub series: Vec<LabelSet>,
+    /// Values of the label that the request names, sorted, each once.
+    pub values: Vec<String>,
     /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
     pub attribute_names: Vec<String>,
     /// Times for which the list may lack series, ascending. No tier stores these times finely enough any more, or
@@ -90,6 +124,7 @@ impl SeriesAnswer {
     pub fn to_wire(&self) -> wire::SeriesResponse {
         wire::SeriesResponse {
             series: self.series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect(),
+            values: self.values.clone(),
             attribute_names: self.attribute_names.clone(),
             missing: self.missing.iter().map(Missing::to_wire).collect(),
             dropped_labels: self.dropped_labels.iter().map(DroppedLabel::to_wire).collect(),
@@ -103,6 +138,7 @@ impl SeriesAnswer {
     pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
         Ok(Self {
             series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
+            values: from.values,
             attribute_names: from.attribute_names,
             missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
             dropped_labels: from.dropped_labels.into_iter().map(DroppedLabel::from_wire).collect::<Result<_, _>>()?,
@@ -111,10 +147,13 @@ impl SeriesAnswer {
 
     /// Adds the series of another shard.
     pub fn extend(&mut self, other: Self) {
-        let Self { series, attribute_names, missing, dropped_labels } = other;
+        let Self { series, values, attribute_names, missing, dropped_labels } = other;
         self.series.extend(series);
         self.series.sort_unstable();
         self.series.dedup();
+        self.values.extend(values);
+        self.values.sort_unstable();
+        self.values.dedup();
         self.attribute_names.extend(attribute_names);
         self.attribute_names.sort_unstable();
         self.attribute_names.dedup();

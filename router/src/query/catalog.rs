@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
+use proto::{
+    Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId, Window,
+};
 
 use crate::query::error::QueryError;
 use crate::query::limits::QUERY_SELECTORS_MAX;
@@ -31,6 +33,14 @@ pub(crate) struct CatalogRequest {
     /// Selectors, at least one of which must match. An empty list of selectors matches everything.
     pub(crate) selectors: Vec<String>,
     pub(crate) window: Window,
+}
+
+impl CatalogRequest {
+    /// Returns the request to shards for series, or for the values of a label.
+    fn series(&self, matchers: Vec<Matcher>, label: Option<&str>) -> SeriesQuery {
+        let label = label.map(str::to_owned);
+        SeriesQuery { tenant: self.tenant.clone(), matchers, window: self.window, label }
+    }
 }
 
 /// A list and its warnings.
@@ -86,11 +96,10 @@ impl Reader {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let is_about_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
             if !is_about_stacks {
-                let found = self.nodes.series(&request.tenant, &matchers, request.window);
-                let found = run.shards(found).await?;
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
-                let found_values: BTreeSet<&str> = found.series.iter().map(|labels| labels.get(label)).collect();
-                values.extend(found_values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned));
+                let query = request.series(matchers.clone(), Some(label));
+                let mut found = run.shards(self.nodes.series(&query)).await?;
+                values.extend(std::mem::take(&mut found.values));
                 let is_attribute = found.attribute_names.iter().any(|attribute| attribute == name);
                 lists.push(found);
                 if !is_attribute {
@@ -115,8 +124,10 @@ impl Reader {
         metric: Option<&str>,
     ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = run.shards(self.nodes.series(&tenant, &[], window)).await?;
-        let types = found.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL)));
+        let request = CatalogRequest { tenant, selectors: Vec::new(), window };
+        let query = request.series(Vec::new(), Some(PROFILE_TYPE_LABEL));
+        let found = run.shards(self.nodes.series(&query)).await?;
+        let types = found.values.iter().filter_map(|value| ProfileType::parse(value));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
@@ -128,8 +139,8 @@ impl Reader {
             if let Some(matcher) = matched.selector.stack_matchers.first() {
                 return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
             }
-            let found = self.nodes.series(&request.tenant, &matched.matchers, request.window);
-            all.push(run.shards(found).await?);
+            let query = request.series(matched.matchers, None);
+            all.push(run.shards(self.nodes.series(&query)).await?);
         }
         Ok(all)
     }

@@ -6,14 +6,29 @@
 use std::collections::BTreeMap;
 
 use proto::LabelSet;
-use roaring::RoaringBitmap;
+use roaring::{MultiOps as _, RoaringBitmap};
 
 use crate::memory::matcher::ReadyMatcher;
+
+/// Bitmaps of the series that have one label name.
+#[derive(Debug, Default)]
+pub(crate) struct NameIndex {
+    /// Series that have the label, with any value.
+    all: RoaringBitmap,
+    values: BTreeMap<String, RoaringBitmap>,
+}
+
+impl NameIndex {
+    /// Returns each value of the label with the series that have this value, ordered by value.
+    pub(crate) fn values(&self) -> impl ExactSizeIterator<Item = (&str, &RoaringBitmap)> {
+        self.values.iter().map(|(value, series)| (value.as_str(), series))
+    }
+}
 
 /// Bitmaps of series by label name and value.
 #[derive(Debug, Default)]
 pub(crate) struct LabelIndex {
-    names: BTreeMap<String, BTreeMap<String, RoaringBitmap>>,
+    names: BTreeMap<String, NameIndex>,
     series: RoaringBitmap,
     bytes: usize,
 }
@@ -23,20 +38,21 @@ impl LabelIndex {
         self.series.insert(series);
         for label in labels.iter() {
             // A known label costs two lookups, and its text is not copied.
-            let values = match self.names.get_mut(&label.name) {
-                Some(values) => values,
+            let of_name = match self.names.get_mut(&label.name) {
+                Some(of_name) => of_name,
                 None => self.names.entry(label.name.clone()).or_default(),
             };
-            match values.get_mut(&label.value) {
+            of_name.all.insert(series);
+            match of_name.values.get_mut(&label.value) {
                 Some(bitmap) => {
                     bitmap.insert(series);
                 }
                 None => {
                     self.bytes += 128 + label.value.len();
-                    values.insert(label.value.clone(), RoaringBitmap::from_iter([series]));
+                    of_name.values.insert(label.value.clone(), RoaringBitmap::from_iter([series]));
                 }
             }
-            self.bytes += 2;
+            self.bytes += 4;
         }
     }
 
@@ -46,33 +62,45 @@ impl LabelIndex {
     pub(crate) fn matching(&self, matchers: &[ReadyMatcher], is_attribute: impl Fn(&str) -> bool) -> RoaringBitmap {
         let mut matching = self.series.clone();
         for matcher in matchers {
-            let values = self.names.get(&matcher.name);
-            let mut accepted = match (values, matcher.only_value()) {
+            let of_name = self.names.get(&matcher.name);
+            let mut accepted = match (of_name, matcher.only_value()) {
                 (None, _) => RoaringBitmap::new(),
-                (Some(values), Some(only)) => values.get(only).cloned().unwrap_or_default(),
-                (Some(values), None) => {
-                    let accepted = values.iter().filter(|(value, _)| matcher.accepts(value));
-                    accepted.fold(RoaringBitmap::new(), |all, (_, series)| all | series)
+                (Some(of_name), Some(only)) => of_name.values.get(only).cloned().unwrap_or_default(),
+                (Some(of_name), None) => {
+                    let accepted = of_name.values.iter().filter(|(value, _)| matcher.accepts(value));
+                    accepted.map(|(_, series)| series).union()
                 }
             };
             if matcher.accepts("") || is_attribute(&matcher.name) {
-                let with = values.into_iter().flat_map(BTreeMap::values);
-                accepted |= with.fold(self.series.clone(), |without, series| without - series);
+                accepted |= self.without(&matcher.name);
             }
             matching &= accepted;
         }
         matching
     }
 
+    /// Returns the index of a label name; `None` if no series has the label.
+    pub(crate) fn of_name(&self, name: &str) -> Option<&NameIndex> {
+        self.names.get(name)
+    }
+
+    /// Returns the series that do not have a label.
+    pub(crate) fn without(&self, name: &str) -> RoaringBitmap {
+        match self.names.get(name) {
+            Some(of_name) => &self.series - &of_name.all,
+            None => self.series.clone(),
+        }
+    }
+
     /// Returns the label with the most values, and the number of its values.
     pub(crate) fn widest(&self) -> Option<(&str, usize)> {
-        let counts = self.names.iter().map(|(name, values)| (name.as_str(), values.len()));
+        let counts = self.names.iter().map(|(name, of_name)| (name.as_str(), of_name.values.len()));
         counts.max_by_key(|&(_, count)| count)
     }
 
     /// Returns the name of each label, and the number of its values.
     pub(crate) fn cardinalities(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.names.iter().map(|(name, values)| (name.as_str(), values.len()))
+        self.names.iter().map(|(name, of_name)| (name.as_str(), of_name.values.len()))
     }
 
     /// Returns the approximate memory use, in bytes.

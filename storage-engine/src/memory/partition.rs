@@ -211,6 +211,11 @@ impl Partition {
         self.gauges.contains(series)
     }
 
+    /// Returns the numbers of the series of gauges.
+    pub(crate) fn gauges(&self) -> &RoaringBitmap {
+        &self.gauges
+    }
+
     pub(crate) fn knows_stack(&self, node: u32) -> bool {
         node == ROOT || self.stacks.contains(node)
     }

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 use indexmap::IndexMap;
 use proto::answer::{Cell, Node, Unpassed};
-use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
+use proto::{Answer, Fingerprint, Fold, LabelSet, Selection, StackDetail, limits};
 
 use crate::database::key::Section;
 use crate::encoding::slot_sums::SlotSums;
@@ -18,7 +18,7 @@ use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::tenant_dictionary::Pair;
 use crate::select::gather::{Collector, Progress, ReadSummary};
-use crate::select::grouping::{Grouping, Groups};
+use crate::select::grouping::{Grouping, Groups, SeriesGroups};
 use crate::select::read::PartReader;
 use crate::select::selected_stacks::SelectedStacks;
 use crate::select::stack_filter::{Passing, StackFiltering};
@@ -72,7 +72,9 @@ pub(crate) struct Accumulator<'a> {
     totals: Totals,
     added: Added,
     /// Series that had any of the selected samples.
-    series: HashSet<Arc<LabelSet>, FixedState>,
+    series: HashSet<Fingerprint, FixedState>,
+    /// Numbers of the series of the present partition that had any of the selected samples.
+    with_samples: Vec<u32>,
     /// Newest point of each series so far, if the fold is `Fold::Last`. A partition of another class or tier may still
     /// have a newer point.
     last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
@@ -124,62 +126,60 @@ impl<'a> Accumulator<'a> {
             totals: Totals::new(selection),
             added: Added::default(),
             series: HashSet::default(),
+            with_samples: Vec::new(),
             last: IndexMap::default(),
         }
     }
 
     /// Returns the sums of the samples of a partition.
     fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
-        let Input { view, part, passing } = input;
+        let Input { view, part, .. } = input;
         let slots = self.slots(part);
-        let mut whole = Vec::new();
-        let mut by_attributes = Vec::new();
-        for series in &part.series {
-            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
-            if !grouping.simplify(|name| part.partition.read().is_attribute(name)) {
-                continue;
-            }
-            match slots {
-                Some(_) if !grouping.reads_attributes() => {
-                    if let Some(group) = grouping.group(&mut self.groups, None, 0) {
-                        whole.push((group, series));
-                    }
-                }
-                _ => by_attributes.push((grouping, series)),
-            }
-        }
+        let SeriesGroups { whole, mut by_attributes } =
+            SeriesGroups::resolve(&mut self.groups, self.selection, self.matchers, part);
         let mut reader = PartReader::new(view, part);
         let mut sums = Vec::new();
-        // The groups use the same slots, one after another.
-        whole.sort_by_key(|(group, _)| *group);
-        if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
-            for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
-                self.add_whole(&mut reader, of_group, slots, passing, &mut sums)?;
+        match slots {
+            Some(slots) => {
+                // The groups use the same slots, one after another.
+                for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
+                    self.add_whole(input, &mut reader, of_group, slots, &mut sums)?;
+                }
+            }
+            None => {
+                by_attributes.extend(whole.iter().map(|(_, at)| at));
+                by_attributes.sort_unstable();
             }
         }
         let mut sparse = Sparse::default();
-        for (mut grouping, series) in by_attributes {
-            let added = self.add_by_attributes(input, series, None, &mut reader, &mut grouping, &mut sparse)?;
-            self.count(added, series);
+        for series in by_attributes.into_iter().map(|at| &part.series[at]) {
+            let mut grouping = Grouping::new(self.selection, self.matchers, &part.labels(series));
+            if grouping.simplify(|name| part.partition.read().is_attribute(name)) {
+                let added = self.add_by_attributes(input, series, None, &mut reader, &mut grouping, &mut sparse)?;
+                self.count(added, series);
+            }
         }
+        self.count_series(part);
         let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: 0, sum };
         sums.extend(sparse.into_iter().map(part_sum));
         check_size(sums.len(), &self.groups)?;
         Ok(sums)
     }
 
-    /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples.
+    /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples. `of_group` has
+    /// the group and the index of each series.
     fn add_whole(
         &mut self,
+        input: Input<'_>,
         reader: &mut PartReader<'_>,
-        of_group: &[(u32, &SeriesView)],
+        of_group: &[(u32, usize)],
         slots: Slots,
-        passing: Option<&Passing>,
         sums: &mut Vec<PartSum>,
     ) -> Result<(), SelectError> {
+        let Input { part, passing, .. } = input;
         self.dense.resize(slots.count());
         self.seen.resize(if passing.is_some() { slots.count() } else { 0 });
-        for (_, series) in of_group {
+        for series in of_group.iter().map(|(_, at)| &part.series[*at]) {
             let dense = &mut self.dense;
             let seen = &mut self.seen;
             let mut adder = WholeAdder { dense, slots, passing, seen, added: Added::default() };
@@ -211,19 +211,20 @@ impl<'a> Accumulator<'a> {
         let mut sums = Vec::new();
         let part_end_ns = part.plan.end_ns(part.key.tier);
         for series in &part.series {
-            let known_ns = self.last.get(&series.labels).map(|point| point.time_ns);
+            let labels = part.labels(series);
+            let known_ns = self.last.get(&labels).map(|point| point.time_ns);
             if known_ns > Some(part_end_ns) {
                 continue;
             }
             let mut last = LastTime(None);
             reader.read(series, &mut last)?;
             let Some(time_ns) = last.0.filter(|_| known_ns <= last.0) else { continue };
-            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
+            let mut grouping = Grouping::new(self.selection, self.matchers, &labels);
             let mut sparse = Sparse::default();
             let added =
                 self.add_by_attributes(input, series, Some(time_ns), &mut reader, &mut grouping, &mut sparse)?;
             self.added.rows += added.rows;
-            let entry = self.last.entry(Arc::clone(&series.labels));
+            let entry = self.last.entry(labels);
             let number = crate::memory::interner::saturating_u32(entry.index());
             let point = entry.or_insert(LastPoint { time_ns, samples: 0 });
             if point.time_ns < time_ns {
@@ -277,9 +278,17 @@ impl<'a> Accumulator<'a> {
     fn count(&mut self, added: Added, series: &SeriesView) {
         self.added.samples += added.samples;
         self.added.rows += added.rows;
-        if added.samples > 0 && !self.series.contains(&series.labels) {
-            self.series.insert(Arc::clone(&series.labels));
+        if added.samples > 0 {
+            self.with_samples.push(series.number);
         }
+    }
+
+    /// Counts the series of a partition that had selected samples.
+    fn count_series(&mut self, part: &PartView) {
+        let partition = part.partition.read();
+        let fingerprint =
+            |number: u32| partition.series.get_index(number as usize).map(|(fingerprint, _)| *fingerprint);
+        self.series.extend(self.with_samples.drain(..).filter_map(fingerprint));
     }
 
     /// Replaces the pairs of a partition's sums by nodes of the stack tree, and adds the sums to the totals. Returns

@@ -256,7 +256,7 @@ fn read_each(
                 // The partition was not in memory when the query was planned, so it had no head then. Later samples are
                 // left out.
                 let mut part = gather(*key, partition, plan, query);
-                part.series.iter_mut().for_each(|series| series.head.clear());
+                part.series.iter_mut().for_each(|series| series.runs = 0..0);
                 part
             }
         };
@@ -272,7 +272,7 @@ fn read_each(
             // The area covers all series, even those without definitions, so one of them may have matched.
             (first, last) == (0, u32::MAX)
                 || part.series.iter().any(|series| {
-                    (first..=last).contains(&series.number) && collector.is_affected(&series.labels, end_ns)
+                    (first..=last).contains(&series.number) && collector.is_affected(&part.labels(series), end_ns)
                 })
         };
         planned.damaged.extend(part.damage.missing(*key, &part.plan, concerns));
@@ -321,12 +321,12 @@ impl PartView {
             return labels.find(is_matched).map(|name| Conflict::DroppedName(tier, name.clone()));
         }
         match query.aggregate {
-            Aggregate::Sums if self.series.iter().any(|series| series.is_gauge) => return Some(Conflict::Gauge),
-            Aggregate::Last if self.series.iter().any(|series| !series.is_gauge) => return Some(Conflict::NotGauge),
+            Aggregate::Sums if !partition.gauges().is_disjoint(&self.matching) => return Some(Conflict::Gauge),
+            Aggregate::Last if !self.matching.is_subset(partition.gauges()) => return Some(Conflict::NotGauge),
             _ => {}
         }
         let names = || query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
-        let is_missing = |name: &str| self.series.iter().any(|series| series.labels.get(name).is_empty());
+        let is_missing = |name: &str| !partition.index.without(name).is_disjoint(&self.matching);
         let attribute = |name: &&String| partition.is_attribute(name) && is_missing(name);
         if let Some(name) = names().find(attribute) {
             return Some(Conflict::DroppedName(tier, name.clone()));
@@ -353,26 +353,40 @@ pub(crate) fn gather(
             || inner.is_attribute(name)
             || inner.dropped_names().any(|dropped| matches!(dropped, DroppedName::Attribute(of) if of == name))
     };
-    let mut series: Vec<SeriesView> = Vec::new();
-    for number in inner.index.matching(query.matchers, is_attribute) {
-        let Some((_, labels)) = inner.series.get_index(number as usize) else { continue };
-        let is_gauge = inner.is_gauge(number);
-        series.push(SeriesView { number, labels: Arc::clone(labels), is_gauge, head: Vec::new() });
-    }
+    let matching = inner.index.matching(query.matchers, is_attribute);
+    let mut series: Vec<SeriesView> = matching.iter().map(|number| SeriesView { number, runs: 0..0 }).collect();
+    let mut runs: Vec<(usize, Arc<Run>)> = Vec::new();
     if let (Some(first), Some(last)) = (plan.raw.first(), plan.raw.last()) {
         let windows = Tier::Raw.window_of(first.start_ns.saturating_add(1))..=Tier::Raw.window_of(last.end_ns);
-        for (_, number, runs) in inner.head.in_windows(windows) {
-            // Series are in the order of their numbers.
-            let Ok(at) = series.binary_search_by_key(&number, |series| series.number) else { continue };
-            let is_planned = |run: &&Arc<Run>| {
-                let (from, to) = run.times_ns();
-                let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
-                interval.is_some_and(|interval| interval.start_ns < to)
-            };
-            series[at].head.extend(runs.iter().filter(is_planned).map(Arc::clone));
+        let is_planned = |run: &&Arc<Run>| {
+            let (from, to) = run.times_ns();
+            let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
+            interval.is_some_and(|interval| interval.start_ns < to)
+        };
+        let mut before = None;
+        let mut at = 0;
+        for (window, number, of_chunk) in inner.head.in_windows(windows) {
+            // In each window, the series ascend, as they do in the list.
+            if before.replace(window) != Some(window) {
+                at = 0;
+            }
+            while series.get(at).is_some_and(|series| series.number < number) {
+                at += 1;
+            }
+            if series.get(at).is_some_and(|series| series.number == number) {
+                runs.extend(of_chunk.iter().filter(is_planned).map(|run| (at, Arc::clone(run))));
+            }
         }
     }
+    // The sort is stable, and the runs of one window are sorted already.
+    runs.sort_by_key(|(at, _)| *at);
+    for (end, (at, _)) in (1..).zip(&runs) {
+        let of_series = &mut series[*at].runs;
+        let start = if of_series.start == of_series.end { end - 1 } else { of_series.start };
+        *of_series = start..end;
+    }
+    let runs = runs.into_iter().map(|(_, run)| run).collect();
     let known = inner.lengths();
     drop(inner);
-    PartView { key, partition, plan, series, known, damage: PartDamage::default() }
+    PartView { key, partition, plan, matching, series, runs, known, damage: PartDamage::default() }
 }

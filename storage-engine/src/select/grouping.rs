@@ -1,4 +1,5 @@
-//! Assigns the samples of one series to groups. The group of each attribute set is computed once.
+//! Assigns series and their samples to groups. The group of each label value, and of each attribute set of a series, is
+//! computed once.
 
 use std::sync::Arc;
 
@@ -8,11 +9,13 @@ use indexmap::IndexSet;
 use parking_lot::RwLock;
 use proto::answer::Cell;
 use proto::{Label, LabelSet, Selection};
+use roaring::RoaringBitmap;
 
 use crate::memory::interner::saturating_u32;
 use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
+use crate::select::view::{PartView, SeriesView};
 
 /// Label set of each group of a response, by number of the group.
 #[derive(Debug, Default)]
@@ -53,6 +56,104 @@ impl Groups {
         cells.sort_by_key(|cell| cell.group);
         kept.into_iter().map(|(set, _)| set).collect()
     }
+}
+
+/// The series of one partition, by group.
+pub(crate) struct SeriesGroups {
+    /// Group and index of each series whose samples are all in one group, ordered by group, then by series.
+    pub(crate) whole: Vec<(u32, usize)>,
+    /// Indexes of the series whose samples must be assigned to groups by their attributes, ascending.
+    pub(crate) by_attributes: Vec<usize>,
+}
+
+impl SeriesGroups {
+    /// Assigns the matching series of a partition to groups. Each label that forms the groups is read from the label
+    /// index, once for each value and not once for each series.
+    pub(crate) fn resolve(
+        groups: &mut Groups,
+        selection: &Selection,
+        matchers: &[ReadyMatcher],
+        part: &PartView,
+    ) -> Self {
+        let mut whole = Vec::with_capacity(part.series.len());
+        let mut by_attributes = Vec::new();
+        // Labels of the first series with each code. The label sets of groups are made without the lock.
+        let mut first_labels: Vec<Option<Arc<LabelSet>>> = Vec::new();
+        {
+            let partition = part.partition.read();
+            let mut reads_attributes = RoaringBitmap::new();
+            let mut excluded = RoaringBitmap::new();
+            let matched = matchers.iter().map(|matcher| (&matcher.name, matcher.accepts("")));
+            for (name, accepts_none) in matched.chain(selection.group_by.iter().map(|name| (name, true))) {
+                if partition.is_attribute(name) {
+                    reads_attributes |= partition.index.without(name);
+                } else if !accepts_none {
+                    excluded |= partition.index.without(name);
+                }
+            }
+            let codes = if selection.group_by_series {
+                (0..saturating_u32(part.series.len())).collect()
+            } else {
+                codes(&partition, &selection.group_by, &part.series)
+            };
+            for (at, (series, code)) in part.series.iter().zip(codes).enumerate() {
+                if excluded.contains(series.number) {
+                    continue;
+                }
+                if reads_attributes.contains(series.number) {
+                    by_attributes.push(at);
+                    continue;
+                }
+                if first_labels.len() <= code as usize {
+                    first_labels.resize(code as usize + 1, None);
+                }
+                let labels =
+                    || partition.series.get_index(series.number as usize).map(|(_, labels)| Arc::clone(labels));
+                let first = &mut first_labels[code as usize];
+                *first = first.take().or_else(labels);
+                whole.push((code, at));
+            }
+        }
+        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        let mut group_of_code = Vec::with_capacity(first_labels.len());
+        for labels in first_labels {
+            let labels = labels.unwrap_or_default();
+            group_of_code.push(groups.number(LabelSet::new(labels.iter().filter(in_group).cloned().collect())));
+        }
+        whole.iter_mut().for_each(|(code, _)| *code = group_of_code[*code as usize]);
+        whole.sort_unstable();
+        Self { whole, by_attributes }
+    }
+}
+
+/// Returns a number for each series. Series have the same number if they agree in all labels `names`.
+pub(crate) fn codes(partition: &Partition, names: &[impl AsRef<str>], series: &[SeriesView]) -> Vec<u32> {
+    let mut codes = vec![0; series.len()];
+    let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name.as_ref())).collect();
+    if indexed.is_empty() {
+        return codes;
+    }
+    // Index in `series` of each series of the partition.
+    let mut position = vec![u32::MAX; partition.series.len()];
+    for (at, series) in (0..).zip(series) {
+        position[series.number as usize] = at;
+    }
+    for of_name in indexed {
+        let mut value_of = vec![0_u32; series.len()];
+        for (value, (_, with_value)) in (1..).zip(of_name.values()) {
+            for number in with_value {
+                if let Some(value_of) = value_of.get_mut(position[number as usize] as usize) {
+                    *value_of = value;
+                }
+            }
+        }
+        let mut joined: HashMap<(u32, u32), u32, FixedState> = HashMap::default();
+        for (code, value) in codes.iter_mut().zip(value_of) {
+            let next = saturating_u32(joined.len());
+            *code = *joined.entry((*code, value)).or_insert(next);
+        }
+    }
+    codes
 }
 
 /// Tenant dictionary and partition, from which the names of an attribute set are looked up.

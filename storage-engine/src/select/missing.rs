@@ -89,7 +89,7 @@ fn has_samples(
         };
         let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
         let mut reader = PartReader::new(&planned.view, &part);
-        for series in part.series.iter().filter(|series| is_affected(&series.labels, end_ns)) {
+        for series in part.series.iter().filter(|series| is_affected(&part.labels(series), end_ns)) {
             let mut any = AnySample(false);
             reader.read(series, &mut any)?;
             if any.0 {

@@ -114,7 +114,7 @@ impl<'a> PartReader<'a> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
         }
-        for run in &series.head {
+        for run in self.part.runs_of(series) {
             let head = || self.part.key.in_tier(Tier::Raw).section(Section::Head);
             visit_run(&self.part.plan.raw, run, visitor).map_err(|error| error.of_value(&head()))?;
         }

@@ -1,4 +1,5 @@
-//! Lists the series that have samples in a window, and the attribute names of these samples.
+//! Lists the series that have samples in a window, or the values of one of their labels, and the attribute names of these
+//! samples.
 //!
 //! A series is listed as soon as one of its samples in the window is found. If a matcher depends on attributes, the
 //! samples of the series are read one by one instead.
@@ -6,102 +7,171 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet};
 use proto::answer::DroppedLabel;
-use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
+use proto::{Fingerprint, Fold, LabelSet, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail};
 
 use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
-use crate::memory::matcher::{ReadyMatcher, on_series};
+use crate::memory::matcher::ReadyMatcher;
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
+use crate::select::grouping::codes;
 use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 use crate::select::select_as;
-use crate::select::view::{PartView, View};
+use crate::select::view::{PartView, SeriesView, View};
 
 /// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label that
 /// one tier dropped is listed if another tier still has it for these times. Stops when `is_wanted` returns false.
 pub(crate) fn series(
     store: &Store,
-    tenant: &TenantId,
-    matchers: &[Matcher],
-    window: Window,
+    query: &SeriesQuery,
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<SeriesAnswer, SelectError> {
-    match series_as(store, tenant, matchers, window, true, is_wanted) {
+    match series_as(store, query, true, is_wanted) {
         // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
         // then missing from it.
-        Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
-            series_as(store, tenant, matchers, window, false, is_wanted)
+        Err(SelectError::DroppedName { name, .. }) if !query.matchers.iter().any(|matcher| matcher.name == name) => {
+            series_as(store, query, false, is_wanted)
         }
         response => response,
     }
 }
 
+/// Lists series or values. If `whole`, tiers that dropped a listed label are not read.
 fn series_as(
     store: &Store,
-    tenant: &TenantId,
-    matchers: &[Matcher],
-    window: Window,
+    of: &SeriesQuery,
     whole: bool,
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<SeriesAnswer, SelectError> {
-    let ready = ReadyMatcher::all(matchers)?;
+    let ready = ReadyMatcher::all(&of.matchers)?;
     let query = Query {
-        tenant,
+        tenant: &of.tenant,
         matchers: &ready,
-        buckets: &[window],
-        group_by: &[],
-        by_series: whole,
+        buckets: &[of.window],
+        group_by: if whole { of.label.as_slice() } else { &[] },
+        by_series: whole && of.label.is_none(),
         aggregate: Aggregate::Any,
         tiers: Tiers::ALL,
         needs_stacks: false,
         is_wanted,
     };
-    let (list, summary) = read(store, &query, || List { matchers: &ready, ..List::default() })?;
+    let (list, summary) = read(store, &query, || List::new(of, &ready))?;
     let mut response = SeriesAnswer {
-        series: Vec::new(),
         dropped_labels: list.dropped_labels.into_iter().collect(),
         missing: summary.missing,
-        attribute_names: Vec::new(),
+        ..SeriesAnswer::default()
     };
     // A matcher on a name that no attribute has gives the same result for every sample of a series.
     if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
-        let by_samples = select_as(store, &selection_of(tenant, matchers, window), Aggregate::Any, whole, is_wanted)?;
-        response.series = by_samples.groups;
+        let by_samples = select_as(store, &selection_of(of), Aggregate::Any, query.by_series, is_wanted)?;
         response.missing = by_samples.missing;
+        match &of.label {
+            Some(label) => {
+                response.values = by_samples.groups.iter().map(|group| group.get(label).to_owned()).collect()
+            }
+            None => response.series = by_samples.groups,
+        }
     } else {
-        response.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
+        response.series = list.series.values().map(|labels| LabelSet::clone(labels)).collect();
+        response.values = list.values.into_iter().collect();
     }
     response.series.sort_unstable();
+    response.values.retain(|value| !value.is_empty());
+    response.values.sort_unstable();
     response.attribute_names = list.attribute_names.into_iter().collect();
     Ok(response)
 }
 
-/// Returns a selection that has one group for each series.
-fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Selection {
+/// Returns a selection that has one group for each series or value.
+fn selection_of(of: &SeriesQuery) -> Selection {
     Selection {
-        tenant: tenant.clone(),
-        matchers: matchers.to_vec(),
-        fold: Fold::Sum(vec![window]),
-        group_by: Vec::new(),
-        group_by_series: true,
+        tenant: of.tenant.clone(),
+        matchers: of.matchers.clone(),
+        fold: Fold::Sum(vec![of.window]),
+        group_by: of.label.as_slice().to_vec(),
+        group_by_series: of.label.is_none(),
         stacks: StackDetail::None,
         locations: LocationSets::default(),
     }
 }
 
-/// Series and names that were found so far.
-#[derive(Default)]
+/// Series, or values of a label, and names that were found so far.
 struct List<'a> {
+    of: &'a SeriesQuery,
     matchers: &'a [ReadyMatcher],
-    series: BTreeSet<Arc<LabelSet>>,
+    series: HashMap<Fingerprint, Arc<LabelSet>, FixedState>,
+    values: HashSet<String, FixedState>,
     /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
     attribute_names: BTreeSet<String>,
     /// Names of matchers that apply to attributes, because some series has no label of that name.
     names_without_label: BTreeSet<&'a str>,
     dropped_labels: BTreeSet<DroppedLabel>,
+}
+
+impl<'a> List<'a> {
+    fn new(of: &'a SeriesQuery, matchers: &'a [ReadyMatcher]) -> Self {
+        Self {
+            of,
+            matchers,
+            series: HashMap::default(),
+            values: HashSet::default(),
+            attribute_names: BTreeSet::new(),
+            names_without_label: BTreeSet::new(),
+            dropped_labels: BTreeSet::new(),
+        }
+    }
+
+    /// Adds the series of a partition that have samples. Returns whether there is any that was not known.
+    fn add_series(&mut self, view: &View<'_>, part: &PartView) -> Result<bool, SelectError> {
+        let fingerprints: Vec<Fingerprint> = {
+            let partition = part.partition.read();
+            let of_number = |series: &SeriesView| partition.series.get_index(series.number as usize);
+            part.series.iter().filter_map(of_number).map(|(fingerprint, _)| *fingerprint).collect()
+        };
+        let mut reader = PartReader::new(view, part);
+        let mut has_any = false;
+        for (series, fingerprint) in part.series.iter().zip(fingerprints) {
+            if !self.series.contains_key(&fingerprint) && has_samples(&mut reader, series)? {
+                has_any = true;
+                self.series.insert(fingerprint, part.labels(series));
+            }
+        }
+        Ok(has_any)
+    }
+
+    /// Adds the values that a label has among the series of a partition that have samples. Reads one such series for
+    /// each value. Returns whether there is any value that was not known.
+    fn add_values(&mut self, view: &View<'_>, part: &PartView, label: &str) -> Result<bool, SelectError> {
+        let codes = codes(&part.partition.read(), &[label], &part.series);
+        let mut is_known = vec![false; codes.iter().max().map_or(0, |code| *code as usize + 1)];
+        let mut reader = PartReader::new(view, part);
+        let mut has_any = false;
+        for (series, code) in part.series.iter().zip(codes) {
+            let is_known = &mut is_known[code as usize];
+            if *is_known {
+                continue;
+            }
+            let labels = part.labels(series);
+            *is_known = self.values.contains(labels.get(label));
+            if !*is_known && has_samples(&mut reader, series)? {
+                *is_known = true;
+                has_any = true;
+                self.values.insert(labels.get(label).to_owned());
+            }
+        }
+        Ok(has_any)
+    }
+}
+
+fn has_samples(reader: &mut PartReader<'_>, series: &SeriesView) -> Result<bool, SelectError> {
+    let mut any = AnySample(false);
+    reader.read(series, &mut any)?;
+    Ok(any.0)
 }
 
 impl Collector for List<'_> {
@@ -120,21 +190,17 @@ impl Collector for List<'_> {
                 }
             }
         }
-        let mut reader = PartReader::new(view, part);
-        let mut has_any = false;
-        for series in &part.series {
-            let on_samples = on_series(self.matchers, &series.labels).unwrap_or_default();
-            self.names_without_label.extend(on_samples.into_iter().map(|matcher| matcher.name.as_str()));
-            if self.series.contains(&series.labels) {
-                continue;
-            }
-            let mut any = AnySample(false);
-            reader.read(series, &mut any)?;
-            if any.0 {
-                has_any = true;
-                self.series.insert(Arc::clone(&series.labels));
-            }
+        {
+            let partition = part.partition.read();
+            let lacks = |name: &str| !partition.index.without(name).is_disjoint(&part.matching);
+            let names = self.matchers.iter().map(|matcher| matcher.name.as_str());
+            self.names_without_label.extend(names.filter(|name| lacks(name)));
         }
+        let of = self.of;
+        let has_any = match &of.label {
+            Some(label) => self.add_values(view, part, label)?,
+            None => self.add_series(view, part)?,
+        };
         if has_any && !part.plan.windows.is_empty() {
             self.dropped_labels.extend(dropped_labels);
         }
@@ -142,6 +208,9 @@ impl Collector for List<'_> {
     }
 
     fn is_affected(&self, labels: &LabelSet, _end_ns: i64) -> bool {
-        !self.series.contains(labels)
+        match &self.of.label {
+            Some(label) => !self.values.contains(labels.get(label)),
+            None => !self.series.contains_key(&labels.fingerprint(&self.of.tenant)),
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Data that a query reads, as of one moment.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use proto::LabelSet;
+use roaring::RoaringBitmap;
 
 use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
@@ -30,17 +32,35 @@ pub(crate) struct PartView {
     pub(crate) key: PartitionKey,
     pub(crate) partition: Arc<RwLock<Partition>>,
     pub(crate) plan: PartPlan,
+    /// Numbers of the series that match the query.
+    pub(crate) matching: RoaringBitmap,
+    /// The same series, ascending by number.
     pub(crate) series: Vec<SeriesView>,
+    /// Planned runs of the head, ascending by series, then by window.
+    pub(crate) runs: Vec<Arc<Run>>,
     /// Lengths of the partition's lists. The data that the query reads refers only to numbers below these lengths.
     pub(crate) known: Lengths,
     pub(crate) damage: PartDamage,
 }
 
+impl PartView {
+    /// Returns the labels of a series. A query of many series that needs only a few labels resolves groups instead
+    /// ([`crate::select::grouping`]).
+    pub(crate) fn labels(&self, series: &SeriesView) -> Arc<LabelSet> {
+        let partition = self.partition.read();
+        partition.series.get_index(series.number as usize).map(|(_, labels)| Arc::clone(labels)).unwrap_or_default()
+    }
+
+    /// Returns the planned runs of a series in the head, ascending by window.
+    pub(crate) fn runs_of(&self, series: &SeriesView) -> &[Arc<Run>] {
+        self.runs.get(series.runs.clone()).unwrap_or_default()
+    }
+}
+
 /// A series that matches the query.
+#[derive(Clone, Debug)]
 pub(crate) struct SeriesView {
     pub(crate) number: u32,
-    pub(crate) labels: Arc<LabelSet>,
-    pub(crate) is_gauge: bool,
-    /// Planned runs of the series in the head, ascending by window.
-    pub(crate) head: Vec<Arc<Run>>,
+    /// Indexes of its runs in [`PartView::runs`].
+    pub(crate) runs: Range<usize>,
 }

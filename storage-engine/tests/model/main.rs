@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use proto::{
-    Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, StackDetail, StackFilter, Tier,
+    Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail,
+    StackFilter, Tier,
 };
 use storage_engine::SelectError;
 use storage_model::answers::{
@@ -120,7 +121,13 @@ impl Known {
 /// Checks that the engine lists the same series as the model.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
-    let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
+    let query = |label: Option<&str>| SeriesQuery {
+        tenant: selection.tenant.clone(),
+        matchers: selection.matchers.clone(),
+        window,
+        label: label.map(str::to_owned),
+    };
+    let answer = match world.engine().series(&query(None)) {
         Err(SelectError::DroppedName { name, .. }) => {
             prop_assert!(selection.matchers.iter().any(|matcher| matcher.name == name), "{:?}", selection);
             return Ok(());
@@ -135,6 +142,14 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     let got: BTreeSet<BTreeMap<String, String>> =
         answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
     if answer.dropped_labels.is_empty() {
+        let names: BTreeSet<&str> = wanted.iter().flat_map(BTreeMap::keys).map(String::as_str).collect();
+        for name in names.into_iter().chain(["no_such_label"]) {
+            let of_label = world.engine().series(&query(Some(name))).unwrap();
+            prop_assert_eq!(&SeriesAnswer::from_wire(of_label.to_wire()).unwrap(), &of_label);
+            let values: BTreeSet<&String> = wanted.iter().filter_map(|series| series.get(name)).collect();
+            prop_assert!(of_label.series.is_empty());
+            prop_assert!(of_label.values.iter().eq(values), "values of {} in {:?}", name, selection);
+        }
         prop_assert_eq!(got, wanted, "series of {:?}", selection);
         return Ok(());
     }

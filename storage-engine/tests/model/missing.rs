@@ -2,7 +2,7 @@
 
 use proto::answer::DroppedLabel;
 use proto::selection::Operation;
-use proto::{Fold, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Tier, Window};
+use proto::{Fold, Matcher, Selection, SeriesAnswer, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world::{Dropped, Step, World};
@@ -26,7 +26,8 @@ fn seconds(start: i64, end: i64) -> Window {
 }
 
 fn list(world: &World, service: u8, window: Window) -> SeriesAnswer {
-    world.engine().series(&TenantId::default_tenant(), &of_service(service), window).unwrap()
+    let tenant = TenantId::default_tenant();
+    world.engine().series(&SeriesQuery { tenant, matchers: of_service(service), window, label: None }).unwrap()
 }
 
 fn selection(service: u8, fold: Fold, group_by: &[&str]) -> Selection {

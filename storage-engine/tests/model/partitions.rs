@@ -6,10 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
+use proto::{Command, Entry, Fold, Matcher, Samples, Selection, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Config, Engine, Outcome, Position, SelectError, StripError};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world::{Step, World, config, listing};
+
+/// Returns the request for all series with samples in a window.
+fn every_series(window: Window) -> SeriesQuery {
+    SeriesQuery { tenant: TenantId::default_tenant(), matchers: Vec::new(), window, label: None }
+}
 
 #[test]
 fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
@@ -199,7 +204,7 @@ fn a_batch_may_cover_many_partitions_but_not_too_many() {
     world.step(&Step::Append(spread(100), None));
     world.step(&Step::Append(spread(100), None));
     let window = Window { start_ns: T0 - DAY, end_ns: T0 + 100 * DAY };
-    assert_eq!(world.engine().series(&TenantId::default_tenant(), &[], window).unwrap().series.len(), 1);
+    assert_eq!(world.engine().series(&every_series(window)).unwrap().series.len(), 1);
 }
 
 #[test]
@@ -283,7 +288,7 @@ fn a_cancelled_query_reads_nothing_more() {
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
         assert_eq!(looks.get(), last, "no check follows the one that cancels");
         let is_wanted = until(last);
-        let cancelled = world.engine().series_while(&selection.tenant, &[], window, &|| is_wanted(&looks));
+        let cancelled = world.engine().series_while(&every_series(window), &|| is_wanted(&looks));
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
         assert_eq!(looks.get(), last);
     }

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use proto::{
-    Answer, Appended, BatchId, KnownLocations, Label, LocationPage, Matcher, Selection, SeriesAnswer, Shards,
-    StackHash, Window,
+    Answer, Appended, BatchId, KnownLocations, Label, LocationPage, Selection, SeriesAnswer, SeriesQuery, Shards,
+    StackHash,
 };
 use tonic::Status;
 
@@ -129,7 +129,7 @@ impl Shards for FakeNode {
         Err(Status::unimplemented(""))
     }
 
-    async fn series(&self, _: u32, _: TenantId, _: Vec<Matcher>, _: Window) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented(""))
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::{Selection, SeriesAnswer, StackDetail};
+use proto::{Selection, SeriesAnswer, SeriesQuery, StackDetail};
 
 use crate::query::error::{ErrorKind, QueryError};
 use crate::query::limits::{LABELLED_SAMPLES_MAX, SAMPLE_LABELS_MAX};
@@ -31,7 +31,9 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Labelled, QueryError> {
         let window = selection.fold.window();
-        let series = run.shards(self.nodes.series(&selection.tenant, &selection.matchers, window)).await?;
+        let tenant = selection.tenant.clone();
+        let query = SeriesQuery { tenant, matchers: selection.matchers.clone(), window, label: None };
+        let series = run.shards(self.nodes.series(&query)).await?;
         let Choice { of_series, of_samples, mut notes } = Choice::of(&series);
         let mut choices = vec![of_series.clone()];
         if !of_samples.is_empty() {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use proto::answer::Missing;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Matcher, ProfileType, SeriesAnswer, TenantId, Window};
+use proto::{Matcher, ProfileType, SeriesAnswer, SeriesQuery, TenantId, Window};
 
 use crate::nodes::Nodes;
 use crate::query::error::QueryError;
@@ -78,7 +78,9 @@ pub(crate) async fn resolve(
     if selector.names.is_empty() && want == Want::Matchers {
         return Ok(Resolved { matchers, types: None, series: None }.into());
     }
-    let mut answer = nodes.series(tenant, &matchers, window).await?;
+    let label = (want != Want::Series).then(|| PROFILE_TYPE_LABEL.to_owned());
+    let mut answer =
+        nodes.series(&SeriesQuery { tenant: tenant.clone(), matchers: matchers.clone(), window, label }).await?;
     let missing = answer.missing.clone();
     let types = choose(&selector.names, types_of(&answer))?;
     if !selector.names.is_empty() {
@@ -87,7 +89,8 @@ pub(crate) async fn resolve(
         let id = only.to_string();
         answer.series.retain(|labels| labels.get(PROFILE_TYPE_LABEL) == id);
     }
-    let resolved = Resolved { matchers, types: Some(types), series: Some(answer) };
+    let series = (want == Want::Series).then_some(answer);
+    let resolved = Resolved { matchers, types: Some(types), series };
     Ok(Resolution { resolved: Some(resolved), missing })
 }
 
@@ -108,9 +111,10 @@ fn equal(profile_type: &ProfileType) -> Matcher {
     Matcher { name, operation: Operation::Equal, value: profile_type.to_string() }
 }
 
-/// Returns the profile types of some series, sorted.
-pub(crate) fn types_of(answer: &SeriesAnswer) -> BTreeSet<ProfileType> {
-    answer.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))).collect()
+/// Returns the profile types of listed series, or those of listed values of [`PROFILE_TYPE_LABEL`].
+fn types_of(answer: &SeriesAnswer) -> BTreeSet<ProfileType> {
+    let of_series = answer.series.iter().map(|labels| labels.get(PROFILE_TYPE_LABEL));
+    of_series.chain(answer.values.iter().map(String::as_str)).filter_map(ProfileType::parse).collect()
 }
 
 /// Returns whether a metric name is the full ID or the short name of a profile type.

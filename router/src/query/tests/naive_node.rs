@@ -342,20 +342,20 @@ impl Shards for NaiveNode {
         Ok(page)
     }
 
-    async fn series(
-        &self,
-        _shard: u32,
-        _tenant: TenantId,
-        matchers: Vec<Matcher>,
-        window: Window,
-    ) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        let SeriesQuery { matchers, window, label, .. } = query;
         let inside = |time| window.start_ns < time && time <= window.end_ns;
         let matching = self.samples.iter().filter(|sample| inside(sample.time_ns) && sample.matches(&matchers));
         let series: BTreeSet<LabelSet> = matching.map(Sample::label_set).collect();
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
-        let series = series.into_iter().collect();
         let attribute_names = attribute_names.into_iter().collect();
+        if let Some(label) = label {
+            let values: BTreeSet<&str> = series.iter().map(|labels| labels.get(&label)).collect();
+            let values = values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect();
+            return Ok(SeriesAnswer { values, attribute_names, ..self.list.clone() });
+        }
+        let series = series.into_iter().collect();
         Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
     }
 }
