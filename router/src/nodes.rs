@@ -315,6 +315,7 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
+    use proto::Window;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -13,13 +13,15 @@ const CLIENTS: usize = 4;
 /// Number of pods in the query for the pods with the most CPU time.
 const TOP_PODS: usize = 10;
 
-/// Measures ingest of the wide fleet, then the queries, before and after a restart.
+/// Measures ingest of the wide fleet; then the queries, right after an ingest and after a restart.
 pub(crate) fn wide(binary: &Path, folder: &Path, workload: &Workload, report: &mut Report) -> anyhow::Result<()> {
-    let ingested = ingest(binary, &folder.join("wide"), workload, Sending::Closed { clients: CLIENTS })?;
-    for figures in measure_each(queries(workload), &ingested.server, workload)? {
+    let ingest = |name: &str| ingest(binary, &folder.join(name), workload, Sending::Closed { clients: CLIENTS });
+    let queried = ingest("queried")?;
+    for figures in measure_each(queries(workload), &queried.server, workload)? {
         report.add("query", figures)?;
     }
-    let (figures, mut server) = ingested.stop_and_finish(workload)?;
+    drop(queried);
+    let (figures, mut server) = ingest("stopped")?.stop_and_finish(workload)?;
     report.add("ingest", figures)?;
     server.launch()?;
     for figures in measure_each(queries(workload), &server, workload)? {

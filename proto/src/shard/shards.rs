@@ -3,6 +3,7 @@
 //! Over the network, the gRPC service `varve.v1.Node` has the same requests. In one process, the trait needs no
 //! encoding.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batch::Batch;
@@ -105,8 +106,8 @@ impl SeriesQuery {
 /// The series that have samples in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesAnswer {
-    /// Label sets of the series, sorted, each once. Empty if the request names a label.
-    pub series: Vec<LabelSet>,
+    /// Label sets of the series, each once. Empty if the request names a label.
+    pub series: Vec<Arc<LabelSet>>,
     /// Values of the label that the request names, sorted, each once.
     pub values: Vec<String>,
     /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
@@ -137,7 +138,7 @@ impl SeriesAnswer {
     /// Returns a [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
         Ok(Self {
-            series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
+            series: from.series.into_iter().map(|group| Arc::new(LabelSet::from_wire(group.labels))).collect(),
             values: from.values,
             attribute_names: from.attribute_names,
             missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
@@ -145,7 +146,7 @@ impl SeriesAnswer {
         })
     }
 
-    /// Adds the series of another shard.
+    /// Adds the series of another shard, and sorts all lists.
     pub fn extend(&mut self, other: Self) {
         let Self { series, values, attribute_names, missing, dropped_labels } = other;
         self.series.extend(series);

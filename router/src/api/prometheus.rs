@@ -14,7 +14,7 @@ use super::parameters::{Parameters, invalid};
 use super::prometheus_json::{cut, instant, range, success, success_with};
 use super::time::now_ns;
 use crate::json::JsonText;
-use crate::query::catalog::{CatalogRequest, Listed};
+use crate::query::catalog::{CatalogRequest, Listed, with_name};
 use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
 use crate::query::{ErrorKind, QueryError, Reader};
@@ -90,7 +90,7 @@ async fn series(
     let (found, truncated) = cut(list, limit);
     let list = |data: &mut JsonText| {
         data.list(&found, |data, labels| {
-            data.object(labels.iter());
+            data.object(with_name(labels));
         });
     };
     Ok(answer(success_with(list, truncated, warnings), &timings))

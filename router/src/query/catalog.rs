@@ -9,7 +9,7 @@ use std::sync::Arc;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
 use proto::{
-    Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId, Window,
+    Fold, Label, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId, Window,
 };
 
 use crate::query::error::QueryError;
@@ -21,7 +21,7 @@ use crate::query::promql::fold::Folding;
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
 use crate::query::run::{Run, Timings};
-use crate::query::selection::labels::{Labels, NAME_LABEL};
+use crate::query::selection::labels::NAME_LABEL;
 use crate::query::selection::missing::{MissingData, list_warnings};
 use crate::query::selection::resolve::is_named;
 use crate::query::selection::selector::Selector;
@@ -58,13 +58,16 @@ struct Matched {
 }
 
 impl Reader {
-    /// Lists the label sets of all series that have samples, sorted. Label sets contain the metric name.
-    pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Labels>, Timings), QueryError> {
+    /// Lists the label sets of all series that have samples, sorted. [`with_name`] adds the metric name to a label set.
+    pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Arc<LabelSet>>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = self.found(&request, &mut run).await?;
-        let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
-        series.sort_unstable();
-        series.dedup();
+        let mut found = self.found(&request, &mut run).await?;
+        let mut series: Vec<Arc<LabelSet>> =
+            found.iter_mut().flat_map(|found| std::mem::take(&mut found.series)).collect();
+        if found.len() > 1 {
+            series.sort_unstable();
+            series.dedup();
+        }
         Ok((Listed { list: series, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
@@ -75,7 +78,7 @@ impl Reader {
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
             names.extend(found.attribute_names.iter().map(String::as_str));
-            names.extend(found.series.iter().flat_map(LabelSet::iter).map(|label| label.name.as_str()));
+            names.extend(found.series.iter().flat_map(|labels| labels.iter()).map(|label| label.name.as_str()));
             names.extend((!found.series.is_empty()).then_some(NAME_LABEL));
         }
         let list = names.into_iter().map(str::to_owned).collect();
@@ -89,7 +92,7 @@ impl Reader {
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let mut values = BTreeSet::new();
+        let mut values: Vec<String> = Vec::new();
         let mut lists = Vec::new();
         let mut missing = MissingData::default();
         for matched in matched(&request, &mut run).await? {
@@ -111,8 +114,10 @@ impl Reader {
             values.extend(of_samples);
             missing.extend(missing_of_samples);
         }
+        values.sort_unstable();
+        values.dedup();
         let warnings = warnings(lists, missing, |label| label == name);
-        Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
+        Ok((Listed { list: values, warnings }, run.timings()))
     }
 
     /// Lists the profile types that have samples in the window, by their full IDs. If `metric` is given, lists only the
@@ -228,9 +233,15 @@ fn with_names(selector: Selector) -> Option<Matched> {
     Some(Matched { selector, matchers })
 }
 
-/// Returns the labels of a series, including the metric name.
-fn named(labels: &proto::LabelSet) -> Labels {
-    let labels = Labels::from(labels);
-    let id = labels.get(PROFILE_TYPE_LABEL).to_owned();
-    labels.with(NAME_LABEL, &id)
+/// Iterates over the labels of a series, sorted by name, with the metric name among them.
+pub(crate) fn with_name(labels: &LabelSet) -> impl Iterator<Item = (&str, &str)> {
+    let id = labels.get(PROFILE_TYPE_LABEL);
+    let before = labels.iter().take_while(|label| label.name.as_str() < NAME_LABEL);
+    let after = labels.iter().skip_while(|label| label.name.as_str() <= NAME_LABEL);
+    let name = (!id.is_empty()).then_some((NAME_LABEL, id));
+    before.map(texts).chain(name).chain(after.map(texts))
+}
+
+fn texts(label: &Label) -> (&str, &str) {
+    (&label.name, &label.value)
 }

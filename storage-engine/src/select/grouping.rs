@@ -126,7 +126,8 @@ impl SeriesGroups {
     }
 }
 
-/// Returns a number for each series. Series have the same number if they agree in all labels `names`.
+/// Returns a number for each series, dense and from 0 on. Series have the same number if they agree in all labels `names`.
+/// Numbers are ordered by the values of the first label, then of the next.
 pub(crate) fn codes(partition: &Partition, names: &[impl AsRef<str>], series: &[SeriesView]) -> Vec<u32> {
     let mut codes = vec![0; series.len()];
     let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name.as_ref())).collect();
@@ -139,18 +140,20 @@ pub(crate) fn codes(partition: &Partition, names: &[impl AsRef<str>], series: &[
         position[series.number as usize] = at;
     }
     for of_name in indexed {
-        let mut value_of = vec![0_u32; series.len()];
+        // The code so far in the upper half, and the number of the value in the lower half.
+        let mut joined: Vec<u64> = codes.iter().map(|code| u64::from(*code) << 32).collect();
         for (value, (_, with_value)) in (1..).zip(of_name.values()) {
             for number in with_value {
-                if let Some(value_of) = value_of.get_mut(position[number as usize] as usize) {
-                    *value_of = value;
+                if let Some(joined) = joined.get_mut(position[number as usize] as usize) {
+                    *joined |= value;
                 }
             }
         }
-        let mut joined: HashMap<(u32, u32), u32, FixedState> = HashMap::default();
-        for (code, value) in codes.iter_mut().zip(value_of) {
-            let next = saturating_u32(joined.len());
-            *code = *joined.entry((*code, value)).or_insert(next);
+        let mut distinct = joined.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        for (code, joined) in codes.iter_mut().zip(joined) {
+            *code = saturating_u32(distinct.partition_point(|known| *known < joined));
         }
     }
     codes

@@ -3,10 +3,8 @@
 //! Coarser windows show whether a matching series has samples in such a time. Only then is the time reported, so a
 //! response without reported times is complete.
 
-use std::ops::Range;
-
 use proto::answer::Missing;
-use proto::{LabelSet, Samples, Window};
+use proto::{LabelSet, Window};
 
 use crate::engine::store::Store;
 use crate::error::SelectError;
@@ -14,7 +12,6 @@ use crate::memory::dropped_name::DroppedName;
 use crate::select::gather::{PlannedQuery, Query, gather};
 use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
 use crate::select::read::PartReader;
-use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 
 /// Maximum number of missing times that are checked one by one. If there are more, those that the same tier holds for
 /// the same class are checked together: if their whole span has a matching sample, all of them are reported.
@@ -90,9 +87,7 @@ fn has_samples(
         let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
         let mut reader = PartReader::new(&planned.view, &part);
         for series in part.series.iter().filter(|series| is_affected(&part.labels(series), end_ns)) {
-            let mut any = AnySample(false);
-            reader.read(series, &mut any)?;
-            if any.0 {
+            if reader.has_samples(series)? {
                 return Ok(true);
             }
         }
@@ -114,29 +109,4 @@ fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
         }
     }
     spans
-}
-
-/// Visitor that stops at the first sample. The field is true once there was a sample.
-pub(crate) struct AnySample(pub(crate) bool);
-
-impl Visitor for AnySample {
-    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
-        // Every chunk has a sample.
-        self.0 = true;
-        Need::Nothing
-    }
-
-    fn is_done(&self) -> bool {
-        self.0
-    }
-
-    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<(), VisitError> {
-        self.0 = true;
-        Ok(())
-    }
-
-    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<(), VisitError> {
-        self.0 = true;
-        Ok(())
-    }
 }

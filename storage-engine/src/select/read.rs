@@ -21,7 +21,7 @@ use crate::integrity::quarantine::damage::NewDamage;
 use crate::select::plan::{Interval, WindowRun};
 use crate::select::read::samples::visit_run;
 use crate::select::read::stored_chunk::StoredChunk;
-use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
+use crate::select::read::visitor::{AnySample, Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
 /// Section, area and key of a value, for reports of damage.
@@ -114,6 +114,10 @@ impl<'a> PartReader<'a> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
         }
+        self.read_planned(series, visitor)
+    }
+
+    fn read_planned(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
         for run in self.part.runs_of(series) {
             let head = || self.part.key.in_tier(Tier::Raw).section(Section::Head);
             visit_run(&self.part.plan.raw, run, visitor).map_err(|error| error.of_value(&head()))?;
@@ -125,6 +129,28 @@ impl<'a> PartReader<'a> {
             self.read_chunks(series, visitor)?;
         }
         Ok(())
+    }
+
+    /// Returns whether any planned data of a series has a sample. Fails if the query was cancelled.
+    pub(crate) fn has_samples(&mut self, series: &SeriesView) -> Result<bool, SelectError> {
+        if !(self.is_wanted)() {
+            return Err(SelectError::Cancelled);
+        }
+        let raw = &self.part.plan.raw;
+        let is_planned = |time_ns: i64| {
+            let interval = raw.get(raw.partition_point(|interval| interval.end_ns < time_ns));
+            interval.is_some_and(|interval| interval.start_ns < time_ns)
+        };
+        // The first and the last time of a run are known without its samples.
+        for run in self.part.runs_of(series) {
+            let (first_ns, last_ns) = run.times_ns();
+            if is_planned(first_ns) || is_planned(last_ns) {
+                return Ok(true);
+            }
+        }
+        let mut any = AnySample(false);
+        self.read_planned(series, &mut any)?;
+        Ok(any.0)
     }
 
     fn read_windows(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {

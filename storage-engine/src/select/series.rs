@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use proto::answer::DroppedLabel;
 use proto::{Fingerprint, Fold, LabelSet, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail};
 
@@ -18,7 +18,6 @@ use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::ReadyMatcher;
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
 use crate::select::grouping::codes;
-use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 use crate::select::select_as;
@@ -74,13 +73,12 @@ fn series_as(
             Some(label) => {
                 response.values = by_samples.groups.iter().map(|group| group.get(label).to_owned()).collect()
             }
-            None => response.series = by_samples.groups,
+            None => response.series = by_samples.groups.into_iter().map(Arc::new).collect(),
         }
     } else {
-        response.series = list.series.values().map(|labels| LabelSet::clone(labels)).collect();
-        response.values = list.values.into_iter().collect();
+        response.series = list.series.into_values().collect();
+        response.values = list.values;
     }
-    response.series.sort_unstable();
     response.values.retain(|value| !value.is_empty());
     response.values.sort_unstable();
     response.attribute_names = list.attribute_names.into_iter().collect();
@@ -105,7 +103,8 @@ struct List<'a> {
     of: &'a SeriesQuery,
     matchers: &'a [ReadyMatcher],
     series: HashMap<Fingerprint, Arc<LabelSet>, FixedState>,
-    values: HashSet<String, FixedState>,
+    /// Values of the label, ascending.
+    values: Vec<String>,
     /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
     attribute_names: BTreeSet<String>,
     /// Names of matchers that apply to attributes, because some series has no label of that name.
@@ -119,7 +118,7 @@ impl<'a> List<'a> {
             of,
             matchers,
             series: HashMap::default(),
-            values: HashSet::default(),
+            values: Vec::new(),
             attribute_names: BTreeSet::new(),
             names_without_label: BTreeSet::new(),
             dropped_labels: BTreeSet::new(),
@@ -136,7 +135,7 @@ impl<'a> List<'a> {
         let mut reader = PartReader::new(view, part);
         let mut has_any = false;
         for (series, fingerprint) in part.series.iter().zip(fingerprints) {
-            if !self.series.contains_key(&fingerprint) && has_samples(&mut reader, series)? {
+            if !self.series.contains_key(&fingerprint) && reader.has_samples(series)? {
                 has_any = true;
                 self.series.insert(fingerprint, part.labels(series));
             }
@@ -144,34 +143,35 @@ impl<'a> List<'a> {
         Ok(has_any)
     }
 
-    /// Adds the values that a label has among the series of a partition that have samples. Reads one such series for
+    /// Adds the values that a label has among the series of a partition that have samples. Finds one such series for
     /// each value. Returns whether there is any value that was not known.
     fn add_values(&mut self, view: &View<'_>, part: &PartView, label: &str) -> Result<bool, SelectError> {
+        // Series with the same code have the same value, and codes are ordered by value.
         let codes = codes(&part.partition.read(), &[label], &part.series);
-        let mut is_known = vec![false; codes.iter().max().map_or(0, |code| *code as usize + 1)];
-        let mut reader = PartReader::new(view, part);
-        let mut has_any = false;
-        for (series, code) in part.series.iter().zip(codes) {
-            let is_known = &mut is_known[code as usize];
-            if *is_known {
-                continue;
-            }
-            let labels = part.labels(series);
-            *is_known = self.values.contains(labels.get(label));
-            if !*is_known && has_samples(&mut reader, series)? {
-                *is_known = true;
-                has_any = true;
-                self.values.insert(labels.get(label).to_owned());
-            }
+        let mut first_of: Vec<Option<&SeriesView>> = Vec::new();
+        for (series, code) in part.series.iter().zip(&codes) {
+            let code = *code as usize;
+            first_of.resize(first_of.len().max(code + 1), None);
+            first_of[code] = first_of[code].or(Some(series));
         }
+        let value = |labels: &LabelSet| self.values.binary_search_by(|known| known.as_str().cmp(labels.get(label)));
+        let is_known = |first: &Option<&SeriesView>| first.is_none_or(|first| value(&part.labels(first)).is_ok());
+        let was_known: Vec<bool> = first_of.iter().map(|first| !self.values.is_empty() && is_known(first)).collect();
+        let mut is_found = was_known.clone();
+        let mut reader = PartReader::new(view, part);
+        for (series, code) in part.series.iter().zip(codes) {
+            let is_found = &mut is_found[code as usize];
+            *is_found = *is_found || reader.has_samples(series)?;
+        }
+        let is_new = |code: &usize| is_found[*code] && !was_known[*code];
+        let of_first = |first: &SeriesView| part.labels(first).get(label).to_owned();
+        let new: Vec<String> =
+            (0..first_of.len()).filter(is_new).filter_map(|code| first_of[code]).map(of_first).collect();
+        let has_any = !new.is_empty();
+        self.values.extend(new);
+        self.values.sort_unstable();
         Ok(has_any)
     }
-}
-
-fn has_samples(reader: &mut PartReader<'_>, series: &SeriesView) -> Result<bool, SelectError> {
-    let mut any = AnySample(false);
-    reader.read(series, &mut any)?;
-    Ok(any.0)
 }
 
 impl Collector for List<'_> {
@@ -209,7 +209,7 @@ impl Collector for List<'_> {
 
     fn is_affected(&self, labels: &LabelSet, _end_ns: i64) -> bool {
         match &self.of.label {
-            Some(label) => !self.values.contains(labels.get(label)),
+            Some(label) => self.values.binary_search_by(|known| known.as_str().cmp(labels.get(label))).is_err(),
             None => !self.series.contains_key(&labels.fingerprint(&self.of.tenant)),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use foldhash::fast::RandomState;
 use proto::answer::Cell;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::{Answer, Fold, ProfileType};
+use proto::{Answer, Fold, LabelSet, ProfileType};
 
 use crate::query::error::QueryError;
 use crate::query::naming::frame::FrameTable;
@@ -69,14 +69,6 @@ impl<'a> Folding<'a> {
         labels
     }
 
-    /// Returns the labels that the group keeps.
-    fn project(&self, labels: &Labels) -> Labels {
-        match self.group {
-            Group::Series(_) => labels.clone(),
-            Group::By(names) => labels.only(names),
-        }
-    }
-
     /// Merges the responses to one selection.
     pub(crate) fn fold(&self, named: &Named<'_>, fold: &Fold, cancelled: &Cancelled) -> Result<Folded, QueryError> {
         let mut series = SeriesBuilder::default();
@@ -102,8 +94,7 @@ impl<'a> Folding<'a> {
         series: &mut SeriesBuilder,
         cancelled: &Cancelled,
     ) -> Result<(), QueryError> {
-        let groups: Vec<Option<Grouped>> =
-            answer.groups.iter().map(|labels| self.grouped(&labels.into(), series)).collect();
+        let groups: Vec<Option<Grouped>> = answer.groups.iter().map(|labels| self.grouped(labels, series)).collect();
         let leaf_of = |cell: &Cell| values.leaf.get(cell.node as usize).copied().unwrap_or(0);
         let mut cells: Vec<&Cell> = answer.cells.iter().collect();
         cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, leaf_of(cell), cell.node));
@@ -117,7 +108,7 @@ impl<'a> Folding<'a> {
             let Some(first) = run.first() else { continue };
             let Some(grouped) = groups.get(first.group as usize).copied().flatten() else { continue };
             let Some(time) = time_of(answer, fold, first.bucket) else { continue };
-            series.saw(grouped.times, time);
+            series.saw(grouped, time);
             if self.stacks.any_labels.is_empty() {
                 series.add(grouped, [leaf_of(first), 0], time, run.iter().map(|cell| cell.sum).sum())?;
             } else {
@@ -130,19 +121,23 @@ impl<'a> Folding<'a> {
         for unpassed in &answer.unpassed {
             let grouped = groups.get(unpassed.group as usize).copied().flatten();
             if let (Some(grouped), Some(time)) = (grouped, time_of(answer, fold, unpassed.bucket)) {
-                series.saw(grouped.times, time);
+                series.saw(grouped, time);
             }
         }
         Ok(())
     }
 
     /// Returns the indices of a group of a response; `None` if it has no profile type, which every stored series has.
-    fn grouped(&self, labels: &Labels, series: &mut SeriesBuilder) -> Option<Grouped> {
-        let profile_type = ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))?;
-        let profile_type = intern(&mut series.types, profile_type);
-        let times = intern(&mut series.stored, labels.without(&self.attributes));
-        let labels = intern(&mut series.labels, self.project(labels));
-        Some(Grouped { labels, profile_type, times })
+    fn grouped(&self, labels: &LabelSet, series: &mut SeriesBuilder) -> Option<Grouped> {
+        let profile_type = series.profile_type(labels.get(PROFILE_TYPE_LABEL))?;
+        let (kept, stored) = match self.group {
+            Group::Series(_) => {
+                let stored = Labels::some_of(labels, |name| !self.attributes.contains(name));
+                (Labels::from(labels), Some(intern(&mut series.stored, stored)))
+            }
+            Group::By(names) => (Labels::some_of(labels, |name| names.contains(name)), None),
+        };
+        Some(Grouped { labels: intern(&mut series.labels, kept), profile_type, stored })
     }
 }
 
@@ -159,7 +154,8 @@ fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
 struct Grouped {
     labels: usize,
     profile_type: usize,
-    times: usize,
+    /// Index of the stored series; `None` if the leaf's group is `By`, for which stored series do not matter.
+    stored: Option<usize>,
 }
 
 /// Sums of one series and bucket: one sum for each combination of `stack_*` values.
@@ -231,7 +227,7 @@ impl Counted {
 }
 
 /// Distinct values, each with an index.
-type Interned<T> = HashMap<T, usize>;
+type Interned<T> = HashMap<T, usize, RandomState>;
 
 fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
     let next = interned.len();
@@ -252,6 +248,8 @@ type Key = (Grouped, [u32; 2]);
 struct SeriesBuilder {
     labels: Interned<Labels>,
     types: Interned<ProfileType>,
+    /// Index in `types` of each full ID; `None` if the text is not a full ID.
+    type_of_id: HashMap<String, Option<usize>, RandomState>,
     stored: Interned<Labels>,
     times: Vec<Vec<i64>>,
     /// For each key, the index of its series in `sums`.
@@ -263,7 +261,18 @@ struct SeriesBuilder {
 }
 
 impl SeriesBuilder {
-    fn saw(&mut self, times: usize, time: i64) {
+    /// Returns the index of a profile type, given its full ID.
+    fn profile_type(&mut self, id: &str) -> Option<usize> {
+        if let Some(known) = self.type_of_id.get(id) {
+            return *known;
+        }
+        let index = ProfileType::parse(id).map(|profile_type| intern(&mut self.types, profile_type));
+        self.type_of_id.insert(id.to_owned(), index);
+        index
+    }
+
+    fn saw(&mut self, grouped: Grouped, time: i64) {
+        let Some(times) = grouped.stored else { return };
         if self.times.len() <= times {
             self.times.resize(times + 1, Vec::new());
         }
@@ -295,17 +304,21 @@ impl SeriesBuilder {
     /// Returns the series, each once, sorted by labels.
     fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
         let labels = into_order(self.labels);
-        let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
+        let has_stack_labels = named.iter().any(|(labels, _)| !labels.is_empty());
+        let mut merged: HashMap<(Labels, usize, usize), TimeSums, RandomState> = HashMap::default();
         for ((grouped, combinations), sums) in self.sums {
             let Some(labels) = labels.get(grouped.labels) else { continue };
-            let mut all: Vec<(String, String)> = Vec::new();
-            for ((labels, known), combination) in named.iter().zip(combinations) {
-                all.extend(known.texts(combination, labels, table));
+            let mut labels = labels.clone();
+            if has_stack_labels {
+                let mut all: Vec<(String, String)> = Vec::new();
+                for ((labels, known), combination) in named.iter().zip(combinations) {
+                    all.extend(known.texts(combination, labels, table));
+                }
+                all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+                labels = Labels::new(all);
             }
-            all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-            // Groups whose projected labels are equal become one series. This happens only if the leaf's group is `By`,
-            // and then `times` has no meaning.
-            merged.entry((Labels::new(all), grouped.profile_type, grouped.times)).or_default().extend(sums);
+            // Combinations with equal labels become one series.
+            merged.entry((labels, grouped.profile_type, grouped.stored.unwrap_or_default())).or_default().extend(sums);
         }
         for times in &mut self.times {
             times.sort_unstable();

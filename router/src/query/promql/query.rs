@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, TenantId, Window};
+use proto::{Fold, LocationSets, Matcher, ProfileType, Selection, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::naming::stack_values::StackGrouping;
@@ -155,7 +155,7 @@ fn group_labels(group: &Group) -> &[String] {
 /// Returns the labels that shards group by and that no series has. These are sample attributes.
 fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
     let Some(answer) = &resolved.series else { return Vec::new() };
-    let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
+    let on_series = |name: &&String| answer.series.iter().any(|labels| !labels.get(name).is_empty());
     shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
 }
 

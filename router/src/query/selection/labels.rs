@@ -1,15 +1,16 @@
 //! Label set of a result: sorted by name, with unique names and without empty values.
 
 use std::fmt;
+use std::sync::Arc;
 
 use proto::LabelSet;
 
 /// Label that holds the metric name in PromQL. Its value is the full ID of a profile type.
 pub(crate) const NAME_LABEL: &str = "__name__";
 
-/// The labels of a result series.
+/// The labels of a result series. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Labels(Vec<(String, String)>);
+pub(crate) struct Labels(Arc<[(String, String)]>);
 
 impl Labels {
     /// Makes a sorted set. Among labels with equal names, keeps the first. Drops empty values, which mean "absent".
@@ -17,7 +18,14 @@ impl Labels {
         labels.sort_by(|a, b| a.0.cmp(&b.0));
         labels.dedup_by(|later, first| later.0 == first.0);
         labels.retain(|(_, value)| !value.is_empty());
-        Self(labels)
+        Self(labels.into())
+    }
+
+    /// Returns the labels of a stored series or group whose names `is_kept` accepts.
+    pub(crate) fn some_of(labels: &LabelSet, is_kept: impl Fn(&String) -> bool) -> Self {
+        // A `LabelSet` is already sorted, unique and without empty values.
+        let kept = labels.iter().filter(|label| is_kept(&label.name));
+        Self(kept.map(|label| (label.name.clone(), label.value.clone())).collect())
     }
 
     /// Returns the value of a label, or "" if the label is absent.
@@ -55,8 +63,7 @@ impl Labels {
 
 impl From<&LabelSet> for Labels {
     fn from(labels: &LabelSet) -> Self {
-        // A `LabelSet` is already sorted, unique and without empty values.
-        Self(labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect())
+        Self::some_of(labels, |_name| true)
     }
 }
 

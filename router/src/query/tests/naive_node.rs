@@ -1,7 +1,7 @@
 //! A fake node that keeps samples in a list and evaluates each request over all of them: slow, but simple.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use proto::answer::{Cell, Node as TreeNode, Unpassed};
 use proto::dictionary::Dictionary;
@@ -9,8 +9,8 @@ use proto::label::sanitize_label_name;
 use proto::selection::Operation;
 use proto::{
     Address, Answer, Appended, Batch, BuildId, Fold, FramePlace, Function, Importer, KnownLocations, Label, LabelSet,
-    Line, Location, LocationPage, LocationSets, Mapping, Matcher, Selection, SeriesAnswer, Shards, StackDetail,
-    StackFilter, TenantId, Window,
+    Line, Location, LocationPage, LocationSets, Mapping, Matcher, Selection, SeriesAnswer, SeriesQuery, Shards,
+    StackDetail, StackFilter, TenantId, Window,
 };
 use tonic::Status;
 
@@ -350,12 +350,12 @@ impl Shards for NaiveNode {
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
         let attribute_names = attribute_names.into_iter().collect();
-        if let Some(label) = label {
-            let values: BTreeSet<&str> = series.iter().map(|labels| labels.get(&label)).collect();
+        if let Some(label) = label.as_deref() {
+            let values: BTreeSet<&str> = series.iter().map(|labels| labels.get(label)).collect();
             let values = values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect();
             return Ok(SeriesAnswer { values, attribute_names, ..self.list.clone() });
         }
-        let series = series.into_iter().collect();
+        let series = series.into_iter().map(Arc::new).collect();
         Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
     }
 }

@@ -76,3 +76,28 @@ impl From<SelectError> for VisitError {
         Self::Failed(error)
     }
 }
+
+/// Visitor that stops at the first sample. The field is true once there was a sample.
+pub(crate) struct AnySample(pub(crate) bool);
+
+impl Visitor for AnySample {
+    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+        // Every chunk has a sample.
+        self.0 = true;
+        Need::Nothing
+    }
+
+    fn is_done(&self) -> bool {
+        self.0
+    }
+
+    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<(), VisitError> {
+        self.0 = true;
+        Ok(())
+    }
+
+    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<(), VisitError> {
+        self.0 = true;
+        Ok(())
+    }
+}
