@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proto::placement::FIRST_DATA_SHARD;
+use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
     SeriesAnswer, Shards, TenantId, Window,
@@ -45,6 +45,10 @@ impl Refused {
 #[tonic::async_trait]
 impl Shards for Node {
     type Error = Status;
+
+    async fn placement(&self) -> Result<Placement, Status> {
+        Ok(self.shared.placement.clone())
+    }
 
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);

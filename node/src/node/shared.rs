@@ -1,6 +1,7 @@
 //! The state that requests and upkeep of a node share: the replica, limits on work in flight, and reasons to refuse
 //! appends.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -86,7 +87,7 @@ impl Shared {
         Self {
             config,
             directory: Arc::new(directory),
-            placement: Placement::single_shard(),
+            placement: Placement::uniform(NonZeroU16::MIN),
             metrics,
             clock,
             state: watch::Sender::new(State::Starting),
