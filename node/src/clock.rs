@@ -52,14 +52,16 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a log, and the limit of
-    /// accepted time that this node stored last. If the clock already runs, only raises its log time to
-    /// `last_entry_ns`.
+    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a shard's log, and the
+    /// limit of accepted time that this node stored last. If the clock already runs, because another shard has started
+    /// it, only raises its log time to `last_entry_ns`.
     ///
-    /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and there is no
+    /// `last_entry_ns` is 0 if the shard's log has no entries. The limit is then the reference, because other shards may
+    /// have data. Without a limit, the system clock is the only reference: a limit is stored as soon as any shard has
     /// data that could expire.
     pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
-        let stored = (last_entry_ns > 0).then_some(Stored { log_ns: last_entry_ns, accepted_ns });
+        let log_ns = if last_entry_ns > 0 { Some(last_entry_ns) } else { accepted_ns };
+        let stored = log_ns.map(|log_ns| Stored { log_ns, accepted_ns });
         let mut time = self.time.lock();
         match &mut *time {
             Some(time) => time.raise_log(last_entry_ns),

@@ -120,6 +120,10 @@ pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;
 /// Maximum number of nodes of a flame graph if the request sets no limit.
 pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 
+/// Maximum number of shards on one node. Each shard has a database, which takes some megabytes and a few open files even
+/// if the shard is empty.
+pub const NODE_SHARDS_MAX: u16 = 64;
+
 /// Maximum number of queries that run at one time. Each further query waits until a slot is free or its client
 /// disconnects.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;

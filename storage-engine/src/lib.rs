@@ -8,12 +8,13 @@
 //! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
 //! thread, and reads no clock.
 //! # Read in this order
-//! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
+//! `budgets`, `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).
 
 use bytes::Bytes;
 use proto::Tier;
 
+mod budgets;
 mod config;
 mod database;
 mod encoding;
@@ -23,6 +24,7 @@ mod integrity;
 mod memory;
 mod select;
 
+pub use budgets::{BudgetSizes, Budgets};
 pub use config::{Config, TimeResolution};
 pub use engine::Engine;
 pub use engine::apply::delete::check_deletion;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::Position;
+use crate::budgets::Shares;
 use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot};
 use crate::engine::state::clock::Clock;
@@ -48,15 +49,15 @@ pub(crate) enum Found {
 }
 
 impl State {
-    /// Reads the state from the database. No partition is loaded yet.
-    pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
+    /// Reads the state from the database. No partition is loaded yet. The state's memory counts against `shares`.
+    pub(crate) fn read(snapshot: &Snapshot<'_>, shares: &Shares) -> Result<Self, EngineError> {
         Ok(Self {
             applied: database::read_position(snapshot)?,
             membership: database::read_membership(snapshot)?,
             clock: Clock::at(database::read_clock(snapshot)?),
             tenants: Tenants::stored(database::read_tenants(snapshot)?),
             batch_ids: BatchIds::default(),
-            partitions: Partitions::stored(database::read_partition_keys(snapshot)?),
+            partitions: Partitions::stored(database::read_partition_keys(snapshot)?, shares),
             stale: StaleWindows::stored(database::read_stale(snapshot)?),
             horizons: Horizons::stored(database::read_expired(snapshot)?),
             damage: Damage::read(snapshot)?,

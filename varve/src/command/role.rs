@@ -1,6 +1,7 @@
 //! Options of the roles node and router, and of `varve up`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,13 @@ pub(crate) struct StorageOptions {
     /// Cap on the disk space of profiles; shortly below the cap, the oldest profiles are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,
+    /// Number of shards of the data, at most 64: set on the first start, and it cannot change afterwards [default: the
+    /// number of the data directory, which is 1 if it is new]
+    ///
+    /// Each shard stores its services apart from the others: it applies pushes and serves queries on a CPU of its own.
+    /// One shard for every two CPUs is a good number for a busy node, and 1 for a single host.
+    #[arg(long, env = "VARVE_SHARDS", value_name = "N")]
+    pub(crate) shards: Option<NonZeroU16>,
     /// Address of the node's gRPC server, for routers
     #[arg(long, env = "VARVE_NODE_LISTEN", default_value = "127.0.0.1:4041", value_name = "ADDR:PORT")]
     pub(crate) node_listen: SocketAddr,

@@ -44,9 +44,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let status = Status::new(&mut registry);
 
     let servers = Servers::default();
-    let ready_node = Arc::clone(&node);
-    let readiness =
-        Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the node is not ready".to_owned()) });
+    let readiness = super::node::readiness(&node);
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::<Node>::clone(&node));
     receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
