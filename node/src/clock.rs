@@ -166,3 +166,30 @@ impl Clock {
 fn seconds(ns: i64) -> i64 {
     ns.saturating_add(ns.signum() * 500_000_000) / 1_000_000_000
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_shard_without_entries_continues_from_the_limit_that_the_node_stored() {
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let clock = |last_entry_ns, accepted_ns| {
+            let clock = Clock::new(retention, Metrics::register(&mut Registry::default()));
+            clock.start(last_entry_ns, accepted_ns);
+            clock
+        };
+        const MINUTE_NS: i64 = 60_000_000_000;
+        // The stored limit is of 1970, so the system clock is decades ahead of it.
+        let behind = clock(0, Some(1));
+        assert!(behind.now_ns() < MINUTE_NS && behind.log_ns() < MINUTE_NS);
+        behind.start(100 * MINUTE_NS, Some(1));
+        assert!(behind.now_ns() < MINUTE_NS && behind.log_ns() >= 100 * MINUTE_NS, "another shard has later entries");
+        let new = clock(0, None);
+        assert_eq!(new.report().standing.name(), "agrees", "a new node trusts the system clock");
+        assert!(new.now_ns() > MINUTE_NS);
+    }
+}

@@ -65,7 +65,7 @@ pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// in memory. Senders of live profiles never send a month of samples at once.
 pub const BATCH_PARTITIONS_MAX: usize = 128;
 
-/// Largest size of the dictionaries and series of one shard in memory, in bytes. Above this size, batches with new
+/// Largest size of the dictionaries and series of all shards of a node in memory, in bytes. Above this size, batches with new
 /// definitions are refused with 429 / RESOURCE_EXHAUSTED until older partitions are evicted. For comparison: 42,000
 /// stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;

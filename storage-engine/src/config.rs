@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proto::Tier;
 
-use crate::budgets::Budgets;
+use crate::memory::budgets::Budgets;
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]

@@ -8,13 +8,12 @@
 //! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
 //! thread, and reads no clock.
 //! # Read in this order
-//! `budgets`, `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
+//! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).
 
 use bytes::Bytes;
 use proto::Tier;
 
-mod budgets;
 mod config;
 mod database;
 mod encoding;
@@ -24,7 +23,6 @@ mod integrity;
 mod memory;
 mod select;
 
-pub use budgets::{BudgetSizes, Budgets};
 pub use config::{Config, TimeResolution};
 pub use engine::Engine;
 pub use engine::apply::delete::check_deletion;
@@ -33,6 +31,7 @@ pub use engine::upkeep::statistics::{SectionBytes, Statistics};
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 pub use integrity::quarantine::report::{DamageCounts, DamagedWindow};
 pub use integrity::verify::Verified;
+pub use memory::budgets::{BudgetSizes, Budgets};
 
 /// A position in the log. Positions are ordered by `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -56,6 +56,7 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
     let config = Config {
         directory: folder.path().to_owned(),
         budgets: Budgets::new(BudgetSizes {
+            engines: 1,
             head_bytes_max: 1 << 20,
             dictionary_bytes_max: 1 << 30,
             cache_bytes: 1 << 20,

@@ -61,6 +61,7 @@ impl World {
         let config = Config {
             directory: directory.path().to_owned(),
             budgets: Budgets::new(BudgetSizes {
+                engines: 1,
                 head_bytes_max,
                 dictionary_bytes_max: 1 << 30,
                 cache_bytes: CACHE_BYTES,

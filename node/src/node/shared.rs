@@ -76,6 +76,7 @@ impl Shared {
         directory.make_shards(shards)?;
         let hosted = |number| (number, Arc::new(Hosted::new(number, metrics.clone())));
         let budgets = Budgets::new(BudgetSizes {
+            engines: shards.get().into(),
             head_bytes_max: config.head_bytes_max,
             dictionary_bytes_max: limits::DICTIONARY_BYTES_MAX,
             cache_bytes: config.cache_bytes,

@@ -32,7 +32,7 @@ pub struct Row {
 
 /// Budgets of an engine for tests.
 pub const BUDGETS: BudgetSizes =
-    BudgetSizes { head_bytes_max: 1 << 20, dictionary_bytes_max: 1 << 30, cache_bytes: 1 << 20 };
+    BudgetSizes { engines: 1, head_bytes_max: 1 << 20, dictionary_bytes_max: 1 << 30, cache_bytes: 1 << 20 };
 
 /// A step of a generated test case.
 #[derive(Clone, Debug)]

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::Position;
-use crate::budgets::Shares;
 use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot};
 use crate::engine::state::clock::Clock;
@@ -23,6 +22,7 @@ use crate::engine::state::tenants::Tenants;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::Damage;
 use crate::memory::batch_ids::BatchIds;
+use crate::memory::budgets::Shares;
 
 /// State of an engine in memory.
 #[derive(Debug, Default)]

@@ -9,7 +9,6 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use proto::TenantId;
 
 use crate::Config;
-use crate::budgets::Shares;
 use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
 use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
@@ -17,6 +16,7 @@ use crate::engine::state::{Found, State};
 use crate::engine::store::state_database::StateDatabase;
 use crate::error::EngineError;
 use crate::integrity::quarantine::found_damage::quarantine_partition;
+use crate::memory::budgets::Shares;
 use crate::memory::stored_partition::StoredPartition;
 
 /// Database and state of a shard.

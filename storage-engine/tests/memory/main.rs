@@ -102,6 +102,7 @@ fn ingest(load: Load) {
     let config = Config {
         directory: folder.path().join("state"),
         budgets: Budgets::new(BudgetSizes {
+            engines: 1,
             head_bytes_max: load.head_bytes,
             dictionary_bytes_max: load.dictionary_bytes,
             cache_bytes: CACHE_BYTES,

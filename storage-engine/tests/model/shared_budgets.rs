@@ -15,7 +15,7 @@ const HEAD_BYTES_MAX: usize = 16_000;
 const BATCH_BYTES_MAX: usize = 20 * 600;
 
 fn worlds() -> Vec<World> {
-    let budgets = Budgets::new(BudgetSizes { head_bytes_max: HEAD_BYTES_MAX, ..BUDGETS });
+    let budgets = Budgets::new(BudgetSizes { engines: ENGINES, head_bytes_max: HEAD_BYTES_MAX, ..BUDGETS });
     (0..ENGINES).map(|_| World::sharing(budgets.clone(), [&[], &[]])).collect()
 }
 

@@ -40,11 +40,10 @@ pub(crate) struct StorageOptions {
     /// Cap on the disk space of profiles; shortly below the cap, the oldest profiles are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,
-    /// Number of shards of the data, at most 64: set on the first start, and it cannot change afterwards [default: the
-    /// number of the data directory, which is 1 if it is new]
+    /// Number of shards, from 1 to 64; set on the first start, and fixed from then on [default: 1 on the first start]
     ///
-    /// Each shard stores its services apart from the others: it applies pushes and serves queries on a CPU of its own.
-    /// One shard for every two CPUs is a good number for a busy node, and 1 for a single host.
+    /// Each service is in one shard. A shard applies pushes one after another, so several shards can use several CPUs.
+    /// Later starts use the number that the data directory was made with, and refuse another number.
     #[arg(long, env = "VARVE_SHARDS", value_name = "N")]
     pub(crate) shards: Option<NonZeroU16>,
     /// Address of the node's gRPC server, for routers

@@ -9,11 +9,12 @@ use super::operations::Readiness;
 use super::servers::{Servers, StopSignals};
 use super::{listen, operations};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
-use crate::process::allocator;
+use crate::process::{allocator, open_files};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
+    open_files::raise_limit().context("the limit of open files")?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;

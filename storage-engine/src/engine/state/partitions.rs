@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use proto::Samples;
 
-use crate::budgets::Shares;
 use crate::database::key::PartitionKey;
+use crate::memory::budgets::Shares;
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;

@@ -16,9 +16,16 @@ use crate::memory::footprint::MemoryTotal;
 /// Largest number of bytes that all write buffers together may take, even if the block cache is smaller.
 pub(crate) const WRITE_BUFFERS_BYTES_MIN: usize = 64 << 20;
 
+/// Total number of table files that all engines keep open, as far as the two limits per engine permit.
+const OPEN_FILES_MAX: usize = 2048;
+/// Limits of the number of open table files of one engine. RocksDB opens a file again for each read beyond the limit.
+const ENGINE_OPEN_FILES: std::ops::RangeInclusive<usize> = 32..=512;
+
 /// Sizes of the budgets that engines share, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSizes {
+    /// Number of engines that share the budgets.
+    pub engines: usize,
     /// Size of the unsealed samples in memory. When all heads exceed it, the engine with the largest head should flush.
     pub head_bytes_max: usize,
     /// Size of the dictionaries and series in memory. Above it, [`Engine::strip`](crate::Engine::strip) refuses new
@@ -33,6 +40,8 @@ pub struct BudgetSizes {
 pub struct Budgets {
     heads: Arc<Budget>,
     dictionaries: Arc<Budget>,
+    /// Largest number of table files that one engine keeps open.
+    pub(crate) open_files: usize,
     /// RocksDB's block cache.
     pub(crate) cache: Cache,
     /// RocksDB's limit for all write buffers, which count against the cache.
@@ -43,7 +52,8 @@ impl Budgets {
     /// Creates budgets that no engine uses yet.
     #[must_use]
     pub fn new(sizes: BudgetSizes) -> Self {
-        let BudgetSizes { head_bytes_max, dictionary_bytes_max, cache_bytes } = sizes;
+        let BudgetSizes { engines, head_bytes_max, dictionary_bytes_max, cache_bytes } = sizes;
+        let engines = engines.max(1);
         let cache = Cache::new_lru_cache(cache_bytes);
         let write_buffers = WriteBufferManager::new_write_buffer_manager_with_cache(
             cache_bytes.max(WRITE_BUFFERS_BYTES_MIN),
@@ -51,8 +61,9 @@ impl Budgets {
             cache.clone(),
         );
         Self {
-            heads: Budget::new(head_bytes_max),
-            dictionaries: Budget::new(dictionary_bytes_max),
+            heads: Budget::new(engines, head_bytes_max),
+            dictionaries: Budget::new(engines, dictionary_bytes_max),
+            open_files: (OPEN_FILES_MAX / engines).clamp(*ENGINE_OPEN_FILES.start(), *ENGINE_OPEN_FILES.end()),
             cache,
             write_buffers,
         }
@@ -78,16 +89,18 @@ impl fmt::Debug for Budgets {
 /// A budget of one kind of memory.
 #[derive(Debug)]
 struct Budget {
+    /// Number of engines that share the budget, whether they are open or not.
+    engines: usize,
     bytes_max: usize,
     /// Memory use of all engines, in bytes.
     all: Arc<AtomicUsize>,
     /// Memory use of each open engine, in bytes. No other lock is taken while this one is held.
-    engines: Mutex<Vec<Weak<AtomicUsize>>>,
+    open: Mutex<Vec<Weak<AtomicUsize>>>,
 }
 
 impl Budget {
-    fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { bytes_max, all: Arc::default(), engines: Mutex::default() })
+    fn new(engines: usize, bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { engines, bytes_max, all: Arc::default(), open: Mutex::default() })
     }
 }
 
@@ -108,9 +121,9 @@ pub(crate) struct Share {
 impl Share {
     fn of(budget: &Arc<Budget>) -> Self {
         let total = MemoryTotal::within(&budget.all);
-        let mut engines = budget.engines.lock();
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(total.downgrade());
+        let mut open = budget.open.lock();
+        open.retain(|engine| engine.strong_count() > 0);
+        open.push(total.downgrade());
         Self { budget: Arc::clone(budget), total }
     }
 
@@ -149,14 +162,13 @@ impl Share {
     }
 
     fn equal_part(&self, limit: usize) -> usize {
-        let engines = self.budget.engines.lock().iter().filter(|engine| engine.strong_count() > 0).count();
-        limit / engines.max(1)
+        limit / self.budget.engines
     }
 
     fn bytes_of_largest(&self) -> usize {
-        let engines = self.budget.engines.lock();
+        let open = self.budget.open.lock();
         let bytes = |engine: &Weak<AtomicUsize>| engine.upgrade().map_or(0, |bytes| bytes.load(Ordering::Relaxed));
-        engines.iter().map(bytes).max().unwrap_or_default()
+        open.iter().map(bytes).max().unwrap_or_default()
     }
 }
 
@@ -174,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_engine_alone_is_restricted_at_the_whole_budget() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(1, 100);
         let (share, mut used) = share(&budget, 99);
         assert!(!share.reaches(100) && !share.is_largest_at_limit());
         assert_eq!(share.kept_bytes(100), usize::MAX);
@@ -185,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_largest_comes_first_and_a_small_one_is_never_restricted() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(3, 100);
         let (large, _large) = share(&budget, 60);
         let (middle, _middle) = share(&budget, 40);
         let (small, _small) = share(&budget, 10);
@@ -196,13 +208,19 @@ mod tests {
 
     #[test]
     fn a_closed_engine_no_longer_counts() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(2, 100);
         let (large, used) = share(&budget, 90);
         let (small, _small) = share(&budget, 40);
-        assert!(!small.reaches(100));
+        assert!(!small.reaches(100) && !small.is_largest_at_limit());
         drop(used);
         drop(large);
         assert_eq!(small.bytes_of_all(), 40);
-        assert!(!small.reaches(100) && small.reaches(40) && !small.is_largest_at_limit());
+        assert!(!small.reaches(100) && small.reaches(40));
+    }
+
+    #[test]
+    fn engines_share_the_open_files() {
+        let sizes = |engines| BudgetSizes { engines, head_bytes_max: 1, dictionary_bytes_max: 1, cache_bytes: 1 };
+        assert_eq!([1, 4, 16, 64].map(|engines| Budgets::new(sizes(engines)).open_files), [512, 512, 128, 32]);
     }
 }
