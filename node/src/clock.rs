@@ -52,14 +52,16 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a log, and the limit of
-    /// accepted time that this node stored last. If the clock already runs, only raises its log time to
-    /// `last_entry_ns`.
+    /// Starts the clock with two times in nanoseconds since 1970: the time of the last entry in a shard's log, and the
+    /// limit of accepted time that this node stored last. If the clock already runs, because another shard has started
+    /// it, only raises its log time to `last_entry_ns`.
     ///
-    /// `last_entry_ns` is 0 if the log has no entries. The system clock is then the only reference, and there is no
+    /// `last_entry_ns` is 0 if the shard's log has no entries. The limit is then the reference, because other shards may
+    /// have data. Without a limit, the system clock is the only reference: a limit is stored as soon as any shard has
     /// data that could expire.
     pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
-        let stored = (last_entry_ns > 0).then_some(Stored { log_ns: last_entry_ns, accepted_ns });
+        let log_ns = if last_entry_ns > 0 { Some(last_entry_ns) } else { accepted_ns };
+        let stored = log_ns.map(|log_ns| Stored { log_ns, accepted_ns });
         let mut time = self.time.lock();
         match &mut *time {
             Some(time) => time.raise_log(last_entry_ns),
@@ -163,4 +165,31 @@ impl Clock {
 /// Converts nanoseconds to seconds, rounded to the nearest second.
 fn seconds(ns: i64) -> i64 {
     ns.saturating_add(ns.signum() * 500_000_000) / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_shard_without_entries_continues_from_the_limit_that_the_node_stored() {
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let clock = |last_entry_ns, accepted_ns| {
+            let clock = Clock::new(retention, Metrics::register(&mut Registry::default()));
+            clock.start(last_entry_ns, accepted_ns);
+            clock
+        };
+        const MINUTE_NS: i64 = 60_000_000_000;
+        // The stored limit is of 1970, so the system clock is decades ahead of it.
+        let behind = clock(0, Some(1));
+        assert!(behind.now_ns() < MINUTE_NS && behind.log_ns() < MINUTE_NS);
+        behind.start(100 * MINUTE_NS, Some(1));
+        assert!(behind.now_ns() < MINUTE_NS && behind.log_ns() >= 100 * MINUTE_NS, "another shard has later entries");
+        let new = clock(0, None);
+        assert_eq!(new.report().standing.name(), "agrees", "a new node trusts the system clock");
+        assert!(new.now_ns() > MINUTE_NS);
+    }
 }

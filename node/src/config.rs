@@ -1,9 +1,11 @@
 //! Configuration of a node.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::Tier;
+use proto::limits::NODE_SHARDS_MAX;
 
 use crate::error::NodeError;
 
@@ -18,6 +20,9 @@ pub struct Config {
     /// Number of this node in the cluster, which is not zero. The number must not change while the data directory
     /// exists.
     pub node_id: u64,
+    /// Number of shards, which is set on the first start: 1 if this is `None`. A later start must have the same number
+    /// or `None`.
+    pub shards: Option<NonZeroU16>,
     /// Address, `host:port`, at which other nodes reach this node. The first start stores the address in the
     /// membership.
     pub advertise_address: String,
@@ -28,12 +33,12 @@ pub struct Config {
     pub disk_bytes_max: u64,
     /// Longest time between two flushes. After each flush, the log is purged.
     pub flush_interval: Duration,
-    /// Size of the entries applied since the last flush, in bytes, at which the next flush begins. A restart applies
-    /// about this many bytes of entries again.
+    /// Size of the entries applied since the last flush, in bytes and over all shards, at which the next flush begins. A
+    /// restart applies about this many bytes of entries again.
     pub flush_bytes: u64,
-    /// Size of the unsealed samples in memory, in bytes, at which a flush begins.
+    /// Size of the unsealed samples of all shards in memory, in bytes, at which the shard with most of them flushes.
     pub head_bytes_max: usize,
-    /// Size of the engine's block cache, in bytes.
+    /// Size of the block cache that all shards share, in bytes.
     pub cache_bytes: usize,
 }
 
@@ -65,6 +70,7 @@ impl Config {
         Self {
             data_dir,
             node_id: 1,
+            shards: None,
             advertise_address: "127.0.0.1:4041".to_owned(),
             retention,
             disk_bytes_max,
@@ -79,6 +85,9 @@ impl Config {
         let at_least = |option, value, minimum| {
             if value >= minimum { Ok(()) } else { Err(NodeError::Config { option, value, minimum }) }
         };
+        if let Some(shards) = self.shards.filter(|shards| shards.get() > NODE_SHARDS_MAX) {
+            return Err(NodeError::TooManyShards { shards, maximum: NODE_SHARDS_MAX });
+        }
         at_least("the node id", self.node_id, 1)?;
         at_least("disk_bytes_max", self.disk_bytes_max, DISK_BYTES_MIN)?;
         at_least("flush_bytes", self.flush_bytes, 1)?;

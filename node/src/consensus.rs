@@ -20,5 +20,5 @@ mod types;
 
 pub(crate) use error::ConsensusError;
 pub(crate) use group::Group;
-pub(crate) use log::LogDatabase;
+pub(crate) use log::{LogDatabase, LogStore};
 pub(crate) use proposal::Proposal;

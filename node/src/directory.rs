@@ -4,11 +4,12 @@
 //! <data_dir>/LOCK         locked (flock) while the node is open; holds the process id, for error messages
 //! <data_dir>/FORMAT       version of the layout below, decimal
 //! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
-//! <data_dir>/shard-0001/  one shard's engine
+//! <data_dir>/shard-0001/  one shard's engine; likewise shard-0002/ and so on
 //! ```
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
+use std::num::NonZeroU16;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -41,14 +42,12 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Makes the folders of the databases, and syncs the folders above them, because a database syncs only its own
-    /// files.
+    /// Makes the folder of the Raft logs, and syncs the folders above it, because a database syncs only its own files.
     ///
     /// `missing` is the number of folders that were just made for the path of the data directory, including that
     /// directory.
     fn make_folders(&self, missing: usize) -> io::Result<()> {
         fs::create_dir_all(self.raft())?;
-        fs::create_dir_all(self.shard(FIRST_DATA_SHARD))?;
         File::open(&self.path)?.sync_all()?;
         for above in self.path.canonicalize()?.ancestors().skip(1).take(missing.max(1)) {
             match File::open(above) {
@@ -59,6 +58,14 @@ impl DataDirectory {
             }
         }
         Ok(())
+    }
+
+    /// Makes the folders of `shards` shards, and syncs the folder above them.
+    pub(crate) fn make_shards(&self, shards: NonZeroU16) -> Result<(), NodeError> {
+        let mut made =
+            (FIRST_DATA_SHARD..).take(shards.get().into()).map(|shard| fs::create_dir_all(self.shard(shard)));
+        let synced = made.try_for_each(|made| made).and_then(|()| File::open(&self.path)?.sync_all());
+        synced.map_err(|source| NodeError::Directory { directory: self.path.clone(), source })
     }
 
     /// Releases the lock, even if other threads still have references to `self`. All files in the directory must be

@@ -1,6 +1,7 @@
 //! Errors of a node: [`NodeError`] while the node is opened, [`ReplicaError`] afterwards, and [`RecordError`] for
 //! records in the log.
 
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use storage_engine::EngineError;
@@ -50,6 +51,27 @@ pub enum NodeError {
         found: u64,
         /// Configured node id.
         expected: u64,
+    },
+    /// The data directory has another number of shards. The samples of a service are on the shard that the number of
+    /// shards determines.
+    #[error(
+        "the data directory has {found} shard{}, and --shards is {expected}: the number is set on the first start and \
+         cannot change; use --shards {found} or omit it, or use another --data-dir",
+        if found.get() == 1 { "" } else { "s" }
+    )]
+    OtherShards {
+        /// Number of shards of the data directory.
+        found: NonZeroU16,
+        /// Configured number of shards.
+        expected: NonZeroU16,
+    },
+    /// The configured number of shards is too large for one node.
+    #[error("--shards is {shards}: a node has at most {maximum} shards")]
+    TooManyShards {
+        /// Configured number of shards.
+        shards: NonZeroU16,
+        /// Largest number that works.
+        maximum: u16,
     },
     /// An option has an invalid value.
     #[error("{option} is {value}: it must be at least {minimum}")]

@@ -1,12 +1,15 @@
-//! A node: it holds replicas of shards, and serves them to routers over gRPC. A replica is the Raft log and the engine
-//! of one shard.
+//! A node: it holds replicas of shards, and serves them to routers over gRPC. A replica is the Raft group and the engine
+//! of one shard. The Raft logs of all shards are in one database, so that one sync serves all of them.
 //!
 //! # Promise
 //! - A batch is acknowledged after it is synced to disk on a majority of the shard's members, and applied. A batch that
 //!   is sent again with the same batch id is stored once.
 //! - A query sees everything that was acknowledged before it.
-//! - A failed sync ends the replica, which then acknowledges nothing and serves no queries (see [`Node::failed`]).
+//! - A failed sync ends all replicas: nothing is acknowledged any more, and no queries are served (see
+//!   [`Node::failed`]).
 //! - If the disk is full, appends are refused and queries are served. When there is space, appends are accepted again.
+//! - A shard with a failure of its own fails alone: requests to other shards are served.
+//! - All shards together stay within the memory budgets of the node.
 //! # Limits
 //! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. In this version a shard has only
 //! one member, although the code is written for several.
@@ -15,7 +18,7 @@
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`
 //! - `shard` (the engine)
 //! - `consensus` (log, state machine, Raft group)
-//! - `replica` (log, engine and consensus of one shard)
+//! - `replica` (engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
 
 mod clock;
@@ -32,4 +35,4 @@ mod space;
 
 pub use config::{Config, DISK_BYTES_MIN, Retention};
 pub use error::{NodeError, RecordError, ReplicaError};
-pub use node::{Node, ServeError};
+pub use node::{Node, ServeError, UnreadyShard};

@@ -1,4 +1,4 @@
-//! Metrics of a node, with the prefix `varve_node_`.
+//! Metrics of a node, with the prefix `varve_node_`. Those of a shard have the label `shard`.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -15,20 +15,40 @@ pub(crate) struct Metrics {
     pub(crate) sync_entries: Histogram,
     pub(crate) entries: Counter,
     pub(crate) entry_bytes: Counter,
+    applied_index: Family<ShardLabels, Gauge>,
+    flushed_index: Family<ShardLabels, Gauge>,
+    first_log_index: Family<ShardLabels, Gauge>,
+    flush_seconds: Histogram,
+    pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
+    dictionary_memory_bytes: Family<ShardLabels, Gauge>,
+    head_memory_bytes: Family<ShardLabels, Gauge>,
+    quarantined_windows: Family<ShardLabels, Gauge>,
+    damaged_reads: Family<ShardLabels, Counter>,
+    unrepaired: Family<ShardLabels, Gauge>,
+    pub(crate) appends_refused: Family<RefusalLabels, Counter>,
+    pub(crate) replica_state: Family<StateLabels, Gauge>,
+    pub(crate) clock_jump_seconds: Gauge,
+    pub(crate) clock_jumps: Family<DirectionLabels, Counter>,
+}
+
+/// Metrics of one shard. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardMetrics {
     pub(crate) applied_index: Gauge,
     pub(crate) flushed_index: Gauge,
     pub(crate) first_log_index: Gauge,
+    /// Histogram of all shards.
     pub(crate) flush_seconds: Histogram,
-    pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
     pub(crate) dictionary_memory_bytes: Gauge,
     pub(crate) head_memory_bytes: Gauge,
     pub(crate) quarantined_windows: Gauge,
     pub(crate) damaged_reads: Counter,
     pub(crate) unrepaired: Gauge,
-    pub(crate) appends_refused: Family<RefusalLabels, Counter>,
-    pub(crate) replica_state: Family<StateLabels, Gauge>,
-    pub(crate) clock_jump_seconds: Gauge,
-    pub(crate) clock_jumps: Family<DirectionLabels, Counter>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShardLabels {
+    shard: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,6 +65,7 @@ pub(crate) struct RefusalLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct StateLabels {
     pub(crate) state: &'static str,
+    pub(crate) shard: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,7 +77,7 @@ pub(crate) struct DirectionLabels {
 /// Reason to refuse an append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    /// The replica is starting or stopping, or has failed.
+    /// The replica of the shard is starting or stopping, or has failed.
     NotReady,
     /// The shard is not on this node, or the request names another epoch of the placement than the node.
     Misplaced,
@@ -97,16 +118,16 @@ impl Metrics {
             sync_entries: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
             entries: Counter::default(),
             entry_bytes: Counter::default(),
-            applied_index: Gauge::default(),
-            flushed_index: Gauge::default(),
-            first_log_index: Gauge::default(),
+            applied_index: Family::default(),
+            flushed_index: Family::default(),
+            first_log_index: Family::default(),
             flush_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             disk_bytes: Family::default(),
-            dictionary_memory_bytes: Gauge::default(),
-            head_memory_bytes: Gauge::default(),
-            quarantined_windows: Gauge::default(),
-            unrepaired: Gauge::default(),
-            damaged_reads: Counter::default(),
+            dictionary_memory_bytes: Family::default(),
+            head_memory_bytes: Family::default(),
+            quarantined_windows: Family::default(),
+            unrepaired: Family::default(),
+            damaged_reads: Family::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
             clock_jump_seconds: Gauge::default(),
@@ -150,6 +171,21 @@ impl Metrics {
         );
         registry.register("clock_jumps", "Jumps of the system clock that retention does not follow", it.clock_jumps);
         metrics
+    }
+
+    pub(crate) fn of_shard(&self, shard: u32) -> ShardMetrics {
+        let labels = ShardLabels { shard };
+        ShardMetrics {
+            applied_index: self.applied_index.get_or_create_owned(&labels),
+            flushed_index: self.flushed_index.get_or_create_owned(&labels),
+            first_log_index: self.first_log_index.get_or_create_owned(&labels),
+            flush_seconds: self.flush_seconds.clone(),
+            dictionary_memory_bytes: self.dictionary_memory_bytes.get_or_create_owned(&labels),
+            head_memory_bytes: self.head_memory_bytes.get_or_create_owned(&labels),
+            quarantined_windows: self.quarantined_windows.get_or_create_owned(&labels),
+            damaged_reads: self.damaged_reads.get_or_create_owned(&labels),
+            unrepaired: self.unrepaired.get_or_create_owned(&labels),
+        }
     }
 
     pub(crate) fn refused(&self, reason: Refusal) {

@@ -1,17 +1,23 @@
-//! The node, from opening to shutdown. The submodules handle requests, upkeep, retention and administration.
+//! The node, from opening to shutdown. The submodules handle requests, the supervision of replicas, upkeep, retention and
+//! administration.
 
 mod administration;
 mod batch_parts;
 mod grpc;
+mod hosted;
+mod raft_log;
 mod retention;
 mod service;
 mod shared;
+mod stored_time;
+mod supervise;
 mod upkeep;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use prometheus_client::registry::Registry;
 use proto::wire::node_server::NodeServer;
 use proto::{Tokens, limits};
@@ -22,12 +28,11 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
 
-use crate::clock::Clock;
 use crate::config::Config;
-use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
-use crate::metrics::Metrics;
-use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
+use crate::node::hosted::{Hosted, State};
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
+use crate::replica::Replica;
 
 /// Longest time that a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
@@ -44,53 +49,90 @@ pub struct Node {
     tasks: TaskTracker,
 }
 
+/// A shard that does not accept queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnreadyShard {
+    /// Number of the shard.
+    pub shard: u32,
+    /// State of its replica: `starting`, `failed` or `stopped`.
+    pub state: &'static str,
+}
+
 /// Error with which [`Node::serve`] ends: the listener failed.
 #[derive(Debug, thiserror::Error)]
 #[error("serving the node's gRPC: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
 
 impl Node {
-    /// Opens the data directory, registers the node's metrics, and starts the replica. [`Node::ready`] returns when the
-    /// replica serves.
+    /// Opens the data directory, registers the node's metrics, and starts the replicas of all shards. [`Node::ready`]
+    /// returns when they serve. A replica that does not open fails alone, unless no replica opens.
     ///
     /// # Errors
     /// [`NodeError`]: an option is invalid; another process holds the directory; or the directory, the log or the state
-    /// cannot be used.
+    /// of every shard cannot be used.
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
-        config.check()?;
-        let directory = DataDirectory::open(&config.data_dir)?;
-        let metrics = Metrics::register(registry);
-        let clock = Arc::new(Clock::new(config.retention, metrics.clone()));
-        let shared = Arc::new(Shared::new(config, directory, metrics, clock));
+        let shared = Shared::open(config, registry).await?;
         upkeep::watch_space(&shared);
-        let replica = shared.open_replica().await?;
+        let replicas = open_replicas(&shared).await?;
         let tasks = TaskTracker::new();
-        upkeep::start(&shared, &tasks, replica);
+        upkeep::start(&shared, &tasks, replicas);
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Waits until the replica serves for the first time. Never returns if the replica fails before that (see
-    /// [`Node::failed`]).
+    /// Waits until every shard has served. Never returns if a replica fails before that (see [`Node::failed`]).
     pub async fn ready(&self) {
-        self.shared.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
+        for hosted in self.shared.shards.values() {
+            hosted.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
+        }
     }
 
-    /// Returns true if the node accepts queries. A node with a full disk does. So does a node that repairs its files,
+    /// Returns true if all shards accept queries. A shard with a full disk does. So does a shard that repairs its files,
     /// because queries wait for the end of the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
+        self.unready_shards().is_empty()
     }
 
-    /// Waits until the replica has failed for good, and returns its error. The process should report the error and
-    /// exit.
+    /// Returns the shards that do not accept queries, by number.
+    #[must_use]
+    pub fn unready_shards(&self) -> Vec<UnreadyShard> {
+        let states = self.shared.shards.values().map(|hosted| (hosted.number(), hosted.state()));
+        let unready = states.filter(|(_, state)| !state.is_ready());
+        unready.map(|(shard, state)| UnreadyShard { shard, state: state.name() }).collect()
+    }
+
+    /// Waits until the log has failed, or the replicas of all shards have failed for good, and returns the error. The
+    /// process should report the error and exit. If only some replicas have failed, the other shards are served.
     pub async fn failed(&self) -> Arc<ReplicaError> {
-        self.shared
-            .reached(|state| match state {
-                State::Failed(error) => Some(Arc::clone(error)),
-                _ => None,
-            })
-            .await
+        let shards = &self.shared.shards;
+        let all_failed = async {
+            let mut last = None;
+            for hosted in shards.values() {
+                let error = hosted.reached(|state| match state {
+                    State::Failed(error) => Some(Arc::clone(error)),
+                    _ => None,
+                });
+                last = Some(error.await);
+            }
+            // A node has at least one shard.
+            match last {
+                Some(error) => error,
+                None => std::future::pending().await,
+            }
+        };
+        let log_failed = async {
+            let error = self.shared.raft_log.failure().wait_for_final().await;
+            // Nothing is served any more when this function returns.
+            for hosted in shards.values() {
+                hosted.reached(|state| (!matches!(state, State::Serving(_) | State::ReadOnly(_))).then_some(())).await;
+            }
+            error
+        };
+        tokio::select! {
+            biased;
+            error = log_failed => error,
+            error = all_failed => error,
+        }
     }
 
     /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress.
@@ -130,7 +172,7 @@ impl Node {
         if in_flight.is_err() {
             tracing::warn!("appends were still in flight at the shutdown: their outcome is unknown to the senders");
         }
-        // The upkeep task now flushes, and closes the databases.
+        // The replicas now flush in parallel and close. Then the log is closed.
         shared.closing.cancel();
         self.tasks.close();
         match tokio::time::timeout(CLOSE_PATIENCE, self.closed()).await {
@@ -142,8 +184,40 @@ impl Node {
     }
 }
 
+/// Opens the replicas of all shards in parallel. Returns those that open, by shard. The others fail alone.
+///
+/// # Errors
+/// No replica opens, or the log has failed, or the disk is full.
+async fn open_replicas(shared: &Shared) -> Result<Vec<(u32, Arc<Replica>)>, NodeError> {
+    let open = |hosted| async move { (hosted, shared.open_replica(Hosted::number(hosted)).await) };
+    let opened = join_all(shared.shards.values().map(|hosted| open(&**hosted))).await;
+    let mut replicas = Vec::new();
+    let mut failed = Vec::new();
+    for (hosted, opened) in opened {
+        match opened {
+            Ok(replica) => replicas.push((hosted.number(), replica)),
+            Err(error) => failed.push((hosted, error)),
+        }
+    }
+    let is_disk_full = |error: &NodeError| matches!(error, NodeError::Replica(error) if error.is_disk_full());
+    let ends = replicas.is_empty() || shared.raft_log.failure().get().is_some();
+    for (hosted, error) in failed {
+        if ends || is_disk_full(&error) {
+            return Err(error);
+        }
+        let shard = hosted.number();
+        tracing::error!(shard, %error, "the shard does not open: requests to it fail, and other shards are served");
+        let error = match error {
+            NodeError::Replica(error) => error,
+            other => ReplicaError::Consensus(other.into()),
+        };
+        hosted.set_state(State::Failed(Arc::new(error)));
+    }
+    Ok(replicas)
+}
+
 impl Node {
-    /// Waits until the upkeep has closed the databases. Logs every [`CLOSE_REPORT`] that it still waits.
+    /// Waits until the replicas and the log are closed. Logs every [`CLOSE_REPORT`] that it still waits.
     async fn closed(&self) {
         while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
             let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());
@@ -169,6 +243,7 @@ mod tests {
 
     use super::*;
     use crate::Retention;
+    use crate::directory::DataDirectory;
 
     #[test]
     fn the_directory_is_locked_while_an_abandoned_open_runs() {

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use storage_engine::{DamageCounts, Engine, Flushed, Outcome, Position};
+use storage_engine::{Budgets, DamageCounts, Engine, Flushed, Outcome, Position};
 
 use crate::directory::DataDirectory;
 use crate::error::ReplicaError;
-use crate::metrics::{Metrics, gauge};
+use crate::metrics::{ShardMetrics, gauge};
 
 /// Largest number of damaged windows that one log line names.
 const DAMAGE_LOGGED_MAX: usize = 10;
@@ -29,7 +29,7 @@ pub(crate) struct Shard {
     unflushed_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
-    metrics: Metrics,
+    metrics: ShardMetrics,
     /// Marker that the engine is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
     open: Arc<()>,
@@ -41,15 +41,12 @@ impl Shard {
     pub(crate) fn open(
         id: u32,
         directory: &Arc<DataDirectory>,
-        head_bytes_max: usize,
-        cache_bytes: usize,
-        metrics: Metrics,
+        budgets: Budgets,
+        metrics: ShardMetrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
             directory: directory.shard(id),
-            head_bytes_max,
-            dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
-            cache_bytes,
+            budgets,
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
         })?;
@@ -130,17 +127,18 @@ impl Shard {
 
     fn note_applied(&self, index: u64) -> Result<(), ReplicaError> {
         self.metrics.applied_index.set(gauge(index));
-        // A flush usually runs in parallel. If flushes are too slow, entries wait here for another flush.
+        // A flush usually runs in parallel. If flushes are too slow, entries wait here for another flush of this shard.
         if self.engine.is_overfull() { self.flush() } else { Ok(()) }
     }
 
-    /// Returns true if the samples in memory exceed their budget, or a window is due to be sealed or summed up. Also
-    /// sets the memory metrics, and reports new damage. Blocks.
+    /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this
+    /// shard has most of them. Also evicts idle dictionaries, sets the memory metrics, and reports new damage. Blocks.
     pub(crate) fn wants_flush(&self, log_ns: i64) -> bool {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
         self.metrics.head_memory_bytes.set(bytes(self.engine.head_bytes()));
         self.report_damage();
+        self.engine.evict_idle();
         // Windows also end in a shard that receives no entries.
         self.engine.pass_time(log_ns);
         self.engine.wants_flush()

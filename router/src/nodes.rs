@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,7 +135,7 @@ impl Nodes {
     /// Makes a connection to a node in this process.
     #[must_use]
     pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
-        Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
+        Self { link: Link::Local(node), placement: Arc::new(Placement::uniform(NonZeroU16::MIN)) }
     }
 
     /// Makes a connection to a remote node. Calls carry the first of `tokens`. The network connection is made on the
@@ -157,7 +158,7 @@ impl Nodes {
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let node = Remote { client, endpoint: name, patience };
-        Self { link: Link::Remote(Arc::new(node)), placement: Arc::new(Placement::single_shard()) }
+        Self { link: Link::Remote(Arc::new(node)), placement: Arc::new(Placement::uniform(NonZeroU16::MIN)) }
     }
 
     /// The assignment of slots to shards. The slot of a service is a hash of its tenant and its name.

@@ -4,18 +4,15 @@ use std::path::PathBuf;
 
 use proto::Tier;
 
+use crate::memory::budgets::Budgets;
+
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Directory that only this shard uses; created if it does not exist.
     pub directory: PathBuf,
-    /// Bytes of unsealed samples in memory at which [`Engine::wants_flush`](crate::Engine::wants_flush) becomes true.
-    pub head_bytes_max: usize,
-    /// Budget of dictionaries and series in memory, in bytes. Beyond it, [`Engine::strip`](crate::Engine::strip)
-    /// refuses new definitions.
-    pub dictionary_bytes_max: usize,
-    /// Size of RocksDB's block cache, in bytes. Write buffers count against it, but may always take 64 MiB.
-    pub cache_bytes: usize,
+    /// Budgets of memory, which may be shared with other engines.
+    pub budgets: Budgets,
     /// Precision with which the times of samples are stored.
     pub time_resolution: TimeResolution,
     /// Names of labels that are dropped: first those that hours drop, then those that days drop. They should be labels
@@ -25,13 +22,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the size of all dictionaries, in bytes, above which partitions that are not in use are evicted. The rest
-    /// of the budget is for partitions in use. If queries need more partitions than fit, each query loads them again,
-    /// which takes seconds if there are many stacks.
-    pub(crate) fn idle_dictionary_bytes_max(&self) -> usize {
-        self.dictionary_bytes_max / 4 * 3
-    }
-
     pub(crate) fn dropped_labels(&self, tier: Tier) -> &[String] {
         match tier {
             Tier::Raw | Tier::Minute => &[],

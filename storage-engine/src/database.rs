@@ -9,10 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use proto::{TenantId, Tier};
-use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch,
-    WriteBufferManager, WriteOptions,
-};
+use rocksdb::{BlockBasedOptions, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
 use rocksdb_files::manifest::TornTail;
 
 use crate::database::key::{PartitionKey, StaleKey};
@@ -41,8 +38,7 @@ pub(crate) fn options(config: &Config) -> Options {
     table.set_bloom_filter(BLOOM_BITS, false);
     table.set_block_size(BLOCK_BYTES);
     table.set_format_version(6);
-    let cache = Cache::new_lru_cache(config.cache_bytes);
-    table.set_block_cache(&cache);
+    table.set_block_cache(&config.budgets.cache);
     // Index and filter blocks count against the cache.
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -52,15 +48,13 @@ pub(crate) fn options(config: &Config) -> Options {
     // The values are compressed already.
     options.set_compression_type(DBCompressionType::None);
     options.set_write_buffer_size(WRITE_BUFFER_BYTES);
-    // Write buffers count against the cache.
-    options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
-        config.cache_bytes.max(WRITE_BUFFER_BYTES * 2),
-        false,
-        cache,
-    ));
+    options.set_write_buffer_manager(&config.budgets.write_buffers);
     options.set_max_background_jobs(2);
+    // RocksDB would collect statistics in each of a node's databases, and nobody reads them.
+    options.set_stats_dump_period_sec(0);
+    options.set_stats_persist_period_sec(0);
     options.set_keep_log_file_num(2);
-    options.set_max_open_files(512);
+    options.set_max_open_files(i32::try_from(config.budgets.open_files).unwrap_or(i32::MAX));
     options
 }
 

@@ -191,14 +191,23 @@ impl Engine {
         self.store.state_mut().clock.pass(now_ns);
     }
 
-    /// Returns whether samples in memory exceed their budget, or a window is due to be sealed or summed up.
+    /// Returns whether a window is due to be sealed or summed up, or the samples in memory of all engines exceed their
+    /// shared budget and no engine has more than this one.
     pub fn wants_flush(&self) -> bool {
         flush::wants_flush(&self.store)
     }
 
-    /// Returns whether samples in memory exceed their budget so far that new entries should wait for a flush.
+    /// Returns whether samples in memory exceed their shared budget so far that new entries should wait for a flush of
+    /// this engine. This is false for an engine with less than an equal part of the budget: its entries never wait for
+    /// the flush of another engine.
     pub fn is_overfull(&self) -> bool {
         flush::is_overfull(&self.store)
+    }
+
+    /// Evicts dictionaries and series that nobody uses, if those of all engines come close to their shared budget. An
+    /// engine that gets neither entries nor queries would otherwise keep memory that other engines need.
+    pub fn evict_idle(&self) {
+        self.store.evict_idle();
     }
 
     /// Makes all applied entries durable. Returns the position up to which the state is durable.
@@ -258,12 +267,12 @@ impl Engine {
 
     /// Returns the approximate memory of dictionaries and series, in bytes.
     pub fn dictionary_bytes(&self) -> usize {
-        self.store.dictionary_bytes()
+        self.store.shares().dictionaries.total().bytes()
     }
 
     /// Returns the approximate memory of unsealed samples, in bytes.
     pub fn head_bytes(&self) -> usize {
-        self.store.state().partitions.head_size().bytes
+        self.store.shares().heads.total().bytes()
     }
 
     /// Returns the end, in nanoseconds since 1970, of the oldest partition of each tier and retention class. Expiring a

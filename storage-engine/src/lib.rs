@@ -31,6 +31,7 @@ pub use engine::upkeep::statistics::{SectionBytes, Statistics};
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 pub use integrity::quarantine::report::{DamageCounts, DamagedWindow};
 pub use integrity::verify::Verified;
+pub use memory::budgets::{BudgetSizes, Budgets};
 
 /// A position in the log. Positions are ordered by `index`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! State that a shard keeps in memory: unsealed samples, and the dictionaries, series and label indexes of
 //! partitions.
 //!
+//! `budgets` limits this memory, for all shards of a process together.
 //! `dictionary_block` and `dropped_name` also encode their parts of a dictionary for the database.
 
 pub(crate) mod batch_ids;
+pub(crate) mod budgets;
 pub(crate) mod dictionary_block;
 pub(crate) mod dropped_name;
 pub(crate) mod footprint;

@@ -4,4 +4,5 @@ pub(crate) mod allocator;
 pub(crate) mod error_chain;
 pub(crate) mod exit;
 pub(crate) mod log;
+pub(crate) mod open_files;
 pub(crate) mod privileges;

@@ -147,6 +147,10 @@ struct FakeShard {
 impl Shards for FakeShard {
     type Error = Status;
 
+    async fn placement(&self) -> Result<proto::placement::Placement, tonic::Status> {
+        Ok(proto::placement::Placement::uniform(std::num::NonZeroU16::MIN))
+    }
+
     async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
         Err(Status::unimplemented("not used here"))
     }

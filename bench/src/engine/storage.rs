@@ -12,7 +12,9 @@ use bytes::Bytes;
 use clap::Args;
 use proto::{Batch, Command, Entry, Tier};
 use serde_json::{Value, json};
-use storage_engine::{Config, Engine, Outcome, Position, SectionBytes, Statistics, TimeResolution};
+use storage_engine::{
+    BudgetSizes, Budgets, Config, Engine, Outcome, Position, SectionBytes, Statistics, TimeResolution,
+};
 use tempfile::TempDir;
 
 use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, Plan, last_full_hour_ns};
@@ -221,9 +223,12 @@ fn temporary(folder: &Path) -> anyhow::Result<TempDir> {
 fn open(folder: &Path) -> anyhow::Result<Engine> {
     Ok(Engine::open(Config {
         directory: folder.join("store"),
-        head_bytes_max: HEAD_BYTES_MAX,
-        dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
-        cache_bytes: CACHE_BYTES,
+        budgets: Budgets::new(BudgetSizes {
+            engines: 1,
+            head_bytes_max: HEAD_BYTES_MAX,
+            dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
+            cache_bytes: CACHE_BYTES,
+        }),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
     })?)

@@ -11,7 +11,7 @@ use storage_engine::Outcome;
 use tokio::sync::Mutex;
 
 use crate::consensus::error::ConsensusError;
-use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::log::LogStore;
 use crate::consensus::network::Peers;
 use crate::consensus::payload::Payload;
 use crate::consensus::state_machine::StateMachine;
@@ -47,22 +47,30 @@ impl Group {
     pub(crate) async fn join(
         node_id: u64,
         advertise_address: &str,
-        log: &Arc<LogDatabase>,
+        store: LogStore,
         shard: &Arc<Shard>,
         failure: Failure,
     ) -> Result<Self, ReplicaError> {
-        let store = LogStore::new(shard.id(), Arc::clone(log));
         let machine = StateMachine::new(Arc::clone(shard), failure.clone())?;
         let raft = Raft::new(node_id, options()?, Peers, store, machine.clone()).await.map_err(consensus_error)?;
-        if raft.is_initialized().await.map_err(consensus_error)? {
-            // With pre-vote, this election cannot depose a leader that is alive.
-            raft.trigger().elect(true).await.map_err(consensus_error)?;
-        } else {
-            let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
-            raft.initialize(members).await.map_err(consensus_error)?;
+        let group = Self { raft, machine, failure, proposing: Mutex::new(()) };
+        if let Err(error) = group.elect(node_id, advertise_address).await {
+            // Otherwise, tasks of openraft would still use the log after another attempt to open the replica.
+            group.stop().await;
+            return Err(error);
         }
-        tokio::spawn(report_when_stopped(raft.clone(), failure.clone()));
-        Ok(Self { raft, machine, failure, proposing: Mutex::new(()) })
+        tokio::spawn(report_when_stopped(group.raft.clone(), group.failure.clone()));
+        Ok(group)
+    }
+
+    /// Starts an election. The first start creates the group before.
+    async fn elect(&self, node_id: u64, advertise_address: &str) -> Result<(), ReplicaError> {
+        if self.raft.is_initialized().await.map_err(consensus_error)? {
+            // With pre-vote, this election cannot depose a leader that is alive.
+            return self.raft.trigger().elect(true).await.map_err(consensus_error);
+        }
+        let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
+        self.raft.initialize(members).await.map_err(consensus_error)
     }
 
     /// Returns when everything that was acknowledged before the start is applied. Never returns if the replica fails.

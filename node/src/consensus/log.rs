@@ -12,4 +12,4 @@ mod tests;
 mod unapplied;
 
 pub(crate) use database::LogDatabase;
-pub(super) use store::LogStore;
+pub(crate) use store::LogStore;

@@ -1,4 +1,5 @@
-//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark and accepted time.
+//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark, accepted time and the
+//! number of shards.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
@@ -6,6 +7,7 @@
 //! log id      | version u8 | term u64 | node u64 | index u64 | crc u32 |
 //! mark        | version u8 | last synced write u64 | crc u32 |
 //! time        | version u8 | accepted time i64, ns since 1970 | crc u32 |
+//! shards      | version u8 | number of shards u16 | crc u32 |
 //! membership  | version u8 | is_logged u8 | term u64 | node u64 | index u64 | config | crc u32 |
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
@@ -20,6 +22,7 @@
 //! checked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 
 use bytes::{Buf as _, BufMut as _, Bytes, TryGetError};
 use openraft::entry::RaftEntry as _;
@@ -162,6 +165,19 @@ pub(super) fn decode_time(value: &[u8]) -> Result<i64, RecordError> {
         Ok(accepted_ns) if rest.is_empty() => Ok(accepted_ns),
         _ => Err(RecordError::Length { record }),
     }
+}
+
+pub(super) fn encode_shards(shards: NonZeroU16) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_u16(shards.get());
+    seal(out)
+}
+
+pub(super) fn decode_shards(value: &[u8]) -> Result<NonZeroU16, RecordError> {
+    let record = "number of shards";
+    let rest = unseal(record, value)?;
+    let shards = u16::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?);
+    NonZeroU16::new(shards).ok_or(RecordError::Content { record })
 }
 
 /// Encodes a membership and the log id of the entry that set it.
@@ -330,6 +346,9 @@ mod tests {
     fn other_records_read_back_and_every_damage_is_detected() {
         assert_eq!(decode_time(&encode_time(-7)).unwrap(), -7);
         assert!(damaged(&encode_time(i64::MAX)).all(|value| decode_time(&value).is_err()));
+        let shards = NonZeroU16::new(64).unwrap();
+        assert_eq!(decode_shards(&encode_shards(shards)).unwrap(), shards);
+        assert!(damaged(&encode_shards(shards)).all(|value| decode_shards(&value).is_err()));
         assert_eq!(decode_mark(&encode_mark(9)).unwrap(), 9);
         assert!(damaged(&encode_mark(9)).all(|value| decode_mark(&value).is_err()));
         let vote = Vote::new_committed(u64::MAX, 5);

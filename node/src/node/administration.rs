@@ -10,8 +10,9 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::clock::ClockReport;
+use crate::node::raft_log::reclaim;
 use crate::node::retention::expired_before_ns;
-use crate::node::shared::{Shared, State};
+use crate::node::shared::Shared;
 use crate::replica::Replica;
 
 /// Interval at which [`compact`] checks if the log is purged.
@@ -20,10 +21,11 @@ const PURGE_INTERVAL: Duration = Duration::from_millis(20);
 /// moment after the request.
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs a task and returns its report, a JSON object. Refuses the task if the replica does not serve.
-pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
-    let State::Serving(replica) = shared.state() else {
-        return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
+/// Runs a task on a shard and returns its report, a JSON object. Refuses the task if the replica does not serve. The
+/// clock is that of the node, whatever the shard.
+pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+    let Some(replica) = shared.hosted(shard)?.serving() else {
+        return Err(Status::unavailable(format!("shard {shard} is not being served: look at /ready and the log")));
     };
     let report = match task {
         AdministrationTask::Compact => compact(&replica).await?,
@@ -46,7 +48,7 @@ pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
-            let accepted = replica.accept_clock().await;
+            let accepted = shared.accept_clock(replica.log()).await;
             accepted.map_err(|error| Status::unavailable(format!("the clock was not accepted: {error}")))?;
             clock_report(shared)
         }
@@ -72,7 +74,7 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
         while replica.last_purged().await.map_err(|error| failed(&error))? < flushed {
             tokio::time::sleep(PURGE_INTERVAL).await;
         }
-        replica.reclaim().await.map_err(|error| failed(&error))
+        reclaim(Arc::clone(replica.log())).await.map_err(|error| failed(&error))
     };
     let late =
         |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));

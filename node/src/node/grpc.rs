@@ -9,6 +9,13 @@ use crate::node::service::Refused;
 
 #[tonic::async_trait]
 impl wire::node_server::Node for Node {
+    async fn placement(
+        &self,
+        _request: Request<wire::PlacementRequest>,
+    ) -> Result<Response<wire::PlacementResponse>, Status> {
+        Ok(Response::new(proto::Shards::placement(self).await?.to_wire()))
+    }
+
     async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
         let refused = |refused| self.shared.count(refused);

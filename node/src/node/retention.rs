@@ -1,4 +1,5 @@
-//! Retention: drops partitions whose retention is over, and the oldest partitions when disk use comes close to its cap.
+//! Retention: drops partitions whose retention is over, and the oldest partitions of all shards when disk use comes close
+//! to its cap.
 //!
 //! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
 //!
@@ -9,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Tier;
-use proto::placement::FIRST_DATA_SHARD;
 use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
@@ -17,7 +17,8 @@ use crate::config::Retention;
 use crate::consensus::Proposal;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
-use crate::node::shared::{Shared, State};
+use crate::node::hosted::State;
+use crate::node::shared::Shared;
 use crate::replica::Replica;
 
 /// The cap on disk use divided by this number is kept free below the cap. Appends during a drop, and temporary files of
@@ -37,44 +38,64 @@ pub(super) async fn watch_cap(shared: &Arc<Shared>) {
     }
 }
 
-/// Drops the partitions past their retention, and the oldest partitions if disk use is close to the cap. Only the
-/// leader does this. Returns when the space of the dropped partitions is reclaimed.
+/// Drops the partitions past their retention, and the oldest partitions of all shards if disk use is close to the cap.
+/// Only the leader of a shard does this. Returns when the space of the dropped partitions is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured again, because an earlier measurement may include space that the last drop has freed since.
     let Some(disk_bytes) = measure(shared).await else { return };
-    let State::Serving(replica) = shared.state() else { return };
-    let now_ns = match replica.retention_ns().await {
+    let serving = shared.shards.values().filter_map(|hosted| hosted.serving());
+    let leaders: Vec<Arc<Replica>> = serving.filter(|replica| replica.is_leader()).collect();
+    let Some(first) = leaders.first() else { return };
+    let has_data = leaders.iter().any(|replica| replica.shard().engine().clock_ns() != 0);
+    let now_ns = match shared.retention_ns(first.log(), has_data).await {
         Ok(now_ns) => now_ns,
         Err(error) => {
             tracing::warn!(%error, "the accepted time was not stored: nothing is dropped");
             return;
         }
     };
-    if !replica.is_leader() {
-        return;
-    }
-    let excess_bytes = excess(disk_bytes, shared.config.disk_bytes_max, replica.shard().engine().has_damaged_files());
-    let dropped = match kept(&replica, excess_bytes).await {
-        Ok(kept) => {
-            let written_before_ns = shared.clock.written_before_ns(kept.newest_unsealed_ns);
-            drop_all(replica, kept.to_drop(now_ns, written_before_ns, shared.config.retention, excess_bytes)).await
+    let excess_bytes = excess(disk_bytes, shared.config.disk_bytes_max, has_damaged_files(shared));
+    let mut readable = Vec::new();
+    let mut all_kept = Vec::new();
+    for replica in leaders {
+        match kept(&replica, excess_bytes).await {
+            Ok(kept) => {
+                readable.push(replica);
+                all_kept.push(kept);
+            }
+            Err(error) => warn_of_retry(replica.shard().id(), &error),
         }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = dropped {
-        tracing::warn!(error, "old partitions could not be dropped; will retry");
     }
+    let newest_unsealed_ns = all_kept.iter().filter_map(|kept| kept.newest_unsealed_ns).max();
+    let written_before_ns = shared.clock.written_before_ns(newest_unsealed_ns);
+    let drops = to_drop(&all_kept, now_ns, written_before_ns, shared.config.retention, excess_bytes);
+    for (replica, drops) in readable.into_iter().zip(drops) {
+        let shard = replica.shard().id();
+        if let Err(error) = drop_all(replica, drops).await {
+            warn_of_retry(shard, &error);
+        }
+    }
+}
+
+fn warn_of_retry(shard: u32, error: &str) {
+    tracing::warn!(shard, error, "old partitions could not be dropped; will retry");
+}
+
+/// Returns true if a shard of the node has damaged files, or is being repaired.
+fn has_damaged_files(shared: &Shared) -> bool {
+    let is_repairing = shared.shards.values().any(|hosted| matches!(hosted.state(), State::Repairing));
+    is_repairing || shared.replicas().any(|replica| replica.shard().engine().has_damaged_files())
 }
 
 /// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
 ///
-/// Returns 0 while the engine has damaged files. Dropped data then still takes space, so each call would drop another
+/// Returns 0 while a shard has damaged files. Its dropped data then still takes space, so each call would drop another
 /// partition and free nothing.
 fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
     if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
 }
 
-/// Facts about the existing partitions that decide which of them are dropped.
+/// Facts about the existing partitions of a shard that decide which of them are dropped.
 struct Kept {
     /// End of the oldest partition of each tier and retention class, in nanoseconds since 1970.
     oldest: BTreeMap<(Tier, u8), i64>,
@@ -109,35 +130,41 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     read.map_err(|error: storage_engine::EngineError| error.to_string())
 }
 
-impl Kept {
-    /// Returns the partitions to drop: all partitions past their retention, and as few others as are needed to drop
-    /// `excess_bytes`.
-    ///
-    /// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days,
-    /// each oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.
-    fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
-        let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
-        for (&(tier, class), &end_ns) in &self.oldest {
-            let retained_ns = expired_before_ns(now_ns, retention.of(tier));
-            if end_ns <= retained_ns {
-                before.insert((tier, class), retained_ns);
-            }
-        }
-        let mut freed_bytes = 0;
-        let over = |extent: &&Extent| extent.end_ns <= written_before_ns;
-        let mut finest_first: Vec<&Extent> = self.extents.iter().filter(over).collect();
-        finest_first.sort_by_key(|extent| (extent.tier, extent.end_ns));
-        for extent in finest_first {
-            if freed_bytes >= excess_bytes {
-                break;
-            }
-            freed_bytes += extent.disk_bytes;
-            let before_ns = before.entry((extent.tier, extent.retention_class)).or_insert(i64::MIN);
-            *before_ns = extent.end_ns.max(*before_ns);
-        }
-        let drop = |((tier, retention_class), before_ns)| Expiry { tier, retention_class, before_ns };
-        before.into_iter().map(drop).collect()
+/// Returns the partitions to drop of each shard: all partitions past their retention, and as few others as are needed to
+/// drop `excess_bytes` from all shards together.
+///
+/// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days, each
+/// oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.
+fn to_drop(
+    shards: &[Kept],
+    now_ns: i64,
+    written_before_ns: i64,
+    retention: Retention,
+    excess_bytes: u64,
+) -> Vec<Vec<Expiry>> {
+    let mut before: Vec<BTreeMap<(Tier, u8), i64>> = Vec::new();
+    for kept in shards {
+        let retained_ns = |tier| expired_before_ns(now_ns, retention.of(tier));
+        let expired = kept.oldest.iter().filter(|&(&(tier, _), &end_ns)| end_ns <= retained_ns(tier));
+        before.push(expired.map(|(&(tier, class), _)| ((tier, class), retained_ns(tier))).collect());
     }
+    let mut finest_first: Vec<(usize, &Extent)> = Vec::new();
+    for (shard, kept) in shards.iter().enumerate() {
+        let over = kept.extents.iter().filter(|extent| extent.end_ns <= written_before_ns);
+        finest_first.extend(over.map(|extent| (shard, extent)));
+    }
+    finest_first.sort_by_key(|(_, extent)| (extent.tier, extent.end_ns));
+    let mut freed_bytes = 0;
+    for (shard, extent) in finest_first {
+        if freed_bytes >= excess_bytes {
+            break;
+        }
+        freed_bytes += extent.disk_bytes;
+        let before_ns = before[shard].entry((extent.tier, extent.retention_class)).or_insert(i64::MIN);
+        *before_ns = extent.end_ns.max(*before_ns);
+    }
+    let drop = |((tier, retention_class), before_ns)| Expiry { tier, retention_class, before_ns };
+    before.into_iter().map(|before| before.into_iter().map(drop).collect()).collect()
 }
 
 async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), String> {
@@ -145,7 +172,8 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
         return Ok(());
     }
     for &Expiry { tier, retention_class, before_ns } in &drops {
-        tracing::info!(tier = tier.name(), before_ns, "dropping partitions that ended before");
+        let shard = replica.shard().id();
+        tracing::info!(shard, tier = tier.name(), before_ns, "dropping partitions that ended before");
         let proposal = Proposal::expire(tier, retention_class, before_ns);
         replica.propose(proposal).await.map_err(|error| error.to_string())?;
     }
@@ -165,8 +193,9 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
 /// Other content of the directory, for example symbol tables, has its own limits.
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     let raft = shared.directory.raft();
-    let shard = shared.directory.shard(FIRST_DATA_SHARD);
-    let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, used_bytes(&shard)?))).await;
+    let shards: Vec<_> = shared.shards.keys().map(|&shard| shared.directory.shard(shard)).collect();
+    let of_shards = move || shards.iter().map(|shard| used_bytes(shard)).sum::<std::io::Result<u64>>();
+    let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, of_shards()?))).await;
     let measured = measured.map_err(std::io::Error::other).and_then(|measured| measured);
     match measured {
         Ok((raft, shards)) => {
@@ -202,7 +231,25 @@ mod tests {
     }
 
     fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
-        kept.to_drop(now_ns, now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
+        let drops = to_drop(std::slice::from_ref(kept), now_ns, now_ns, retention, excess_bytes);
+        drops[0].iter().map(|drop| (drop.tier, drop.before_ns)).collect()
+    }
+
+    #[test]
+    fn the_oldest_partitions_of_all_shards_make_up_the_excess() {
+        let shards = [
+            kept(&[(Tier::Raw, 10, 100), (Tier::Raw, 30, 100)]),
+            kept(&[(Tier::Raw, 20, 100), (Tier::Minute, 1, 100)]),
+        ];
+        let before = |excess_bytes| {
+            let drops = to_drop(&shards, 1000, 1000, retention(1000, 1000), excess_bytes);
+            let times = |drops: Vec<Expiry>| drops.iter().map(|drop| drop.before_ns).collect::<Vec<_>>();
+            drops.into_iter().map(times).collect::<Vec<_>>()
+        };
+        assert_eq!(before(0), [[0; 0], [0; 0]]);
+        assert_eq!(before(100), [vec![10], vec![]]);
+        assert_eq!(before(101), [vec![10], vec![20]]);
+        assert_eq!(before(201), [vec![30], vec![20]]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use proto::placement::FIRST_DATA_SHARD;
+use proto::placement::Placement;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
     SeriesAnswer, SeriesQuery, Shards, TenantId,
@@ -19,8 +19,9 @@ use crate::consensus::{ConsensusError, Proposal};
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
+use crate::node::hosted::{Hosted, State};
 use crate::node::retention::expired_before_ns;
-use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
 use crate::node::{Node, administration};
 use crate::replica::Replica;
 
@@ -46,6 +47,10 @@ impl Refused {
 impl Shards for Node {
     type Error = Status;
 
+    async fn placement(&self) -> Result<Placement, Status> {
+        Ok(self.shared.placement.clone())
+    }
+
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
         // A separate task: an append whose caller goes away still counts against the budget until it is done.
@@ -55,44 +60,43 @@ impl Shards for Node {
     }
 
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
-        check_shard(shard)?;
-        self.shared.read(move |replica, is_wanted| replica.shard().engine().select_while(&selection, is_wanted)).await
+        let select = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+            replica.shard().engine().select_while(&selection, is_wanted)
+        };
+        self.shared.read(shard, select).await
     }
 
     async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
-        check_shard(shard)?;
-        self.shared.read(move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
+        self.shared.read(shard, move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
     async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        check_shard(shard)?;
-        self.shared.read(move |replica, is_wanted| replica.shard().engine().series_while(&query, is_wanted)).await
+        let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+            replica.shard().engine().series_while(&query, is_wanted)
+        };
+        self.shared.read(shard, read).await
     }
 
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
-        check_shard(shard)?;
         let shared = Arc::clone(&self.shared);
-        let delete = tokio::spawn(async move { delete(&shared, deletion).await });
+        let delete = tokio::spawn(async move { delete(&shared, shard, deletion).await });
         delete.await.map_err(|panic| Status::internal(panic.to_string()))?
     }
 
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
-        check_shard(shard)?;
         // A separate task: the work is completed even if the caller goes away.
         let shared = Arc::clone(&self.shared);
-        let administer = tokio::spawn(async move { administration::run(&shared, task).await });
+        let administer = tokio::spawn(async move { administration::run(&shared, shard, task).await });
         administer.await.map_err(|panic| Status::internal(panic.to_string()))?
     }
 }
 
-fn check_shard(shard: u32) -> Result<(), Status> {
-    if shard == FIRST_DATA_SHARD {
-        return Ok(());
-    }
-    Err(Status::not_found(format!("shard {shard} is not on this node: read the placement again")))
-}
-
 impl Shared {
+    pub(super) fn hosted(&self, shard: u32) -> Result<&Arc<Hosted>, Status> {
+        let missing = || Status::not_found(format!("shard {shard} is not on this node: read the placement again"));
+        self.shards.get(&shard).ok_or_else(missing)
+    }
+
     /// Counts a refusal in the metrics, and returns its response.
     pub(super) fn count(&self, Refused(reason, status): Refused) -> Status {
         self.metrics.refused(reason);
@@ -109,37 +113,40 @@ impl Shared {
         })
     }
 
-    /// Waits for the end of a repair, and returns the replica if it accepts appends.
-    async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
+    /// Waits for the end of a repair of the shard, and returns its replica if it accepts appends.
+    async fn appendable(&self, hosted: &Hosted) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
-        let full = |replica: &Replica| {
-            let is_unrepaired = replica.shard().engine().repair_failure().is_some();
-            let text = full_text(self.is_over_cap(), is_unrepaired);
+        let full = || {
+            let text = full_text(self.is_over_cap(), self.is_unrepaired());
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
-        match self.state_after_repair().await {
+        match self.state_after_repair(hosted).await {
             _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
-            State::ReadOnly(replica) => Err(full(&replica)),
-            State::Serving(replica) if self.is_full() || self.is_over_cap() => Err(full(&replica)),
+            State::ReadOnly(_) => Err(full()),
+            State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
             State::Serving(replica) => Ok(replica),
         }
     }
 
-    /// Waits until the engine has everything that was acknowledged. Then runs the query `answer` on a blocking thread.
-    /// The second argument of `answer` is a function that returns true while the caller still waits.
+    /// Waits until the engine of a shard has everything that was acknowledged. Then runs the query `answer` on a blocking
+    /// thread. The second argument of `answer` is a function that returns true while the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
+        shard: u32,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
-        // This wait comes before the wait for a permit, because a repair takes all permits.
-        self.state_after_repair().await;
-        // The state is read after this wait, because the upkeep holds all permits while it closes the replica.
+        let hosted = self.hosted(shard)?;
+        // This wait comes first, because a repair holds the lock for longer than a query may wait.
+        self.state_after_repair(hosted).await;
+        // The state is read after this wait, because the upkeep holds the lock while it closes the replica. The permit
+        // comes after the lock, so that no query of another shard waits for this shard's replica.
+        let of_shard = Arc::clone(&hosted.queries).read_owned().await;
         let permit = Arc::clone(&self.queries).acquire_owned().await;
         let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
-        let replica = match self.state() {
+        let replica = match hosted.state() {
             _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
             State::Starting | State::Repairing => {
                 return Err(Status::unavailable("the node is not ready yet: try again in a moment"));
@@ -164,8 +171,8 @@ impl Shared {
         let has_gone = Arc::clone(&caller.has_gone);
         let closing = self.closing.clone();
         let answered = spawn_blocking(move || {
-            // The permit is held until the work is done, even if the caller has gone.
-            let _permit = permit;
+            // Lock and permit are held until the work is done, even if the caller has gone.
+            let _held = (of_shard, permit);
             let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
         });
@@ -236,7 +243,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
 
 async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Refused> {
     let misplaced = |status| Refused(Refusal::Misplaced, status);
-    check_shard(shard).map_err(misplaced)?;
+    let hosted = shared.hosted(shard).map_err(misplaced)?;
     let epoch = shared.placement.epoch();
     if placement_epoch != epoch {
         let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
@@ -244,7 +251,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     }
     // The batch counts from now on, because it is in memory while the append waits for a repair.
     let _in_flight = shared.take_in(batch.memory_bytes())?;
-    let replica = shared.appendable().await?;
+    let replica = shared.appendable(hosted).await?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
@@ -313,8 +320,8 @@ fn dangling() -> Refused {
     Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
 }
 
-async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {
-    let replica = shared.appendable().await.map_err(|Refused(_, status)| status)?;
+async fn delete(shared: &Shared, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
+    let replica = shared.appendable(shared.hosted(shard)?).await.map_err(|Refused(_, status)| status)?;
     check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
     match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {

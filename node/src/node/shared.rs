@@ -1,27 +1,32 @@
-//! The state that requests and upkeep of a node share: the replica, limits on work in flight, and reasons to refuse
+//! The state that requests and upkeep of a node share: its shards, limits on work in flight, and reasons to refuse
 //! appends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use prometheus_client::registry::Registry;
 use proto::limits;
 use proto::placement::{FIRST_DATA_SHARD, Placement};
-use tokio::sync::{Semaphore, watch};
+use storage_engine::{BudgetSizes, Budgets};
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::DataDirectory;
-use crate::error::{NodeError, ReplicaError};
-use crate::metrics::{Metrics, StateLabels};
+use crate::error::NodeError;
+use crate::metrics::Metrics;
+use crate::node::hosted::{Hosted, State};
+use crate::node::raft_log::RaftLog;
 use crate::replica::Replica;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
-/// Interval at which the node logs that the replica is still being opened. Opening takes long if files are repaired.
+/// Interval at which the node logs that a replica is still being opened. Opening takes long if files are repaired.
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
 /// Longest time that a request waits for the end of a repair.
@@ -35,120 +40,120 @@ pub(super) struct Shared {
     pub(super) placement: Placement,
     pub(super) metrics: Metrics,
     pub(super) clock: Arc<Clock>,
-    state: watch::Sender<State>,
+    pub(super) raft_log: RaftLog,
+    /// Shards of this node, by number.
+    pub(super) shards: BTreeMap<u32, Arc<Hosted>>,
+    /// Memory budgets that the engines of all shards share.
+    budgets: Budgets,
+    /// Limit of replicas that are being opened, which is the number of CPUs.
+    opening: Semaphore,
+    /// Lock that is held while the accepted time is read, stored and set, so that no older time replaces a newer one.
+    pub(super) storing_time: Mutex<()>,
     /// True if the file system has no space for appends.
     is_full: AtomicBool,
     /// True if the disk use of the data exceeds the configured cap.
     is_over_cap: AtomicBool,
+    /// Size of the unflushed entries of all shards, in bytes, when the free space was last checked.
+    unflushed_bytes: AtomicU64,
     /// Budget for appends in flight. An append holds one permit for each of its bytes.
     pub(super) appends: Arc<Semaphore>,
-    /// Limit of running queries. Each holds one permit; the upkeep holds all permits while it reopens the replica.
+    /// Limit of running queries. Each holds one permit.
     pub(super) queries: Arc<Semaphore>,
     /// Cancelled when the node stops: new requests are then refused.
     pub(super) stopping: CancellationToken,
-    /// Cancelled after a shutdown has waited for appends in flight: the upkeep then flushes, closes the replica and
+    /// Cancelled after a shutdown has waited for appends in flight: the upkeep then flushes, closes the replicas and
     /// ends.
     pub(super) closing: CancellationToken,
 }
 
-/// State of the replica.
-#[derive(Clone, Debug)]
-pub(super) enum State {
-    /// The replica replays its log, waits for an election, or is being opened again.
-    Starting,
-    Serving(Arc<Replica>),
-    /// The replica is being opened again because stored values are damaged. Requests wait.
-    Repairing,
-    /// The disk is full: queries are served, and the replica is opened again when there is space.
-    ReadOnly(Arc<Replica>),
-    Failed(Arc<ReplicaError>),
-    Stopped,
-}
-
-impl State {
-    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
-
-    fn name(&self) -> &'static str {
-        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
-        match self {
-            Self::Starting => starting,
-            Self::Serving(_) => serving,
-            Self::Repairing => repairing,
-            Self::ReadOnly(_) => read_only,
-            Self::Failed(_) => failed,
-            Self::Stopped => stopped,
-        }
-    }
-}
-
 impl Shared {
-    pub(super) fn new(config: Config, directory: DataDirectory, metrics: Metrics, clock: Arc<Clock>) -> Self {
-        Self {
-            config,
-            directory: Arc::new(directory),
-            placement: Placement::single_shard(),
-            metrics,
-            clock,
-            state: watch::Sender::new(State::Starting),
+    /// Opens the data directory and the log, and registers the node's metrics. No replica is open yet.
+    pub(super) async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
+        config.check()?;
+        let directory = Arc::new(DataDirectory::open(&config.data_dir)?);
+        let metrics = Metrics::register(registry);
+        let (raft_log, shards) = RaftLog::open(&config, &directory, &metrics).await?;
+        directory.make_shards(shards)?;
+        let hosted = |number| (number, Arc::new(Hosted::new(number, metrics.clone())));
+        let budgets = Budgets::new(BudgetSizes {
+            engines: shards.get().into(),
+            head_bytes_max: config.head_bytes_max,
+            dictionary_bytes_max: limits::DICTIONARY_BYTES_MAX,
+            cache_bytes: config.cache_bytes,
+        });
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Arc::new(Self {
+            directory,
+            placement: Placement::uniform(shards),
+            clock: Arc::new(Clock::new(config.retention, metrics.clone())),
+            raft_log,
+            shards: (FIRST_DATA_SHARD..).take(shards.get().into()).map(hosted).collect(),
+            budgets,
+            opening: Semaphore::new(cpus),
+            storing_time: Mutex::default(),
             is_full: AtomicBool::new(false),
             is_over_cap: AtomicBool::new(false),
+            unflushed_bytes: AtomicU64::new(0),
             appends: Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX)),
             queries: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)),
             stopping: CancellationToken::new(),
             closing: CancellationToken::new(),
-        }
+            metrics,
+            config,
+        }))
     }
 
-    pub(super) fn state(&self) -> State {
-        self.state.borrow().clone()
-    }
-
-    pub(super) fn set_state(&self, state: State) {
-        for name in State::NAMES {
-            let gauge = self.metrics.replica_state.get_or_create_owned(&StateLabels { state: name });
-            gauge.set(i64::from(name == state.name()));
-        }
-        tracing::info!(state = state.name(), "replica");
-        self.state.send_replace(state);
-    }
-
-    /// Waits for a state for which `wanted` returns `Some`, and returns the value in it.
-    pub(super) async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
-        let mut states = self.state.subscribe();
-        loop {
-            let found = wanted(&states.borrow_and_update());
-            if let Some(found) = found {
-                return found;
-            }
-            // `self` holds the sender, so this fails only if the state can never change again.
-            if states.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    /// Returns the state. If the replica is being repaired, first waits for the end of the repair: at most
+    /// Returns the state of a shard. If its replica is being repaired, first waits for the end of the repair: at most
     /// [`REPAIR_PATIENCE`], and only until the node stops.
-    pub(super) async fn state_after_repair(&self) -> State {
-        let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
+    pub(super) async fn state_after_repair(&self, hosted: &Hosted) -> State {
+        let repaired = hosted.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
         let repaired = tokio::time::timeout(REPAIR_PATIENCE, self.stopping.run_until_cancelled(repaired)).await;
         repaired.ok().flatten().unwrap_or(State::Repairing)
     }
 
-    /// Repairs damaged files of the replica, and opens it. Logs every [`OPEN_REPORT`] that it still waits.
-    pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
-        let clock = Arc::clone(&self.clock);
-        let opened = Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock);
+    /// Repairs damaged files of a shard's replica, and opens it. Logs every [`OPEN_REPORT`] that it still waits.
+    pub(super) async fn open_replica(&self, shard: u32) -> Result<Arc<Replica>, NodeError> {
+        let opened = async {
+            let log = self.raft_log.opened().await?;
+            // The semaphore is never closed, so this does not fail.
+            let _permit = self.opening.acquire().await;
+            let clock = Arc::clone(&self.clock);
+            Replica::open(shard, &self.config, &self.directory, log, &self.budgets, &self.metrics, clock).await
+        };
         let mut opened = std::pin::pin!(opened);
         let began = Instant::now();
         loop {
             match tokio::time::timeout(OPEN_REPORT, &mut opened).await {
                 Ok(opened) => return opened,
                 Err(_elapsed) => {
-                    tracing::info!(seconds = began.elapsed().as_secs(), "waiting until the data directory is open");
+                    tracing::info!(shard, seconds = began.elapsed().as_secs(), "waiting until the shard is open");
                 }
             }
         }
+    }
+
+    /// Returns the replicas whose engines are open for requests.
+    pub(super) fn replicas(&self) -> impl Iterator<Item = Arc<Replica>> {
+        self.shards.values().filter_map(|hosted| hosted.replica())
+    }
+
+    /// Returns true if damaged files of a shard cannot be repaired. Nothing is then dropped for the cap on disk use.
+    pub(super) fn is_unrepaired(&self) -> bool {
+        self.replicas().any(|replica| replica.shard().engine().repair_failure().is_some())
+    }
+
+    /// Sums up the size of the unflushed entries of all shards, in bytes. The sum is kept for
+    /// [`Shared::unflushed_bytes`].
+    pub(super) fn sum_unflushed_bytes(&self) -> u64 {
+        let serving = self.shards.values().filter_map(|hosted| hosted.serving());
+        let bytes = serving.map(|replica| replica.shard().unflushed_bytes()).sum();
+        self.unflushed_bytes.store(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Returns the last sum of the unflushed entries of all shards, in bytes.
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -171,3 +171,61 @@ async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
     again.node.shutdown().await;
     drop(opened);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_stops_all_shards_and_all_resume() {
+    const SHARDS: u32 = 3;
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
+    let config = node::Config { shards: std::num::NonZeroU16::new(3), ..config(&disk.path().join("data")) };
+    let opened = open_with(config).await;
+    opened.node.ready().await;
+    let append = |shard, serial: i64| {
+        let node = &opened.node;
+        async move { support::answer_of(node, shard, &batch_of(Some(serial as u128), [serial], long_name)).await }
+    };
+    for shard in 1..=SHARDS {
+        append(shard, 0).await.unwrap();
+    }
+    // The disk must become full between two checks of the free space, so that a write to the log fails.
+    let is_read_only = || opened.metric("varve_node_replica_state{state=\"read_only\"") > 0.0;
+    let mut next = 1;
+    let mut unknown = Vec::new();
+    while !is_read_only() {
+        assert!(next < 100_000, "no write met the full disk");
+        let (refused, _status) = tokio::join!(append_until_refused(&opened, next), async {
+            tokio::task::block_in_place(|| fill(&disk, 0));
+        })
+        .0;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        next = refused + 1;
+        unknown.push(support::time_of(refused));
+        if !is_read_only() {
+            empty(&disk);
+            append_until_accepted(&opened, refused).await;
+        }
+    }
+    for shard in 1..=SHARDS {
+        let status = append(shard, next).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "shard {shard}: {status}");
+        assert_eq!(support::times_in(&opened.node, shard).await.unwrap()[0], support::time_of(0), "shard {shard}");
+    }
+    empty(&disk);
+    let start = Instant::now();
+    for shard in 1..=SHARDS {
+        while let Err(status) = append(shard, next).await {
+            assert!(start.elapsed() < Duration::from_secs(20), "shard {shard} still refuses: {status}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    println!("all shards took appends {:?} after there was space", start.elapsed());
+    let mut times = opened.times().await;
+    let mut expected = times_of(0..=next);
+    for times in [&mut times, &mut expected] {
+        times.retain(|time| !unknown.contains(time));
+    }
+    assert_eq!(times, expected);
+    for shard in 2..=SHARDS {
+        assert_eq!(support::times_in(&opened.node, shard).await.unwrap(), times_of([0, next]), "shard {shard}");
+    }
+    opened.node.shutdown().await;
+}

@@ -5,11 +5,14 @@
 //! sync.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
+
+use proto::placement::FIRST_DATA_SHARD;
 
 use crate::support::{self, append, batch, open, times_of};
 
@@ -163,6 +166,14 @@ async fn new_folders_are_synced_before_the_first_acknowledgement() {
     }
 }
 
+/// Number of shards of the node that is killed.
+const SHARDS: u16 = 3;
+
+/// Returns the shard that gets the sample with a serial number.
+fn shard_of(serial: i64) -> u32 {
+    FIRST_DATA_SHARD + (serial % i64::from(SHARDS)) as u32
+}
+
 /// Runs in the child: appends samples from 16 tasks until the child is killed, and prints the acknowledged serial
 /// numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,6 +182,7 @@ async fn child_appends_until_it_is_killed() {
     let Some(data_dir) = std::env::var_os(DATA_DIR) else { return };
     let mut config = support::config(Path::new(&data_dir));
     config.flush_interval = Duration::from_millis(200);
+    config.shards = NonZeroU16::new(SHARDS);
     let start = Instant::now();
     let opened = support::open_with(config).await;
     opened.node.ready().await;
@@ -183,7 +195,7 @@ async fn child_appends_until_it_is_killed() {
             tokio::spawn(async move {
                 loop {
                     let serial = next.fetch_add(1, Ordering::Relaxed);
-                    append(&node, &batch(Some(serial as u128), [serial])).await.unwrap();
+                    support::answer_of(&node, shard_of(serial), &batch(Some(serial as u128), [serial])).await.unwrap();
                     say(&format!("acked {serial}"));
                 }
             })
@@ -218,12 +230,15 @@ async fn a_killed_node_has_every_acknowledged_sample_once() {
         first = acknowledged.iter().max().unwrap() + 100;
     }
     let opened = open(&data_dir).await;
-    let times = opened.times().await;
-    let distinct: std::collections::BTreeSet<_> = times.iter().copied().collect();
-    assert_eq!(distinct.len(), times.len(), "a sample counts twice");
-    let lost: Vec<_> = times_of(acknowledged.clone()).into_iter().filter(|time| !distinct.contains(time)).collect();
-    assert_eq!(lost, [] as [i64; 0], "acknowledged and not there");
-    println!("10 kills, {} acknowledged, {} there", acknowledged.len(), times.len());
+    for shard in (0..i64::from(SHARDS)).map(shard_of) {
+        let times = support::times_in(&opened.node, shard).await.unwrap();
+        let distinct: std::collections::BTreeSet<_> = times.iter().copied().collect();
+        assert_eq!(distinct.len(), times.len(), "a sample counts twice in shard {shard}");
+        let of_shard = times_of(acknowledged.iter().copied().filter(|&serial| shard_of(serial) == shard));
+        let lost: Vec<_> = of_shard.iter().filter(|time| !distinct.contains(time)).collect();
+        assert!(lost.is_empty(), "acknowledged and not in shard {shard}: {lost:?}");
+        println!("10 kills, shard {shard}: {} acknowledged, {} there", of_shard.len(), times.len());
+    }
     opened.node.shutdown().await;
 }
 

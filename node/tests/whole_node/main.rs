@@ -1,4 +1,4 @@
-//! Tests of a whole node: requests, restarts, failing and full disks, retention.
+//! Tests of a whole node: requests, restarts, failing and full disks, retention, shards.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,4 +12,5 @@ mod disk_full;
 mod durability;
 mod requests;
 mod retention;
+mod shards;
 mod support;

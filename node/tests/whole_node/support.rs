@@ -64,19 +64,29 @@ pub(crate) async fn append(node: &Node, batch: &Batch) -> Result<bool, Status> {
 }
 
 pub(crate) async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendResponse, Status> {
+    answer_of(node, FIRST_DATA_SHARD, batch).await
+}
+
+/// Appends a batch to a shard.
+pub(crate) async fn answer_of(node: &Node, shard: u32, batch: &Batch) -> Result<wire::AppendResponse, Status> {
     let batch = Some(batch.to_wire());
-    let request = wire::AppendRequest { shard: FIRST_DATA_SHARD, placement_epoch: 1, batch };
+    let request = wire::AppendRequest { shard, placement_epoch: 1, batch };
     Ok(node.append(Request::new(request)).await?.into_inner())
 }
 
 /// Returns the sum of the values of all samples. Each value is 1, so this is the number of samples.
 pub(crate) async fn count(node: &Node) -> Result<i64, Status> {
-    let answer = select(node, Fold::Sum(Window::between(&[0, i64::MAX]))).await?;
+    let answer = select(node, FIRST_DATA_SHARD, Fold::Sum(Window::between(&[0, i64::MAX]))).await?;
     Ok(answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum())
 }
 
 pub(crate) async fn times(node: &Node) -> Result<Vec<i64>, Status> {
-    let answer = select(node, Fold::Points(Window { start_ns: 0, end_ns: i64::MAX })).await?;
+    times_in(node, FIRST_DATA_SHARD).await
+}
+
+/// Returns the times of all samples of a shard.
+pub(crate) async fn times_in(node: &Node, shard: u32) -> Result<Vec<i64>, Status> {
+    let answer = select(node, shard, Fold::Points(Window { start_ns: 0, end_ns: i64::MAX })).await?;
     let each = answer.cells.iter().flat_map(|cell| {
         let time = answer.bucket_times_ns[cell.bucket as usize];
         std::iter::repeat_n(time, usize::try_from(cell.sum).unwrap())
@@ -86,7 +96,7 @@ pub(crate) async fn times(node: &Node) -> Result<Vec<i64>, Status> {
     Ok(times)
 }
 
-async fn select(node: &Node, fold: Fold) -> Result<proto::Answer, Status> {
+async fn select(node: &Node, shard: u32, fold: Fold) -> Result<proto::Answer, Status> {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::<Matcher>::new(),
@@ -96,7 +106,7 @@ async fn select(node: &Node, fold: Fold) -> Result<proto::Answer, Status> {
         stacks: StackDetail::None,
         locations: proto::LocationSets::default(),
     };
-    let answer = node.select(Request::new(selection.to_wire(FIRST_DATA_SHARD))).await?.into_inner();
+    let answer = node.select(Request::new(selection.to_wire(shard))).await?.into_inner();
     Ok(proto::Answer::from_wire(answer, &selection).unwrap())
 }
 

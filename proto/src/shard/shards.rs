@@ -14,6 +14,7 @@ use crate::shard::answer::{Answer, DroppedLabel, Missing};
 use crate::shard::entry::Deletion;
 use crate::shard::error::SelectionError;
 use crate::shard::location_sets::{KnownLocations, LocationPage};
+use crate::shard::placement::Placement;
 use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
 
@@ -22,6 +23,9 @@ use crate::tenant::TenantId;
 pub trait Shards: Send + Sync {
     /// The error of a request: a code, and a text for the caller.
     type Error;
+
+    /// Returns the placement of slots on shards.
+    async fn placement(&self) -> Result<Placement, Self::Error>;
 
     /// Stores a batch. When this returns, the batch is durable and visible to queries.
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;

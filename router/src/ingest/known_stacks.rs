@@ -173,7 +173,7 @@ pub(crate) fn planned<T, E>(
     decode: impl FnOnce(&mut DefinitionPlan<'_>) -> Result<T, E>,
 ) -> Result<(T, Vec<StackKey>), E> {
     let tenant = TenantId::default_tenant();
-    let placement = Placement::single_shard();
+    let placement = Placement::uniform(std::num::NonZeroU16::MIN);
     let mut plan = DefinitionPlan::new(known, &tenant, &placement);
     let decoded = decode(&mut plan)?;
     Ok((decoded, plan.into_defined()))
@@ -181,12 +181,14 @@ pub(crate) fn planned<T, E>(
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
 
     #[test]
     fn a_stack_is_known_only_in_the_partition_that_acknowledged_it() {
         let known = KnownStacks::default();
-        let placement = Placement::single_shard();
+        let placement = Placement::uniform(NonZeroU16::MIN);
         let tenants = ["one", "two"].map(|name| TenantId::new(name).unwrap());
         let stack = StackHash(7 << 64 | 9);
         let hours = |n: i64| n * 3_600_000_000_000;

@@ -114,6 +114,8 @@ fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use proto::dictionary::{Attribute, AttributeValue};
     use proto::placement::Placement;
     use proto::{Label, LabelSet, Samples, StackHash, StackPair};
@@ -143,7 +145,7 @@ mod tests {
         let profiles = vec![Profile { labels, samples: columns }];
         let push = Push { dictionary: dictionary(), profiles, ..Push::default() };
         let tenant = TenantId::default_tenant();
-        let placement = Placement::single_shard();
+        let placement = Placement::uniform(NonZeroU16::MIN);
         place(push, None, Destination { tenant: &tenant, placement: &placement }).into_values().next().unwrap()
     }
 

@@ -11,7 +11,7 @@ use prost::Message as _;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
-use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, TimeResolution};
 
 use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
 
@@ -29,6 +29,10 @@ pub struct Row {
     /// Name of the thread; `None` if the thread has no name.
     pub thread: Option<String>,
 }
+
+/// Budgets of an engine for tests.
+pub const BUDGETS: BudgetSizes =
+    BudgetSizes { engines: 1, head_bytes_max: 1 << 20, dictionary_bytes_max: 1 << 30, cache_bytes: 1 << 20 };
 
 /// A step of a generated test case.
 #[derive(Clone, Debug)]
@@ -94,8 +98,8 @@ pub struct World {
     ids: BTreeMap<u8, BTreeSet<i64>>,
     /// For each tier, the time up to which its data was dropped, in nanoseconds since 1970.
     horizons_ns: BTreeMap<Tier, i64>,
-    /// True if the head's budget is so small that nearly every flush evicts all samples into chunks.
-    small_head: bool,
+    /// Budgets of the engine, which other worlds may share.
+    budgets: Budgets,
     dropped: Dropped,
 }
 
@@ -106,8 +110,15 @@ impl Default for World {
 }
 
 impl World {
-    /// Creates a world with an empty engine.
+    /// Creates a world with an empty engine. With `small_head`, the head's budget is so small that nearly every flush
+    /// evicts all samples into chunks.
     pub fn with(small_head: bool, dropped: Dropped) -> Self {
+        let head_bytes_max = if small_head { 200 } else { BUDGETS.head_bytes_max };
+        Self::sharing(Budgets::new(BudgetSizes { head_bytes_max, ..BUDGETS }), dropped)
+    }
+
+    /// Creates a world whose engine has these budgets.
+    pub fn sharing(budgets: Budgets, dropped: Dropped) -> Self {
         let directory = directory();
         let mut world = Self {
             directory,
@@ -117,7 +128,7 @@ impl World {
             now_ns: T0,
             ids: BTreeMap::new(),
             horizons_ns: BTreeMap::new(),
-            small_head,
+            budgets,
             dropped,
         };
         world.open();
@@ -126,9 +137,7 @@ impl World {
 
     fn open(&mut self) {
         let mut config = config(self.directory.path());
-        if self.small_head {
-            config.head_bytes_max = 200;
-        }
+        config.budgets = self.budgets.clone();
         config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
         self.engine = Some(Engine::open(config).unwrap());
     }
@@ -351,9 +360,7 @@ pub fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
 pub fn config(directory: &Path) -> Config {
     Config {
         directory: directory.to_owned(),
-        head_bytes_max: 1 << 20,
-        dictionary_bytes_max: 1 << 30,
-        cache_bytes: 1 << 20,
+        budgets: Budgets::new(BUDGETS),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
     }

@@ -22,6 +22,7 @@ use crate::engine::state::tenants::Tenants;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::Damage;
 use crate::memory::batch_ids::BatchIds;
+use crate::memory::budgets::Shares;
 
 /// State of an engine in memory.
 #[derive(Debug, Default)]
@@ -48,15 +49,15 @@ pub(crate) enum Found {
 }
 
 impl State {
-    /// Reads the state from the database. No partition is loaded yet.
-    pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
+    /// Reads the state from the database. No partition is loaded yet. The state's memory counts against `shares`.
+    pub(crate) fn read(snapshot: &Snapshot<'_>, shares: &Shares) -> Result<Self, EngineError> {
         Ok(Self {
             applied: database::read_position(snapshot)?,
             membership: database::read_membership(snapshot)?,
             clock: Clock::at(database::read_clock(snapshot)?),
             tenants: Tenants::stored(database::read_tenants(snapshot)?),
             batch_ids: BatchIds::default(),
-            partitions: Partitions::stored(database::read_partition_keys(snapshot)?),
+            partitions: Partitions::stored(database::read_partition_keys(snapshot)?, shares),
             stale: StaleWindows::stored(database::read_stale(snapshot)?),
             horizons: Horizons::stored(database::read_expired(snapshot)?),
             damage: Damage::read(snapshot)?,

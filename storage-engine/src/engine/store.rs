@@ -16,7 +16,7 @@ use crate::engine::state::{Found, State};
 use crate::engine::store::state_database::StateDatabase;
 use crate::error::EngineError;
 use crate::integrity::quarantine::found_damage::quarantine_partition;
-use crate::memory::footprint::MemoryTotal;
+use crate::memory::budgets::Shares;
 use crate::memory::stored_partition::StoredPartition;
 
 /// Database and state of a shard.
@@ -27,12 +27,13 @@ use crate::memory::stored_partition::StoredPartition;
 /// 2. `loading`, which only [`Store::partition`] takes.
 /// 3. The state.
 /// 4. A tenant's dictionary, then partitions in the order of their keys. The state hands out both.
+/// 5. The list of engines that share a budget.
 pub(crate) struct Store {
     config: Config,
     database: StateDatabase,
     state: RwLock<State>,
-    /// Total memory of the definitions in the state. It is read without the state's lock.
-    definitions: MemoryTotal,
+    /// This engine's shares of the budgets. They are read without the state's lock.
+    shares: Shares,
     /// Lock that is held while a partition is read into memory, so that concurrent readers read it once.
     loading: Mutex<()>,
 }
@@ -41,9 +42,9 @@ impl Store {
     /// Opens or creates the database, and reads the state from it. No partition is in memory yet.
     pub(crate) fn open(config: Config) -> Result<Self, EngineError> {
         let database = StateDatabase::open(&config)?;
-        let state = State::read(&database.snapshot())?;
-        let definitions = state.partitions.definitions().clone();
-        Ok(Self { config, database, state: RwLock::new(state), definitions, loading: Mutex::new(()) })
+        let shares = config.budgets.join();
+        let state = State::read(&database.snapshot(), &shares)?;
+        Ok(Self { config, database, state: RwLock::new(state), shares, loading: Mutex::new(()) })
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -64,9 +65,25 @@ impl Store {
         self.state.write()
     }
 
-    /// Returns the approximate memory of dictionaries and series, in bytes, without taking a lock.
-    pub(crate) fn dictionary_bytes(&self) -> usize {
-        self.definitions.bytes()
+    /// Returns the shares of the budgets, without taking the state's lock.
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Returns the size of this engine's dictionaries, in bytes, above which partitions that are not in use are
+    /// evicted. A quarter of the budget is for partitions in use. If queries need more partitions than fit, each query
+    /// loads them again, which takes seconds if there are many stacks.
+    pub(crate) fn idle_dictionary_bytes_max(&self) -> usize {
+        let dictionaries = &self.shares.dictionaries;
+        dictionaries.kept_bytes(dictionaries.bytes_max() / 4 * 3)
+    }
+
+    /// Evicts partitions that are not in use, if the dictionaries of all engines come close to their budget.
+    pub(crate) fn evict_idle(&self) {
+        let bytes_max = self.idle_dictionary_bytes_max();
+        if self.shares.dictionaries.total().bytes() > bytes_max {
+            self.state_mut().partitions.evict(bytes_max);
+        }
     }
 
     /// Returns a partition of minutes, hours or days, if it exists. Reads it from the database if it is not in memory.
@@ -106,7 +123,7 @@ impl Store {
             if state.partitions.drops() == drops && is_current {
                 damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
                 let partition = state.partitions.keep(partition);
-                state.partitions.evict(self.config.idle_dictionary_bytes_max());
+                state.partitions.evict(self.idle_dictionary_bytes_max());
                 return Ok(Some(partition));
             }
         }

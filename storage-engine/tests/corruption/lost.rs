@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Selection, TenantId, Tier, Window};
-use storage_engine::{Config, Engine, Outcome, Position};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
 use storage_model::samples::{DAY, SECOND, T0, batch_of};
 use storage_model::world;
 
@@ -360,7 +360,8 @@ fn a_replaced_partition_keeps_its_new_samples() {
     compact(&path);
     break_block_of(&path, late_values(&store, "1m dictionary").last().unwrap());
     // Such a small budget evicts every unused partition after each flush.
-    let config = Config { dictionary_bytes_max: 1, ..world::config(&path) };
+    let budgets = Budgets::new(BudgetSizes { dictionary_bytes_max: 1, ..world::BUDGETS });
+    let config = Config { budgets, ..world::config(&path) };
     let engine = Engine::open(config).unwrap();
     let append = |after: i64, from: i64| {
         let batch = batch_of(&samples(from, from + 100, 3), None);

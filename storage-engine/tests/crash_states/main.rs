@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use storage_engine::{Config, Engine};
+use storage_engine::{Budgets, Config, Engine};
 use storage_model::world;
 
 use check::{check_answers, check_disk, position};
@@ -33,8 +33,11 @@ const STATES_OF_A_SCRIPT: u64 = 50;
 const FAILED_MAX: usize = 10;
 
 fn config(history: &History, path: &Path) -> Config {
-    let config = world::config(path);
-    Config { head_bytes_max: if history.has_small_head { 200 } else { config.head_bytes_max }, ..config }
+    let mut sizes = world::BUDGETS;
+    if history.has_small_head {
+        sizes.head_bytes_max = 200;
+    }
+    Config { budgets: Budgets::new(sizes), ..world::config(path) }
 }
 
 /// Opens the state after a power cut and checks it, then replays the log and checks again.

@@ -15,7 +15,7 @@ use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId, Tier,
 };
-use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, TimeResolution};
 
 const CACHE_BYTES: usize = 32 << 20;
 
@@ -101,9 +101,12 @@ fn ingest(load: Load) {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         directory: folder.path().join("state"),
-        head_bytes_max: load.head_bytes,
-        dictionary_bytes_max: load.dictionary_bytes,
-        cache_bytes: CACHE_BYTES,
+        budgets: Budgets::new(BudgetSizes {
+            engines: 1,
+            head_bytes_max: load.head_bytes,
+            dictionary_bytes_max: load.dictionary_bytes,
+            cache_bytes: CACHE_BYTES,
+        }),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
     };

@@ -8,6 +8,7 @@
 mod missing;
 mod partitions;
 mod replicas;
+mod shared_budgets;
 mod threads;
 mod timelines;
 

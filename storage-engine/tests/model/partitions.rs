@@ -7,9 +7,9 @@ use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, SeriesQuery, StackDetail, TenantId, Tier, Window};
-use storage_engine::{Config, Engine, Outcome, Position, SelectError, StripError};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, SelectError, StripError};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use storage_model::world::{Step, World, config, listing};
+use storage_model::world::{BUDGETS, Step, World, config, listing};
 
 /// Returns the request for all series with samples in a window.
 fn every_series(window: Window) -> SeriesQuery {
@@ -211,7 +211,8 @@ fn a_batch_may_cover_many_partitions_but_not_too_many() {
 fn over_the_dictionary_budget_new_definitions_are_refused() {
     let mut world = World::default();
     world.engine = None;
-    let config = Config { dictionary_bytes_max: 1, ..config(world.directory.path()) };
+    let budgets = Budgets::new(BudgetSizes { dictionary_bytes_max: 1, ..BUDGETS });
+    let config = Config { budgets, ..config(world.directory.path()) };
     world.engine = Some(Engine::open(config).unwrap());
     let known = [Drawn::simple(0, 0, 1, 1)];
     let new_thread = [Drawn { thread: 2, ..Drawn::simple(0, 0, 1, 1) }];

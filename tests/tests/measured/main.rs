@@ -7,6 +7,7 @@
 mod agent_spool;
 mod browser;
 mod end_to_end;
+mod idle_shards;
 mod latency;
 mod readiness;
 mod record;

@@ -90,6 +90,13 @@ struct OtherPlacement(NodeClient<Channel>);
 
 #[tonic::async_trait]
 impl Node for OtherPlacement {
+    async fn placement(
+        &self,
+        request: Request<wire::PlacementRequest>,
+    ) -> Result<Response<wire::PlacementResponse>, Status> {
+        self.0.clone().placement(request).await
+    }
+
     async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         let mut request = request.into_inner();
         request.placement_epoch += 1;

@@ -1,6 +1,7 @@
 //! Options of the roles node and router, and of `varve up`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,12 @@ pub(crate) struct StorageOptions {
     /// Cap on the disk space of profiles; shortly below the cap, the oldest profiles are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,
+    /// Number of shards, from 1 to 64; set on the first start, and fixed from then on [default: 1 on the first start]
+    ///
+    /// Each service is in one shard. A shard applies pushes one after another, so several shards can use several CPUs.
+    /// Later starts use the number that the data directory was made with, and refuse another number.
+    #[arg(long, env = "VARVE_SHARDS", value_name = "N")]
+    pub(crate) shards: Option<NonZeroU16>,
     /// Address of the node's gRPC server, for routers
     #[arg(long, env = "VARVE_NODE_LISTEN", default_value = "127.0.0.1:4041", value_name = "ADDR:PORT")]
     pub(crate) node_listen: SocketAddr,

@@ -30,7 +30,7 @@ fn effective_options_are_read_back_the_same() {
         let matches = file.into_defaults(CommandLine::command()).unwrap().get_matches_from(["varve", "config"]);
         config_file::effective(&CommandLine::command(), matches.subcommand().unwrap().1)
     };
-    let changed = "http-listen = \"127.0.0.1:1\"\nfrequency-hz = 97\nno-agent = true\nretention = \"1h\"\n";
+    let changed = "http-listen = \"127.0.0.1:1\"\nfrequency-hz = 97\nshards = 4\nno-agent = true\nretention = \"1h\"\n";
     let effective = read(changed);
     for line in changed.lines() {
         assert!(effective.lines().any(|printed| printed == line), "{line} is not in:\n{effective}");

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use ::node::{Config, Node, Retention};
 use anyhow::Context as _;
 
+use super::operations::Readiness;
 use super::servers::{Servers, StopSignals};
 use super::{listen, operations};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
-use crate::process::allocator;
+use crate::process::{allocator, open_files};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
+    open_files::raise_limit().context("the limit of open files")?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
@@ -21,10 +23,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let opened = stop_signals.unless_stopped(Node::open(config(&data, &storage), &mut registry)).await;
     let Some(node) = opened.transpose()? else { return Ok(()) };
     let servers = Servers::default();
-    let ready_node = Arc::clone(&node);
-    let readiness =
-        Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the replica is not ready".to_owned()) });
-    servers.http(operations_listener, operations::alone(readiness, registry, auth));
+    servers.http(operations_listener, operations::alone(readiness(&node), registry, auth));
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(listener, access.token_file, stop).await.context("node") });
@@ -38,6 +37,20 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     outcome
 }
 
+/// Returns the function that reports if all shards of the node accept queries.
+pub(super) fn readiness(node: &Arc<Node>) -> Readiness {
+    let node = Arc::clone(node);
+    Arc::new(move || {
+        let unready = node.unready_shards();
+        if unready.is_empty() {
+            return Ok(());
+        }
+        let shards: Vec<String> =
+            unready.iter().map(|unready| format!("{} {}", unready.shard, unready.state)).collect();
+        Err(format!("the node is not ready: shard {}", shards.join(", shard ")))
+    })
+}
+
 /// Returns the configuration of the node for these options.
 pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
     let retention = Retention {
@@ -48,6 +61,7 @@ pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
     };
     Config {
         advertise_address: storage.node_listen.to_string(),
+        shards: storage.shards,
         ..Config::new(data.data_dir.clone(), retention, storage.disk_max.as_u64())
     }
 }

@@ -17,11 +17,12 @@ use super::servers::{Servers, StopSignals};
 use super::symbols::open_symbols;
 use super::{listen, operations};
 use crate::command::UpOptions;
-use crate::process::allocator;
+use crate::process::{allocator, open_files};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
+    open_files::raise_limit().context("the limit of open files")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
     let auth = listen::auth(&access, &listen)?;
@@ -44,9 +45,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let status = Status::new(&mut registry);
 
     let servers = Servers::default();
-    let ready_node = Arc::clone(&node);
-    let readiness =
-        Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the node is not ready".to_owned()) });
+    let readiness = super::node::readiness(&node);
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::<Node>::clone(&node));
     receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);

@@ -7,11 +7,13 @@
 //! meta           shard u32 | `p`              log id record: the last purged entry
 //! meta           `node`                       node id u64
 //! meta           `time`                       time record: the limit of accepted time
+//! meta           `shards`                     shards record: the number of shards of the node
 //! ```
 //!
 //! Integers are big-endian. Votes and entries are in one database, because the order in which they were written must
 //! survive a crash. In addition, one sync then serves all shards.
 
+use std::num::NonZeroU16;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -27,6 +29,7 @@ use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::recovery;
 use crate::consensus::log::sync_thread::SyncThread;
 use crate::consensus::log::synced_mark::SyncedMark;
+use crate::consensus::log::unapplied::UnappliedBytes;
 use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::directory::DataDirectory;
@@ -36,6 +39,7 @@ use crate::metrics::{Metrics, gauge};
 
 const NODE_KEY: &[u8] = b"node";
 const TIME_KEY: &[u8] = b"time";
+const SHARDS_KEY: &[u8] = b"shards";
 
 /// The logs of all shards. A write is on disk for certain only after a later [`LogDatabase::sync`].
 #[derive(Debug)]
@@ -45,6 +49,10 @@ pub(crate) struct LogDatabase {
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
+    /// Number of shards of the node.
+    shards: NonZeroU16,
+    /// Size of the entries in memory.
+    unapplied_bytes: UnappliedBytes,
     /// Ranges of keys whose entries were purged but still take space.
     purged: Mutex<PurgedRanges>,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
@@ -59,10 +67,12 @@ pub(crate) struct LogDatabase {
 }
 
 impl LogDatabase {
-    /// Opens or makes the database of this node.
+    /// Opens or makes the database of this node. A new database stores the node id and the number of shards, which is 1
+    /// if `shards` is `None`. An existing one must have these numbers.
     pub(crate) fn open(
         directory: &Arc<DataDirectory>,
         node_id: u64,
+        shards: Option<NonZeroU16>,
         failure: Failure,
         metrics: Metrics,
     ) -> Result<Self, NodeError> {
@@ -71,18 +81,20 @@ impl LogDatabase {
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
-        let log = Self {
+        let mut log = Self {
             database,
             sync_thread,
             failure,
             metrics,
+            shards: NonZeroU16::MIN,
+            unapplied_bytes: UnappliedBytes::default(),
             purged: Mutex::default(),
             reclaiming: Mutex::default(),
             accepted_ns: Mutex::default(),
             open: Arc::default(),
             _directory: Arc::clone(directory),
         };
-        log.check_node(node_id)?;
+        log.shards = log.identify(node_id, shards)?;
         *log.accepted_ns.lock() = log.read_accepted()?;
         log.find_purged()?;
         Ok(log)
@@ -102,19 +114,46 @@ impl LogDatabase {
         Ok(())
     }
 
-    fn check_node(&self, node_id: u64) -> Result<(), NodeError> {
-        match self.get(NODE_KEY)? {
-            Some(value) => {
-                let length = |_length| ReplicaError::Record(RecordError::Length { record: "node id" });
-                let found = u64::from_be_bytes(value.as_ref().try_into().map_err(length)?);
-                if found == node_id { Ok(()) } else { Err(NodeError::OtherNode { found, expected: node_id }) }
-            }
-            None => {
-                let mut batch = WriteBatch::default();
-                batch.put_cf(self.family(META)?, NODE_KEY, node_id.to_be_bytes());
-                Ok(self.write(batch)?)
-            }
+    /// Checks the node id and the number of shards, or stores them in a new database. Returns the number of shards.
+    fn identify(&self, node_id: u64, shards: Option<NonZeroU16>) -> Result<NonZeroU16, NodeError> {
+        let Some(value) = self.get(NODE_KEY)? else {
+            let shards = shards.unwrap_or(NonZeroU16::MIN);
+            let mut batch = WriteBatch::default();
+            batch.put_cf(self.family(META)?, NODE_KEY, node_id.to_be_bytes());
+            batch.put_cf(self.family(META)?, SHARDS_KEY, record::encode_shards(shards));
+            self.write(batch)?;
+            return Ok(shards);
+        };
+        let length = |_length| ReplicaError::Record(RecordError::Length { record: "node id" });
+        let found = u64::from_be_bytes(value.as_ref().try_into().map_err(length)?);
+        if found != node_id {
+            return Err(NodeError::OtherNode { found, expected: node_id });
         }
+        let found = match self.get(SHARDS_KEY)? {
+            Some(value) => record::decode_shards(&value).map_err(ReplicaError::Record)?,
+            // Earlier builds had one shard, and did not store the number.
+            None => NonZeroU16::MIN,
+        };
+        match shards {
+            Some(expected) if expected != found => Err(NodeError::OtherShards { found, expected }),
+            _ => Ok(found),
+        }
+    }
+
+    /// Removes the number of shards, as in the log of an earlier build.
+    #[cfg(test)]
+    pub(super) fn forget_shards(&self) {
+        self.database.delete_cf(self.family(META).unwrap(), SHARDS_KEY).unwrap();
+    }
+
+    /// Returns the number of shards of the node. They are numbered from
+    /// [`FIRST_DATA_SHARD`](proto::placement::FIRST_DATA_SHARD) on.
+    pub(crate) fn shards(&self) -> NonZeroU16 {
+        self.shards
+    }
+
+    pub(super) fn unapplied_bytes(&self) -> &UnappliedBytes {
+        &self.unapplied_bytes
     }
 
     /// Reads the accepted time from the database, in nanoseconds since 1970; `None` if none is stored.
@@ -252,7 +291,7 @@ impl LogDatabase {
         batch.delete_range_cf(self.family(LOG)?, range.from, range.to);
         batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(last));
         self.write(batch)?;
-        self.metrics.first_log_index.set(gauge(last.index + 1));
+        self.metrics.of_shard(shard).first_log_index.set(gauge(last.index + 1));
         self.purged.lock().add(shard, range);
         Ok(())
     }

@@ -4,7 +4,7 @@ use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DBCompressionType, DBRe
 
 /// Name of the column family of entries, whose keys are shard and index.
 pub(super) const LOG: &str = "log";
-/// Name of the column family of votes, purge positions, the node id and the accepted time.
+/// Name of the column family of votes, purge positions, the node id, the number of shards and the accepted time.
 pub(super) const META: &str = "meta";
 
 /// Size of the write buffer of [`LOG`], in bytes. Most entries are purged soon, so a large buffer keeps them out of

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures::Stream;
 use openraft::OptionalSend;
@@ -21,15 +21,24 @@ const READ_BYTES_MAX: usize = 4 << 20;
 
 /// The log of one shard. Clones share it.
 #[derive(Clone, Debug)]
-pub(in crate::consensus) struct LogStore {
+pub(crate) struct LogStore {
     shard: u32,
     log: Arc<LogDatabase>,
     unapplied: Arc<Mutex<Unapplied>>,
+    /// Marker that a clone exists. It is dropped last.
+    open: Arc<()>,
 }
 
 impl LogStore {
-    pub(in crate::consensus) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
-        Self { shard, log, unapplied: Arc::default() }
+    pub(crate) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
+        let unapplied = Arc::new(Mutex::new(Unapplied::new(log.unapplied_bytes().clone())));
+        Self { shard, log, unapplied, open: Arc::default() }
+    }
+
+    /// Returns a weak reference that can be upgraded until all clones are dropped. Until then, a task of openraft may
+    /// still read or write the shard's log.
+    pub(crate) fn while_open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
     }
 
     fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
@@ -140,7 +149,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |last| last.index + 1);
-        *self.unapplied.lock() = Unapplied::default();
+        self.unapplied.lock().clear();
         self.log.truncate(self.shard, from).map_err(|error| self.log.failure().io_error(error))
     }
 

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_error_of_a_failed_write_replaces_that_of_the_refused_sync() {
         let ReplicaError::Sync(refused) = failed_sync() else { panic!("not a sync") };
-        let failure = Failure::new();
+        let failure = Failure::of_log();
         let writer = std::thread::spawn({
             let failure = failure.clone();
             move || {

@@ -37,7 +37,7 @@ fn locked(folder: &Path) -> Arc<DataDirectory> {
 
 fn open(folder: &Path) -> (Arc<LogDatabase>, Metrics) {
     let metrics = Metrics::register(&mut Registry::default());
-    let log = LogDatabase::open(&locked(folder), 1, Failure::new(), metrics.clone()).unwrap();
+    let log = LogDatabase::open(&locked(folder), 1, None, Failure::of_log(), metrics.clone()).unwrap();
     (Arc::new(log), metrics)
 }
 

@@ -1,30 +1,45 @@
 //! The newest entries of a log, kept in memory so that applying them does not read them from disk.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use openraft::EntryPayload;
 
 use crate::consensus::types::LogEntry;
 
-/// Largest total size of the kept entries, in bytes.
+/// Largest total size of the kept entries of all shards, in bytes.
 const UNAPPLIED_BYTES_MAX: usize = 64 << 20;
 
-/// The newest entries, without gaps, until they are applied.
-#[derive(Debug, Default)]
+/// Total size of the kept entries of all shards, in bytes. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnappliedBytes(Arc<AtomicUsize>);
+
+/// The newest entries of one shard, without gaps, until they are applied.
+#[derive(Debug)]
 pub(super) struct Unapplied {
     entries: VecDeque<LogEntry>,
-    bytes: usize,
+    of_all: UnappliedBytes,
 }
 
 impl Unapplied {
-    /// Adds an entry. If the entries then exceed the byte limit, drops all of them, because the others are of no use
-    /// without the oldest.
+    pub(super) fn new(of_all: UnappliedBytes) -> Self {
+        Self { entries: VecDeque::new(), of_all }
+    }
+
+    /// Adds an entry. If the entries of all shards then exceed the byte limit, drops those of this shard. It drops all
+    /// of them, because the others are of no use without the oldest.
     pub(super) fn push(&mut self, entry: LogEntry) {
-        self.bytes += bytes_of(&entry);
+        let bytes = bytes_of(&entry);
         self.entries.push_back(entry);
-        if self.bytes > UNAPPLIED_BYTES_MAX {
-            *self = Self::default();
+        if self.of_all.0.fetch_add(bytes, Ordering::Relaxed) + bytes > UNAPPLIED_BYTES_MAX {
+            self.clear();
         }
+    }
+
+    /// Drops all entries.
+    pub(super) fn clear(&mut self) {
+        while self.pop().is_some() {}
     }
 
     /// Removes and returns the entries of `[start, end)`; returns none if the entry at `start` is not kept. Entries
@@ -48,8 +63,14 @@ impl Unapplied {
 
     fn pop(&mut self) -> Option<LogEntry> {
         let entry = self.entries.pop_front()?;
-        self.bytes -= bytes_of(&entry);
+        self.of_all.0.fetch_sub(bytes_of(&entry), Ordering::Relaxed);
         Some(entry)
+    }
+}
+
+impl Drop for Unapplied {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -81,22 +102,29 @@ mod tests {
 
     #[test]
     fn taken_entries_begin_at_the_requested_index_or_none_are_taken() {
-        let mut unapplied = Unapplied::default();
+        let bytes = UnappliedBytes::default();
+        let mut unapplied = Unapplied::new(bytes.clone());
         (5..10).for_each(|index| unapplied.push(entry(index, 1)));
         assert!(unapplied.take(4, 8).is_empty(), "4 must be read from the log");
         assert_eq!(indices(&unapplied.take(5, 7)), [5, 6]);
         assert_eq!(indices(&unapplied.take(8, 100)), [8, 9], "7 was read from the log meanwhile");
         assert!(unapplied.take(10, 11).is_empty());
-        assert_eq!(unapplied.bytes, 0);
+        assert_eq!(bytes.0.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn entries_that_are_never_applied_stay_within_the_byte_limit() {
-        let mut unapplied = Unapplied::default();
+    fn entries_that_are_never_applied_stay_within_the_byte_limit_of_all_shards() {
+        let bytes = UnappliedBytes::default();
+        let [mut one, mut two] = [(); 2].map(|()| Unapplied::new(bytes.clone()));
         for index in 0..100 {
-            unapplied.push(entry(index, 1 << 20));
-            assert!(unapplied.bytes <= UNAPPLIED_BYTES_MAX);
+            one.push(entry(index, 1 << 20));
+            assert!(bytes.0.load(Ordering::Relaxed) <= UNAPPLIED_BYTES_MAX);
+            two.push(entry(index, 1 << 20));
+            assert!(bytes.0.load(Ordering::Relaxed) <= UNAPPLIED_BYTES_MAX);
         }
-        assert_eq!(indices(&unapplied.take(99, 100)), [99]);
+        assert_eq!(indices(&two.take(99, 100)), [99]);
+        drop(one);
+        two.clear();
+        assert_eq!(bytes.0.load(Ordering::Relaxed), 0);
     }
 }

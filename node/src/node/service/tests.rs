@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 use proto::limits;
+use proto::placement::FIRST_DATA_SHARD;
 
 use super::*;
 use crate::{Config, Retention};
@@ -21,7 +22,7 @@ async fn opened(folder: &tempfile::TempDir) -> Arc<Node> {
 async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened(&folder).await;
-    node.shared.set_state(State::Repairing);
+    node.shared.shards[&FIRST_DATA_SHARD].set_state(State::Repairing);
     let batch = testkit::batches::batch(None, [1, 2]);
     let bytes = batch.memory_bytes();
     let waiting = tokio::spawn({
@@ -61,14 +62,14 @@ async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
                     }
                     Err::<(), _>(SelectError::Cancelled)
                 };
-                node.shared.read(answer).await
+                node.shared.read(FIRST_DATA_SHARD, answer).await
             })
         })
         .collect();
     let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
     spawn_blocking(all_begun).await.unwrap().unwrap();
     callers.iter().for_each(tokio::task::JoinHandle::abort);
-    let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
+    let another = node.shared.read(FIRST_DATA_SHARD, |_, is_wanted| Ok(is_wanted()));
     let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
     assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
     node.shutdown().await;

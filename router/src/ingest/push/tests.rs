@@ -107,6 +107,10 @@ impl Shards for FakeNode {
         Err(Status::unimplemented("not used here"))
     }
 
+    async fn placement(&self) -> Result<proto::placement::Placement, tonic::Status> {
+        Ok(proto::placement::Placement::uniform(std::num::NonZeroU16::MIN))
+    }
+
     async fn append(&self, _shard: u32, _placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         self.ids.lock().unwrap().push(batch.id);
         let stacks = || batch.dictionary.stacks.iter().skip(1);

@@ -313,6 +313,10 @@ impl Shards for NaiveNode {
         Err(Status::unimplemented("not used here"))
     }
 
+    async fn placement(&self) -> Result<proto::placement::Placement, tonic::Status> {
+        Ok(proto::placement::Placement::uniform(std::num::NonZeroU16::MIN))
+    }
+
     async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
         Err(Status::unimplemented("samples are given to new()"))
     }

@@ -37,10 +37,10 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
             check_series(&partition.read(), new_series)?;
         }
     }
-    let bytes = engine.store.dictionary_bytes();
-    let bytes_max = engine.store.config().dictionary_bytes_max;
-    if bytes > bytes_max && (removed.is_none() || !defines_nothing(batch, &shared.read())) {
-        return Err(StripError::DictionaryFull { bytes, bytes_max });
+    let dictionaries = &engine.store.shares().dictionaries;
+    let bytes_max = dictionaries.bytes_max();
+    if dictionaries.reaches(bytes_max) && (removed.is_none() || !defines_nothing(batch, &shared.read())) {
+        return Err(StripError::DictionaryFull { bytes: dictionaries.bytes_of_all(), bytes_max });
     }
     Ok(removed)
 }

@@ -8,7 +8,8 @@ use parking_lot::RwLock;
 use proto::Samples;
 
 use crate::database::key::PartitionKey;
-use crate::memory::footprint::MemoryTotal;
+use crate::memory::budgets::Shares;
+use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::{Head, HeadSize};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
@@ -38,6 +39,8 @@ pub(crate) struct Partitions {
     generations: u64,
     /// Size of the heads of all partitions in memory.
     head: HeadSize,
+    /// Memory of these heads, which counts against the budget.
+    head_footprint: Footprint,
     /// Number of times that partitions were dropped. If the number changes during a read, the data that was read may
     /// belong to a dropped partition.
     drops: u64,
@@ -48,11 +51,14 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// Creates the partitions of a state that was just read: all are in the database, and none is in memory.
-    pub(crate) fn stored(existing: BTreeSet<PartitionKey>) -> Self {
+    /// Creates the partitions of a state that was just read: all are in the database, and none is in memory. Their
+    /// memory counts against `shares`.
+    pub(crate) fn stored(existing: BTreeSet<PartitionKey>, shares: &Shares) -> Self {
         // Generations begin at a random number, so that routers recognize those of an earlier process as outdated.
         let generations = RandomState::new().build_hasher().finish() / 2;
-        Self { existing, generations, ..Self::default() }
+        let head_footprint = Footprint::new(shares.heads.total());
+        let definitions = shares.dictionaries.total().clone();
+        Self { existing, generations, head_footprint, definitions, ..Self::default() }
     }
 
     /// Returns all existing partitions.
@@ -107,6 +113,7 @@ impl Partitions {
         change(&mut partition.head);
         self.head += partition.head.size();
         self.head -= before;
+        self.head_footprint.set(self.head.bytes);
     }
 
     /// Adds samples by series to the head of a partition in memory.
@@ -133,7 +140,7 @@ impl Partitions {
         Arc::clone(shared)
     }
 
-    /// Returns the total memory of all definitions, which can be read without the state's lock.
+    /// Returns the total memory of all definitions.
     pub(crate) fn definitions(&self) -> &MemoryTotal {
         &self.definitions
     }
@@ -141,9 +148,10 @@ impl Partitions {
     /// Keeps a partition in memory, unless a partition with this key is there already. Returns the partition that is in
     /// memory afterwards.
     pub(crate) fn keep(&mut self, mut partition: Partition) -> SharedPartition {
-        let Self { loaded, definitions, head, .. } = self;
+        let Self { loaded, definitions, head, head_footprint, .. } = self;
         let kept = loaded.entry(partition.key).or_insert_with(|| {
             *head += partition.head.size();
+            head_footprint.set(head.bytes);
             partition.count_in(definitions);
             Arc::new(RwLock::new(partition))
         });
@@ -154,6 +162,7 @@ impl Partitions {
     pub(crate) fn forget(&mut self, key: &PartitionKey) {
         if let Some(partition) = self.loaded.remove(key) {
             self.head -= partition.read().head.size();
+            self.head_footprint.set(self.head.bytes);
             self.outgrown.insert(key.tenant);
         }
     }

@@ -56,7 +56,7 @@ struct FrozenPartition {
 enum Fate {
     /// The window is over, and its samples were written as a chunk, together with the sums of its minutes.
     Sealed,
-    /// The head is over its budget, so the samples were written as a chunk. More chunks of the window may follow.
+    /// The heads are over their budget, so the samples were written as a chunk. More chunks of the window may follow.
     Evicted,
     /// The samples stay in the head, and those that were not on disk were written as a head value.
     Kept,
@@ -70,7 +70,8 @@ struct Encoded {
     damage: UnwrittenDamage,
 }
 
-/// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
+/// Returns whether all heads exceed their budget and this engine's is the largest, or a window is due to be sealed or
+/// summed up.
 pub(crate) fn wants_flush(store: &Store) -> bool {
     let state = store.state();
     let clock_ns = state.clock.sealing_ns();
@@ -79,15 +80,17 @@ pub(crate) fn wants_flush(store: &Store) -> bool {
         let mut arrivals = partition.head.arrivals();
         arrivals.any(|(window, since_ns)| is_due(window, since_ns, clock_ns))
     };
-    state.partitions.head_size().bytes >= store.config().head_bytes_max
+    store.shares().heads.is_largest_at_limit()
         || state.partitions.all_loaded().any(holds_due)
         || state.evicted(Sealing::Due).next().is_some()
         || state.stale.is_due(clock_ns.saturating_sub(GRACE_NS))
 }
 
-/// Returns whether the head is so far over its budget that entries should wait for a flush.
+/// Returns whether all heads are so far over their budget, and this engine's head so large, that its entries should wait
+/// for a flush of this engine. They never wait for another engine's flush.
 pub(crate) fn is_overfull(store: &Store) -> bool {
-    store.state().partitions.head_size().bytes >= store.config().head_bytes_max / 8 * 9
+    let heads = &store.shares().heads;
+    heads.reaches(heads.bytes_max() / 8 * 9)
 }
 
 /// Makes all applied entries durable. Returns the position up to which the state is durable.
@@ -107,7 +110,7 @@ pub(crate) fn write_all(writing: &Writing<'_>, batch: WriteBatch, sealing: Seali
     let log_index = frozen.position.index;
     drop(frozen);
     seal_evicted(writing, sealing, log_index)?;
-    writing.state_mut().partitions.evict(writing.config().idle_dictionary_bytes_max());
+    writing.state_mut().partitions.evict(writing.idle_dictionary_bytes_max());
     Ok(())
 }
 
@@ -137,6 +140,7 @@ fn write(writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Resul
 fn freeze(store: &Store) -> Option<FrozenState> {
     let mut state = store.state_mut();
     let position = state.applied()?.clone();
+    let heads = &store.shares().heads;
     let mut partitions = Vec::new();
     let loaded = state.partitions.all_loaded();
     let loaded: Vec<_> = loaded.map(|(key, partition)| (*key, Arc::clone(partition))).collect();
@@ -159,7 +163,7 @@ fn freeze(store: &Store) -> Option<FrozenState> {
         tenants: state.tenants.unwritten(),
         batch_ids: state.batch_ids.freeze(),
         partitions,
-        is_over_budget: state.partitions.head_size().bytes >= store.config().head_bytes_max,
+        is_over_budget: heads.reaches(heads.bytes_max()),
     })
 }
 

@@ -198,7 +198,8 @@ pub(crate) fn seal(
     if count == 0 && damage.is_none() {
         return Ok(());
     }
-    let stays = count > (store.config().head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
+    let stays =
+        count > (store.config().budgets.head_bytes_max() / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
     let mut minutes = Minutes::default();
     for WindowChunk { key, .. } in chunks {
         let of_chunk = match samples_of(store, &key, window) {

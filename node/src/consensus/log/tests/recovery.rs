@@ -46,7 +46,7 @@ async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String>
 async fn entries(raft: &Path) -> Result<Vec<LogEntry>, String> {
     let metrics = Metrics::register(&mut Registry::default());
     let directory = locked(raft.parent().unwrap());
-    let log = LogDatabase::open(&directory, 1, Failure::new(), metrics).map_err(|error| error.to_string())?;
+    let log = LogDatabase::open(&directory, 1, None, Failure::of_log(), metrics).map_err(|error| error.to_string())?;
     LogStore::new(1, log.into()).try_get_log_entries(..).await.map_err(|error| error.to_string())
 }
 

@@ -136,8 +136,37 @@ async fn another_nodes_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     let metrics = Metrics::register(&mut Registry::default());
-    let error = LogDatabase::open(&locked(folder.path()), 2, Failure::new(), metrics).unwrap_err();
+    let error = LogDatabase::open(&locked(folder.path()), 2, None, Failure::of_log(), metrics).unwrap_err();
     assert!(matches!(error, crate::NodeError::OtherNode { found: 1, expected: 2 }), "{error}");
+}
+
+#[tokio::test]
+async fn the_number_of_shards_is_set_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |shards: u16| {
+        let metrics = Metrics::register(&mut Registry::default());
+        let shards = std::num::NonZeroU16::new(shards);
+        LogDatabase::open(&locked(folder.path()), 1, shards, Failure::of_log(), metrics)
+    };
+    assert_eq!(open(3).unwrap().shards().get(), 3);
+    // No number means the stored number.
+    assert_eq!([0, 3].map(|shards| open(shards).unwrap().shards().get()), [3, 3]);
+    let error = open(4).unwrap_err().to_string();
+    assert!(error.contains("3 shards") && error.contains("--shards 3"), "{error}");
+    assert_eq!(open(0).unwrap().shards().get(), 3);
+}
+
+#[tokio::test]
+async fn a_log_of_an_earlier_build_has_one_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(folder.path());
+    log.forget_shards();
+    drop(log);
+    let metrics = Metrics::register(&mut Registry::default());
+    let two = std::num::NonZeroU16::new(2);
+    let error = LogDatabase::open(&locked(folder.path()), 1, two, Failure::of_log(), metrics).unwrap_err();
+    assert!(error.to_string().contains("1 shard,"), "{error}");
+    assert_eq!(open(folder.path()).0.shards().get(), 1);
 }
 
 #[tokio::test]

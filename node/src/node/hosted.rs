@@ -1,0 +1,110 @@
+//! A shard of the node: the state of its replica, and the queries that use the replica.
+
+use std::sync::Arc;
+
+use tokio::sync::{RwLock, watch};
+
+use crate::error::ReplicaError;
+use crate::metrics::{Metrics, StateLabels};
+use crate::replica::Replica;
+
+/// A shard of this node.
+#[derive(Debug)]
+pub(super) struct Hosted {
+    number: u32,
+    state: watch::Sender<State>,
+    metrics: Metrics,
+    /// Lock that each query of the shard holds for reading. The upkeep holds it for writing while it opens the replica
+    /// again, so that queries wait.
+    pub(super) queries: Arc<RwLock<()>>,
+}
+
+/// State of a shard's replica.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// The replica replays its log, waits for an election, or is being opened again.
+    Starting,
+    Serving(Arc<Replica>),
+    /// The replica is being opened again because stored values are damaged. Requests wait.
+    Repairing,
+    /// The disk is full: queries are served, and the replica is opened again when there is space.
+    ReadOnly(Arc<Replica>),
+    Failed(Arc<ReplicaError>),
+    Stopped,
+}
+
+impl State {
+    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
+
+    pub(super) fn name(&self) -> &'static str {
+        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
+        match self {
+            Self::Starting => starting,
+            Self::Serving(_) => serving,
+            Self::Repairing => repairing,
+            Self::ReadOnly(_) => read_only,
+            Self::Failed(_) => failed,
+            Self::Stopped => stopped,
+        }
+    }
+
+    /// Returns true if queries are accepted. In a repair, they wait for its end.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Self::Serving(_) | Self::Repairing | Self::ReadOnly(_))
+    }
+}
+
+impl Hosted {
+    pub(super) fn new(number: u32, metrics: Metrics) -> Self {
+        Self { number, state: watch::Sender::new(State::Starting), metrics, queries: Arc::default() }
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(super) fn set_state(&self, state: State) {
+        let shard = self.number;
+        for name in State::NAMES {
+            let gauge = self.metrics.replica_state.get_or_create_owned(&StateLabels { state: name, shard });
+            gauge.set(i64::from(name == state.name()));
+        }
+        tracing::info!(shard, state = state.name(), "replica");
+        self.state.send_replace(state);
+    }
+
+    /// Returns the replica if its engine is open for requests: if the replica serves, or is read-only.
+    pub(super) fn replica(&self) -> Option<Arc<Replica>> {
+        match &*self.state.borrow() {
+            State::Serving(replica) | State::ReadOnly(replica) => Some(Arc::clone(replica)),
+            State::Starting | State::Repairing | State::Failed(_) | State::Stopped => None,
+        }
+    }
+
+    /// Returns the replica if it serves.
+    pub(super) fn serving(&self) -> Option<Arc<Replica>> {
+        match &*self.state.borrow() {
+            State::Serving(replica) => Some(Arc::clone(replica)),
+            _ => None,
+        }
+    }
+
+    /// Waits for a state for which `wanted` returns `Some`, and returns the value in it.
+    pub(super) async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
+        let mut states = self.state.subscribe();
+        loop {
+            let found = wanted(&states.borrow_and_update());
+            if let Some(found) = found {
+                return found;
+            }
+            // `self` holds the sender, so this fails only if the state can never change again.
+            if states.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The node's Raft log, which the replicas of all shards share. It is opened before the replicas and closed after them.
+//!
+//! A write to a full disk makes RocksDB refuse all later writes. The log is then closed and opened again, which needs
+//! all replicas to be closed: each of them stops by itself, and the first that is to be opened again waits for the
+//! others.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::config::Config;
+use crate::consensus::LogDatabase;
+use crate::directory::DataDirectory;
+use crate::error::{NodeError, ReplicaError};
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// The log of a node.
+#[derive(Debug)]
+pub(super) struct RaftLog {
+    node_id: u64,
+    directory: Arc<DataDirectory>,
+    metrics: Metrics,
+    failure: Failure,
+    /// The log, unless it is closed. A task that holds a replica, which holds the log, must not wait for this lock.
+    open: Mutex<Option<Arc<LogDatabase>>>,
+}
+
+impl RaftLog {
+    /// Opens the log. Returns it with the number of shards.
+    pub(super) async fn open(
+        config: &Config,
+        directory: &Arc<DataDirectory>,
+        metrics: &Metrics,
+    ) -> Result<(Self, NonZeroU16), NodeError> {
+        let log = Self {
+            node_id: config.node_id,
+            directory: Arc::clone(directory),
+            metrics: metrics.clone(),
+            failure: Failure::of_log(),
+            open: Mutex::default(),
+        };
+        let database = log.open_database(config.shards).await?;
+        let shards = database.shards();
+        *log.open.lock().await = Some(database);
+        Ok((log, shards))
+    }
+
+    async fn open_database(&self, shards: Option<NonZeroU16>) -> Result<Arc<LogDatabase>, NodeError> {
+        tracing::info!("opening the Raft log");
+        let directory = Arc::clone(&self.directory);
+        let failure = self.failure.clone();
+        let metrics = self.metrics.clone();
+        let node_id = self.node_id;
+        let open = move || LogDatabase::open(&directory, node_id, shards, failure, metrics);
+        let opened = spawn_blocking(open).await.map_err(|panic| ReplicaError::Consensus(panic.into()))?;
+        Ok(Arc::new(opened?))
+    }
+
+    /// Failure of the log, which ends all replicas.
+    pub(super) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// Returns the error after which the process must end, if there is one.
+    pub(super) fn final_error(&self) -> Option<Arc<ReplicaError>> {
+        self.failure.get().filter(|error| error.is_final())
+    }
+
+    /// Returns the log. If it has failed, first waits until all replicas are closed, and opens it again.
+    pub(super) async fn opened(&self) -> Result<Arc<LogDatabase>, NodeError> {
+        let mut open = self.open.lock().await;
+        if let Some(log) = open.as_ref().filter(|_log| self.failure.get().is_none()) {
+            return Ok(Arc::clone(log));
+        }
+        if let Some(log) = open.take() {
+            close(log).await;
+        }
+        // A failed sync may have been reported meanwhile.
+        if let Some(error) = self.final_error() {
+            return Err(ReplicaError::Consensus(error.to_string().into()).into());
+        }
+        self.failure.clear();
+        // The number of shards was checked when the node was opened.
+        let log = self.open_database(None).await?;
+        *open = Some(Arc::clone(&log));
+        Ok(log)
+    }
+
+    /// Returns the space of purged entries to the file system, if there are any. Does nothing while the log is closed.
+    /// Returns true if space was reclaimed.
+    pub(super) async fn reclaim(&self) -> bool {
+        let log = self.open.try_lock().ok().and_then(|open| open.clone());
+        match log.filter(|log| log.is_reclaimable()) {
+            // An error is reported, and ends the replicas.
+            Some(log) => reclaim(log).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Closes the log. Returns when all its files are closed, after all replicas.
+    pub(super) async fn close(&self) {
+        if let Some(log) = self.open.lock().await.take() {
+            close(log).await;
+        }
+    }
+}
+
+/// Returns the space of purged entries to the file system. If another call of this function is running, waits for it
+/// first.
+pub(super) async fn reclaim(log: Arc<LogDatabase>) -> Result<(), Arc<ReplicaError>> {
+    let failure = log.failure().clone();
+    let reclaimed = spawn_blocking(move || log.reclaim()).await;
+    let reclaimed = reclaimed.map_err(|panic| ReplicaError::Consensus(panic.into())).and_then(|done| done);
+    reclaimed.map_err(|error| failure.report(error))
+}
+
+async fn close(log: Arc<LogDatabase>) {
+    let open = log.while_open();
+    // On a blocking thread, because closing writes to disk.
+    if let Err(error) = spawn_blocking(move || drop(log)).await {
+        tracing::error!(%error, "closing the Raft log panicked");
+    }
+    while open.strong_count() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
