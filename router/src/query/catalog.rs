@@ -51,7 +51,7 @@ impl Reader {
     /// Lists the label sets of all series that have samples, sorted. Label sets contain the metric name.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Labels>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = self.found(&request, &mut run).await?;
+        let found = self.found(&request, false, &mut run).await?;
         let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
         series.sort_unstable();
         series.dedup();
@@ -61,7 +61,7 @@ impl Reader {
     /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = self.found(&request, &mut run).await?;
+        let found = self.found(&request, true, &mut run).await?;
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
             names.extend(found.attribute_names.iter().map(String::as_str));
@@ -86,8 +86,7 @@ impl Reader {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let is_about_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
             if !is_about_stacks {
-                let found = self.nodes.series(&request.tenant, &matchers, request.window);
-                let found = run.shards(found).await?;
+                let found = self.list_series(&request.tenant, &matchers, request.window, &mut run).await?;
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
                 let found_values: BTreeSet<&str> = found.series.iter().map(|labels| labels.get(label)).collect();
                 values.extend(found_values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned));
@@ -115,21 +114,31 @@ impl Reader {
         metric: Option<&str>,
     ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = run.shards(self.nodes.series(&tenant, &[], window)).await?;
+        let found = self.list_series(&tenant, &[], window, &mut run).await?;
         let types = found.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL)));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
 
-    /// Returns the series that each selector matches, and the names of sample attributes.
-    async fn found(&self, request: &CatalogRequest, run: &mut Run) -> Result<Vec<SeriesAnswer>, QueryError> {
+    /// Returns the series that each selector matches. If `with_attributes`, also returns the names of all sample
+    /// attributes.
+    async fn found(
+        &self,
+        request: &CatalogRequest,
+        with_attributes: bool,
+        run: &mut Run,
+    ) -> Result<Vec<SeriesAnswer>, QueryError> {
         let mut all = Vec::new();
         for matched in matched(request, run).await?.into_iter().flatten() {
             if let Some(matcher) = matched.selector.stack_matchers.first() {
                 return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
             }
-            let found = self.nodes.series(&request.tenant, &matched.matchers, request.window);
-            all.push(run.shards(found).await?);
+            let &CatalogRequest { ref tenant, window, .. } = request;
+            all.push(if with_attributes {
+                self.list_series_and_attributes(tenant, &matched.matchers, window, run).await?
+            } else {
+                self.list_series(tenant, &matched.matchers, window, run).await?
+            });
         }
         Ok(all)
     }

@@ -31,7 +31,7 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Labelled, QueryError> {
         let window = selection.fold.window();
-        let series = run.shards(self.nodes.series(&selection.tenant, &selection.matchers, window)).await?;
+        let series = self.list_series_and_attributes(&selection.tenant, &selection.matchers, window, run).await?;
         let Choice { of_series, of_samples, mut notes } = Choice::of(&series);
         let mut choices = vec![of_series.clone()];
         if !of_samples.is_empty() {
