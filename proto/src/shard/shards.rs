@@ -150,23 +150,28 @@ impl SeriesAnswer {
         })
     }
 
-    /// Adds the series of another shard, and sorts all lists.
-    pub fn extend(&mut self, other: Self) {
-        let Self { series, values, attribute_names, missing, dropped_labels } = other;
-        self.series.extend(series);
-        self.series.sort_unstable();
-        self.series.dedup();
-        self.values.extend(values);
-        self.values.sort_unstable();
-        self.values.dedup();
-        self.attribute_names.extend(attribute_names);
-        self.attribute_names.sort_unstable();
-        self.attribute_names.dedup();
-        self.missing.extend(missing);
-        self.missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
-        self.missing.dedup();
-        self.dropped_labels.extend(dropped_labels);
-        self.dropped_labels.sort_unstable();
-        self.dropped_labels.dedup();
+    /// Merges the responses of several shards. The result does not depend on their order, and its lists are sorted.
+    #[must_use]
+    pub fn merged(answers: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for Self { series, values, attribute_names, missing, dropped_labels } in answers {
+            all.series.extend(series);
+            all.values.extend(values);
+            all.attribute_names.extend(attribute_names);
+            all.missing.extend(missing);
+            all.dropped_labels.extend(dropped_labels);
+        }
+        // Most lists of the shards are sorted already, and this sort makes use of that.
+        all.series.sort();
+        all.series.dedup();
+        all.values.sort();
+        all.values.dedup();
+        all.attribute_names.sort();
+        all.attribute_names.dedup();
+        all.missing.sort_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
+        all.missing.dedup();
+        all.dropped_labels.sort();
+        all.dropped_labels.dedup();
+        all
     }
 }

@@ -188,11 +188,14 @@ fn answer(body: Vec<u8>, timings: &Timings) -> Response {
 /// Name of the header that lists the duration of each processing step. Browsers show these durations.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Returns the value of the `Server-Timing` header: the name of each processing step, and its duration in milliseconds.
+/// Returns the value of the `Server-Timing` header: the name of each processing step with its duration in milliseconds,
+/// and the number of shards that were asked. A response exists only if all of them answered.
 pub(crate) fn server_timing(timings: &Timings) -> String {
     let part =
         |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
-    timings.0.iter().map(part).collect::<Vec<_>>().join(", ")
+    let asked = timings.asked;
+    let shards = format!("asked;desc=\"{asked} of {asked} shards answered\"");
+    timings.parts.iter().map(part).chain([shards]).collect::<Vec<_>>().join(", ")
 }
 
 impl From<QueryError> for ApiError {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::Batch;
+use proto::placement::Placement;
 
 use crate::nodes::{Nodes, NodesError};
 
@@ -11,7 +12,7 @@ use crate::nodes::{Nodes, NodesError};
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
     /// Numbers of the shards that acknowledged their batch.
-    shards: Vec<u32>,
+    pub(crate) shards: Vec<u32>,
     /// Number of samples that shards skipped because the samples are older than `retention`.
     pub(crate) samples_too_old: u64,
     pub(crate) retention: Duration,
@@ -19,26 +20,34 @@ pub(crate) struct Acknowledged {
     pub(crate) is_duplicate: bool,
 }
 
-/// Appends the batches of all shards that have not acknowledged their batch yet. When this function returns `Ok`, the
-/// batches are durable and every query sees them.
+/// Appends the batches of all shards that have not acknowledged their batch yet, all at the same time. When this
+/// function returns `Ok`, the batches are durable and every query sees them.
 ///
 /// # Errors
-/// Returns the [`NodesError`] of the first shard that fails. `acknowledged` then lists the shards that succeeded. The
-/// same batches may be sent again with the same ID.
+/// Returns the [`NodesError`] of the first shard that fails, by number; if another fault than missing definitions
+/// occurred, one of these faults. All other shards have succeeded or failed then, and `acknowledged` lists those that
+/// succeeded. The same batches may be sent again with the same ID.
 pub(crate) async fn append(
     nodes: &Nodes,
-    batches: BTreeMap<u32, Batch>,
+    placement: &Placement,
+    mut batches: BTreeMap<u32, Batch>,
     acknowledged: &mut Acknowledged,
 ) -> Result<(), NodesError> {
-    for (shard, batch) in batches {
-        if acknowledged.shards.contains(&shard) {
-            continue;
+    batches.retain(|shard, _| !acknowledged.shards.contains(shard));
+    let mut failed: Option<NodesError> = None;
+    for (shard, appended) in nodes.append(placement, batches).await {
+        match appended {
+            Ok(appended) => {
+                acknowledged.shards.push(shard);
+                acknowledged.samples_too_old += appended.samples_too_old;
+                acknowledged.retention = appended.retention;
+                acknowledged.is_duplicate |= appended.duplicate;
+            }
+            Err(error) if failed.as_ref().is_none_or(NodesError::is_dangling) && !error.is_dangling() => {
+                failed = Some(error);
+            }
+            Err(error) => failed = failed.or(Some(error)),
         }
-        let appended = nodes.append(shard, batch).await?;
-        acknowledged.shards.push(shard);
-        acknowledged.samples_too_old += appended.samples_too_old;
-        acknowledged.retention = appended.retention;
-        acknowledged.is_duplicate |= appended.duplicate;
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }

@@ -3,6 +3,7 @@
 mod refusal_log;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use proto::placement::Placement;
 use proto::{Batch, TenantId};
 
 use self::refusal_log::RefusalLog;
@@ -25,6 +27,10 @@ use crate::ingest::receive::{Arriving, Received, receive};
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::{Nodes, NodesError};
+
+/// Maximum number of times that one push is placed again because the node has another placement. Placements change far
+/// less often than pushes are sent.
+const REPLACEMENTS_MAX: u32 = 3;
 
 /// Result of a push that is stored.
 #[derive(Clone, Debug, Default)]
@@ -132,28 +138,37 @@ impl Pusher {
     }
 
     /// Runs the steps of a push. If a shard does not hold a stack that the cache lists, runs all steps but the first
-    /// again, and then sends all definitions. This happens if the shard dropped the stack, or if another machine now
-    /// has the shard.
+    /// again, and then sends all definitions to this shard. This happens if the shard dropped the stack, or if another
+    /// machine now has the shard. If the node has another placement, also runs these steps again, with that placement.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
         let request = Arc::new((head, body));
         let mut definitions = Definitions::OfUnknownStacks;
         let mut acknowledged = Acknowledged::default();
+        let mut replacements_left = REPLACEMENTS_MAX;
         loop {
             let this = self.clone();
             let tenant_id = tenant.clone();
             let request = Arc::clone(&request);
+            let placement = self.nodes.placement().await;
+            // Without a node, any placement is enough to refuse a faulty request.
+            let assumed = placement.as_ref().map_or_else(|_| Arc::new(Placement::uniform(NonZeroU16::MIN)), Arc::clone);
             let placed;
             (in_flight, placed) = in_flight
                 .run_blocking(move |in_flight| {
                     let (head, body) = &*request;
-                    this.prepare(&tenant_id, head, body, definitions, in_flight)
+                    let destination = Destination { tenant: &tenant_id, placement: &assumed };
+                    this.prepare(destination, head, body, definitions, in_flight)
                 })
                 .await?;
             let Placed { batches, accepted, defined } = placed?;
-            match append(&self.nodes, batches, &mut acknowledged).await {
+            match append(&self.nodes, &*placement?, batches, &mut acknowledged).await {
                 Ok(()) => return self.finish(accepted, &defined, &acknowledged),
+                // Samples that a shard has acknowledged must not be placed again, because they might get another shard.
+                Err(error) if error.is_misplaced() && acknowledged.shards.is_empty() && replacements_left > 0 => {
+                    replacements_left -= 1;
+                }
                 Err(error) if error.is_dangling() && definitions == Definitions::OfUnknownStacks => {
                     definitions = Definitions::OfAllStacks;
                 }
@@ -168,13 +183,12 @@ impl Pusher {
     /// Runs the steps between the first and the last: unpack, decode, normalize, place.
     fn prepare(
         &self,
-        tenant: &TenantId,
+        destination: Destination<'_>,
         head: &Head,
         body: &[u8],
         definitions: Definitions,
         in_flight: &mut InFlight,
     ) -> Result<Placed, PushError> {
-        let destination = Destination { tenant, placement: self.nodes.placement() };
         let known = (definitions == Definitions::OfUnknownStacks).then_some(&*self.known_stacks);
         let message = unpack(body, head, in_flight)?;
         let normalized = decode(&message, &head.format)
@@ -186,7 +200,7 @@ impl Pusher {
             rejected_profiles: push.rejected,
             warnings: push.warnings.clone(),
         };
-        let id = batch_id(tenant, head, &message, push.has_own_times);
+        let id = batch_id(destination.tenant, head, &message, push.has_own_times);
         let batches = place(push, id, destination);
         Ok(Placed { batches, accepted, defined: normalized.defined })
     }

@@ -61,7 +61,7 @@ impl Reader {
     /// Lists the label sets of all series that have samples, sorted. [`with_name`] adds the metric name to a label set.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Arc<LabelSet>>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let mut found = self.found(&request, &mut run).await?;
+        let mut found = self.found(&request, false, &mut run).await?;
         let mut series: Vec<Arc<LabelSet>> =
             found.iter_mut().flat_map(|found| std::mem::take(&mut found.series)).collect();
         if found.len() > 1 {
@@ -74,7 +74,7 @@ impl Reader {
     /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = self.found(&request, &mut run).await?;
+        let found = self.found(&request, true, &mut run).await?;
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
             names.extend(found.attribute_names.iter().map(String::as_str));
@@ -101,7 +101,7 @@ impl Reader {
             if !is_about_stacks {
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
                 let query = request.series(matchers.clone(), Some(label));
-                let mut found = run.shards(self.nodes.series(&query)).await?;
+                let mut found = self.list_series(&query, &mut run).await?;
                 values.extend(std::mem::take(&mut found.values));
                 let is_attribute = found.attribute_names.iter().any(|attribute| attribute == name);
                 lists.push(found);
@@ -131,21 +131,31 @@ impl Reader {
         let mut run = Run::start(&self.slots).await?;
         let request = CatalogRequest { tenant, selectors: Vec::new(), window };
         let query = request.series(Vec::new(), Some(PROFILE_TYPE_LABEL));
-        let found = run.shards(self.nodes.series(&query)).await?;
+        let found = self.list_series(&query, &mut run).await?;
         let types = found.values.iter().filter_map(|value| ProfileType::parse(value));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
 
-    /// Returns the series that each selector matches, and the names of sample attributes.
-    async fn found(&self, request: &CatalogRequest, run: &mut Run) -> Result<Vec<SeriesAnswer>, QueryError> {
+    /// Returns the series that each selector matches. If `with_attributes`, also returns the names of all sample
+    /// attributes.
+    async fn found(
+        &self,
+        request: &CatalogRequest,
+        with_attributes: bool,
+        run: &mut Run,
+    ) -> Result<Vec<SeriesAnswer>, QueryError> {
         let mut all = Vec::new();
         for matched in matched(request, run).await?.into_iter().flatten() {
             if let Some(matcher) = matched.selector.stack_matchers.first() {
                 return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
             }
             let query = request.series(matched.matchers, None);
-            all.push(run.shards(self.nodes.series(&query)).await?);
+            all.push(if with_attributes {
+                self.list_series_and_attributes(&query, run).await?
+            } else {
+                self.list_series(&query, run).await?
+            });
         }
         Ok(all)
     }

@@ -170,10 +170,7 @@ impl QueryError {
                 ErrorKind::BadData
             }
             Self::StackLabelInMatch { .. } => ErrorKind::BadData,
-            Self::Nodes(error) => match error.as_ref() {
-                NodesError::Refused { status, .. } => kind_of(status.code()),
-                NodesError::Unreadable { .. } => ErrorKind::Internal,
-            },
+            Self::Nodes(error) => kind_of(error.code()),
             Self::Broken => ErrorKind::Internal,
             Self::Cancelled | Self::StacksKeepChanging => ErrorKind::Unavailable,
             _ => ErrorKind::Execution,

@@ -1,12 +1,18 @@
-//! One running query: its slot among the concurrent queries, its blocking work, its cancellation and its timings.
+//! One running query: its slot among the concurrent queries, its blocking work, its shards, its cancellation and its
+//! timings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use proto::placement::Placement;
+use proto::{Matcher, TenantId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::nodes::Nodes;
 use crate::query::error::QueryError;
+use crate::query::selection::pruning::shards_of;
 
 /// Longest time that one query waits for symbol tables that are being built. Later queries have these tables.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -14,8 +20,11 @@ const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A running query. If the client disconnects, the query is dropped, and dropping it cancels its running work.
 #[derive(Debug)]
 pub(crate) struct Run {
-    permit: Arc<OwnedSemaphorePermit>,
-    cancelled: Cancelled,
+    worker: Worker,
+    /// Placement that the whole query uses, and all its shards; `None` until the query needs shards.
+    placement: Option<(Arc<Placement>, Vec<u32>)>,
+    /// Numbers of the shards that the query has asked.
+    asked: BTreeSet<u32>,
     timings: Timings,
     /// Time at which the query arrived.
     arrived: Instant,
@@ -24,7 +33,34 @@ pub(crate) struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.cancelled.cancel();
+        self.worker.cancelled.cancel();
+    }
+}
+
+/// Runs the blocking work of one query. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    permit: Arc<OwnedSemaphorePermit>,
+    cancelled: Cancelled,
+}
+
+impl Worker {
+    /// Runs work on a blocking thread. The query's slot stays taken until the work ends, even after the query is
+    /// cancelled.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Cancelled) -> T + Send + 'static,
+    ) -> Result<T, QueryError> {
+        let Self { permit, cancelled } = self.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let done = work(&cancelled);
+            drop(permit);
+            done
+        });
+        work.await.map_err(|error| {
+            tracing::error!(%error, "a query's work did not end");
+            QueryError::Broken
+        })
     }
 }
 
@@ -47,9 +83,14 @@ impl Cancelled {
     }
 }
 
-/// Duration of each part of a query, in the order in which the parts first ended.
+/// Duration of each part of a query, and the number of shards that the query asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
+pub(crate) struct Timings {
+    /// Durations, in the order in which the parts first ended.
+    pub(crate) parts: Vec<(&'static str, Duration)>,
+    /// Number of shards that the query asked.
+    pub(crate) asked: usize,
+}
 
 impl Timings {
     /// Runs a part of the query and measures its time.
@@ -62,9 +103,9 @@ impl Timings {
 
     /// Adds a duration to the time of a part.
     pub(crate) fn add(&mut self, part: &'static str, took: Duration) {
-        match self.0.iter_mut().find(|(known, _)| *known == part) {
+        match self.parts.iter_mut().find(|(known, _)| *known == part) {
             Some((_, total)) => *total += took,
-            None => self.0.push((part, took)),
+            None => self.parts.push((part, took)),
         }
     }
 }
@@ -77,7 +118,38 @@ impl Run {
         let permit = Arc::clone(slots).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
         timings.add("wait", arrived.elapsed());
-        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, arrived, began: Instant::now() })
+        let worker = Worker { permit: Arc::new(permit), cancelled: Cancelled::default() };
+        Ok(Self { worker, placement: None, asked: BTreeSet::new(), timings, arrived, began: Instant::now() })
+    }
+
+    /// Returns the shards that can have series that these matchers select, ascending. They count as asked.
+    pub(crate) async fn shards_of(
+        &mut self,
+        nodes: &Nodes,
+        tenant: &TenantId,
+        matchers: &[Matcher],
+    ) -> Result<Vec<u32>, QueryError> {
+        let (placement, all) = match &self.placement {
+            Some(pinned) => pinned,
+            None => {
+                let placement = nodes.placement().await?;
+                let shards = placement.shards();
+                self.placement.insert((placement, shards))
+            }
+        };
+        let shards = shards_of(placement, tenant, matchers).unwrap_or_else(|| all.clone());
+        self.asked.extend(&shards);
+        Ok(shards)
+    }
+
+    /// Number of shards that the query has asked so far.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Returns what runs the query's blocking work.
+    pub(crate) fn worker(&self) -> Worker {
+        self.worker.clone()
     }
 
     /// Runs work that uses the CPU or the disk on a blocking thread. The work measures its own parts. The query's slot
@@ -86,19 +158,12 @@ impl Run {
         &mut self,
         work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
     ) -> Result<T, QueryError> {
-        let permit = Arc::clone(&self.permit);
-        let cancelled = self.cancelled.clone();
-        let work = tokio::task::spawn_blocking(move || {
+        let work = self.worker.blocking(move |cancelled| {
             let mut timings = Timings::default();
-            let done = work(&cancelled, &mut timings);
-            drop(permit);
-            (done, timings)
+            (work(cancelled, &mut timings), timings)
         });
-        let (done, timings) = work.await.map_err(|error| {
-            tracing::error!(%error, "a query's work did not end");
-            QueryError::Broken
-        })?;
-        timings.0.into_iter().for_each(|(part, took)| self.timings.add(part, took));
+        let (done, timings) = work.await?;
+        timings.parts.into_iter().for_each(|(part, took)| self.timings.add(part, took));
         done
     }
 
@@ -118,10 +183,11 @@ impl Run {
         self.began + SYMBOLS_WAIT_MAX
     }
 
-    /// Returns the timings of all parts, and the total time since the query arrived.
+    /// Returns the timings of all parts, the total time since the query arrived, and the number of asked shards.
     pub(crate) fn timings(&self) -> Timings {
         let mut timings = self.timings.clone();
         timings.add("total", self.arrived.elapsed());
+        timings.asked = self.asked();
         timings
     }
 }

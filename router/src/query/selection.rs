@@ -4,5 +4,6 @@ mod deletion;
 pub(crate) mod fetch;
 pub(crate) mod labels;
 pub(crate) mod missing;
+pub(crate) mod pruning;
 pub(crate) mod resolve;
 pub(crate) mod selector;

@@ -11,6 +11,7 @@ mod properties;
 mod random_answer;
 mod ranges;
 mod refusals;
+mod shards;
 pub(crate) mod symbols;
 
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::{Extension, Router};
 use prometheus_client::registry::Registry;
-use proto::TenantId;
+use proto::{Shards, TenantId};
 use serde_json::Value;
 use symbol_store::{Config, SymbolStore, convert::Converter, limits::Limits};
+use tonic::Status;
 use tower::ServiceExt as _;
 
 use self::naive_node::{NaiveNode, Sample};
@@ -76,13 +78,17 @@ impl Server {
         Self::of(Arc::new(node))
     }
 
-    fn of(node: Arc<NaiveNode>) -> Self {
+    fn of(node: Arc<impl Shards<Error = Status> + 'static>) -> Self {
         Self::with(node, None, None)
     }
 
     /// Starts a server. `names_bytes_max` replaces the limit on kept names. `converter` is a program that converts
     /// files of this host to symbol tables.
-    fn with(node: Arc<NaiveNode>, names_bytes_max: Option<usize>, converter: Option<Converter>) -> Self {
+    fn with(
+        node: Arc<impl Shards<Error = Status> + 'static>,
+        names_bytes_max: Option<usize>,
+        converter: Option<Converter>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let symbols = SymbolStore::open(Config {
             directory: directory.path().join("symbols"),

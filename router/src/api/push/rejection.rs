@@ -9,7 +9,6 @@ use tonic::{Code, Status};
 
 use crate::api::error::{ApiError, RETRY_DELAY};
 use crate::ingest::error::{BodyError, IngestError, PushError};
-use crate::nodes::NodesError;
 
 /// Kind of fault that made a push fail. The first four kinds are final. Senders retry after the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +39,9 @@ impl Rejection {
             PushError::Parameter(_) | PushError::Key | PushError::TooOld { .. } => Self::Invalid,
             PushError::Overloaded(_) => Self::Overloaded,
             PushError::Inconsistent => Self::Inconsistent,
-            PushError::Nodes(NodesError::Refused { status, .. }) => Self::of_node(status.code()),
-            // The node has another version, or the decoder has a bug. Neither is the sender's fault.
-            PushError::Nodes(NodesError::Unreadable { .. }) | PushError::Stopped(_) => Self::Unavailable,
+            PushError::Nodes(error) => Self::of_node(error.code()),
+            // The decoder has a bug, which is not the sender's fault.
+            PushError::Stopped(_) => Self::Unavailable,
         }
     }
 

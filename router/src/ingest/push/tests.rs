@@ -1,5 +1,7 @@
 //! Tests of pushes through all steps, to a fake node.
 
+mod shards;
+
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::Mutex;

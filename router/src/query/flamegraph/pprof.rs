@@ -22,7 +22,7 @@ use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
 use crate::query::flamegraph::stack_tree::LocationKeys;
 use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
-use crate::query::naming::tenant_names::NamedAnswer;
+use crate::query::naming::named_answers::NamedAnswer;
 
 /// Maximum number of location IDs of all samples together. They take 512 MiB of memory.
 const LOCATION_IDS_MAX: usize = 64 << 20;

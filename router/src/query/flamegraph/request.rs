@@ -13,12 +13,12 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::flamegraph::symbolization::Symbolization;
 use crate::query::flamegraph::{folded, json, pprof};
 use crate::query::naming::frame::NamedLocations;
-use crate::query::naming::tenant_names::{Named, NamedAnswer};
+use crate::query::naming::named_answers::{Named, NamedAnswer};
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
 use crate::query::run::{Cancelled, Run, Timings};
 use crate::query::selection::fetch::Fetched;
-use crate::query::selection::resolve::{Want, resolve};
+use crate::query::selection::resolve::Want;
 
 /// Format of a flame graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +51,14 @@ impl Reader {
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let window = request.window;
         let mut matchers = selector.matchers.clone();
-        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
+        let resolved = self.resolve(tenant, &selector, window, Want::Types, &mut run).await?;
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
         summary.missing.times(&resolved.missing);
         summary.has_stack_matchers = !selector.stack_matchers.is_empty();
         let mut fetched = Fetched::default();
         match types.as_slice() {
-            [] => summary.shards = self.nodes.placement().shards().len(),
+            [] => {}
             [only] => {
                 let is_type = Matcher {
                     name: PROFILE_TYPE_LABEL.to_owned(),
@@ -84,6 +84,7 @@ impl Reader {
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }
+        summary.shards = run.asked();
         let namer = self.namer(&run);
         let cache = self.names.clone();
         let tenant = tenant.clone();

@@ -33,7 +33,7 @@ impl Reader {
         let window = selection.fold.window();
         let tenant = selection.tenant.clone();
         let query = SeriesQuery { tenant, matchers: selection.matchers.clone(), window, label: None };
-        let series = run.shards(self.nodes.series(&query)).await?;
+        let series = self.list_series_and_attributes(&query, run).await?;
         let Choice { of_series, of_samples, mut notes } = Choice::of(&series);
         let mut choices = vec![of_series.clone()];
         if !of_samples.is_empty() {

@@ -128,7 +128,6 @@ pub(crate) struct StackTreeBuilder {
     far: HashMap<(u32, u32), u32, RandomState>,
     /// Nodes with at least one value that is not positive. Only at these nodes can values cancel out.
     not_positive: Vec<u32>,
-    is_any_negative: bool,
 }
 
 impl StackTreeBuilder {
@@ -137,7 +136,7 @@ impl StackTreeBuilder {
         let Spare { mut nodes, totals, indices } = std::mem::take(&mut *SPARE.lock());
         nodes.push(root);
         let far = HashMap::default();
-        Self { nodes, own: totals, indices, far, not_positive: Vec::new(), is_any_negative: false }
+        Self { nodes, own: totals, indices, far, not_positive: Vec::new() }
     }
 
     /// Adds the stacks of a response.
@@ -185,7 +184,6 @@ impl StackTreeBuilder {
             }
             if cell.sum <= 0 {
                 self.not_positive.push(index);
-                self.is_any_negative |= cell.sum < 0;
             }
         }
         self.indices = indices;
@@ -226,7 +224,8 @@ impl StackTreeBuilder {
 
     /// Computes the totals, and returns the finished tree.
     pub(crate) fn finish(self) -> StackTree {
-        if self.is_any_negative || self.own.iter().any(|&own| own < 0) {
+        // Only sums over all shards count: values that cancel out within one shard are not known to the router.
+        if self.own.iter().any(|&own| own < 0) {
             return self.finish_with_negative();
         }
         let mut totals = self.own;
@@ -245,8 +244,8 @@ impl StackTreeBuilder {
         StackTree { nodes: self.nodes, totals, weighing, weights, cancelled_out, passed, indices: self.indices }
     }
 
-    /// Like [`StackTreeBuilder::finish`], if some values are negative. Then a node with stacks may have a total of
-    /// zero.
+    /// Like [`StackTreeBuilder::finish`], if some stacks have negative sums. Then a node with stacks may have a total
+    /// of zero.
     fn finish_with_negative(self) -> StackTree {
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);

@@ -17,6 +17,7 @@ pub(crate) struct Summary {
     /// True if the selector has matchers on stacks, which may exclude samples from the graph.
     pub(crate) has_stack_matchers: bool,
     pub(crate) series: u64,
+    /// Number of shards that were asked. All of them answered.
     pub(crate) shards: usize,
     /// For each tier, the number of windows that were read.
     pub(crate) windows_read: WindowsRead,
@@ -49,7 +50,6 @@ impl Summary {
     pub(crate) fn take(&mut self, fetched: &Fetched) {
         self.samples = fetched.plain().map(|answer| answer.samples).sum();
         self.series = fetched.plain().map(|answer| answer.series).sum();
-        self.shards = fetched.answers.len();
         self.missing.of_answers(fetched.plain());
         self.missing.names(fetched.missing_names.clone());
         fetched.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use proto::TenantId;
 
-use crate::query::naming::tenant_names::TenantNames;
+use crate::query::naming::tenant_names::{ShardNames, TenantNames};
 
 /// Cached location names by tenant. Cheap to clone; all clones share the cached names.
 #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ impl NameCache {
         registry.register("names_bytes", "Size of the cache of location names, in bytes", metrics.bytes.clone());
         registry.register(
             "names_evicted",
-            "Tenants whose location names were evicted: a shard renumbered its locations, the names were too \
-             large to be kept, or other tenants' names needed the memory",
+            "Location names that were evicted: of a shard that renumbered its locations, or of a tenant whose names \
+             were too large to be kept, or whose memory other tenants' names needed",
             metrics.evicted.clone(),
         );
         Self { tenants: Arc::default(), bytes_max, metrics }
@@ -87,15 +87,21 @@ impl NameCache {
         self.tenants.lock().entries.get(tenant).is_some_and(|entry| entry.is_too_large)
     }
 
-    /// Evicts the names of a tenant because a shard has given its locations new numbers. Does nothing if the cache no
-    /// longer holds `names`.
-    pub(crate) fn replace(&self, tenant: &TenantId, names: &TenantNames) {
+    /// Evicts the names of a shard that has given its locations new numbers. If most names of the tenant have been
+    /// replaced, evicts all of them, because the table of frames still has the frames of the old ones. Returns whether
+    /// the cache has other names of the tenant now.
+    pub(crate) fn replace(&self, tenant: &TenantId, names: &TenantNames, shard: &ShardNames) -> bool {
         let entries = &mut self.tenants.lock().entries;
-        if entries.get(tenant).is_some_and(|entry| entry.names.is(names)) {
-            entries.remove(tenant);
+        let is_cached = entries.get(tenant).is_some_and(|entry| entry.names.is(names));
+        if names.replace(shard) && is_cached {
             self.metrics.evicted.get_or_create(&RENUMBERED).inc();
-            self.report(entries);
+            if names.is_mostly_dropped() {
+                entries.remove(tenant);
+                self.report(entries);
+                return true;
+            }
         }
+        !is_cached
     }
 
     /// Sets the size of a tenant's names, and evicts names until the cache is within its limit.
@@ -131,6 +137,7 @@ fn total(entries: &HashMap<TenantId, Entry>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::query::naming::tenant_names::tests::page;
 
     #[test]
     fn the_least_recently_used_are_evicted_and_too_large_ones_not_kept() {
@@ -155,10 +162,17 @@ mod tests {
         // The size of names that the cache no longer holds does not count.
         cache.set_size(&tenants[2], &names[2], MAX * 2);
         let again = cache.of(&tenants[0]);
-        cache.replace(&tenants[0], &names[1]);
-        assert!(cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 0, "other names are cached");
-        cache.replace(&tenants[0], &again);
-        assert!(!cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 1);
+        for (shard, count) in [(1, 3), (2, 2)] {
+            again.add(&again.of(shard), &page(1, count));
+        }
+        assert!(cache.replace(&tenants[0], &names[1], &names[1].of(1)), "other names are cached");
+        assert!(cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 0);
+        let of_shards = [again.of(1), again.of(2)];
+        assert!(!cache.replace(&tenants[0], &again, &of_shards[1]) && cache.of(&tenants[0]).is(&again));
+        assert_eq!((evicted(RENUMBERED), again.of(1).known().count, again.of(2).known().count), (1, 3, 0));
+        assert!(!cache.replace(&tenants[0], &again, &of_shards[1]) && evicted(RENUMBERED) == 1, "once");
+        assert!(cache.replace(&tenants[0], &again, &of_shards[0]), "most names have been replaced");
+        assert!(!cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 2);
         assert!(cache.metrics.bytes.get() < 1000, "{:?}", cache.metrics.bytes);
         // Names that were too large once are kept when they are smaller.
         let smaller = cache.of(&tenants[2]);

@@ -1,18 +1,20 @@
 //! Names of one tenant's locations, kept between queries.
 //!
 //! A shard numbers a tenant's locations densely, and a response defines only the locations that the router does not
-//! know ([`proto::LocationSets`]). When a shard gives its locations new numbers, it begins another generation. The
-//! names here belong to one generation of each shard. After a change, new queries start with empty names, and running
-//! queries finish with the old names.
+//! know ([`proto::LocationSets`]). When a shard gives its locations new numbers, it begins another generation. Each
+//! [`ShardNames`] belongs to one generation of one shard. After a change, new queries start with empty names of this
+//! shard, and running queries finish with the old names. The names of other shards stay.
+//!
+//! All shards share one table of frames, so that equal frames of different shards have the same number.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
 
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use proto::answer::Node;
-use proto::{Answer, Dictionary, KnownLocations, Location, LocationPage, LocationSets, StackFilter};
+use proto::{KnownLocations, LocationPage, LocationSets, StackFilter};
 
-use crate::query::naming::frame::{FrameFacts, FrameTable, Frames, MissingNames, NamedLocations};
+use crate::query::naming::frame::{FrameFacts, FrameTable, Frames, MissingNames};
 use crate::query::naming::named_dictionary::{NamedDictionary, SymbolRequest, SymbolResponse};
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
@@ -30,8 +32,29 @@ pub(crate) struct TenantNames(Arc<Shared>);
 struct Shared {
     /// Names and frames. The lock is held while locations are named, merged and written, so no async task may take it.
     contents: RwLock<Contents>,
-    /// Known locations of each shard. If both locks are needed, `contents` is locked first.
-    progress: Mutex<BTreeMap<u32, Progress>>,
+    generations: Mutex<Generations>,
+}
+
+/// The newest generation of each shard.
+#[derive(Debug, Default)]
+struct Generations {
+    newest: BTreeMap<u32, ShardNames>,
+    /// Number of generations so far, which is the ID of the next one.
+    count: u64,
+    /// Number of locations of older generations. The table still has their frames.
+    dropped: u64,
+}
+
+/// Names of the locations of one shard, in one generation of their numbers. Cheap to clone. The names are kept while
+/// there is a clone.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardNames(Arc<Generation>);
+
+#[derive(Debug)]
+struct Generation {
+    shard: u32,
+    id: u64,
+    progress: Mutex<Option<Progress>>,
 }
 
 /// The locations of one shard that the router knows.
@@ -43,30 +66,65 @@ struct Progress {
 }
 
 #[derive(Debug, Default)]
-struct Contents {
-    table: FrameTable,
-    shards: BTreeMap<u32, ShardNames>,
+pub(super) struct Contents {
+    pub(super) table: FrameTable,
+    /// Names by the ID of their generation.
+    shards: HashMap<u64, KnownNames, RandomState>,
 }
 
 /// Known locations of one shard, by their numbers.
-#[derive(Debug, Default)]
-struct ShardNames {
+#[derive(Debug)]
+struct KnownNames {
+    /// The names are dropped after all queries have finished that use this generation.
+    of: Weak<Generation>,
     generation: u64,
     dictionary: NamedDictionary,
 }
 
 /// Tells whether a shard still uses the known numbers of its locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Generation {
+pub(crate) enum Numbers {
     Same,
     New,
 }
 
 /// Numbers of some locations of one shard.
 #[derive(Debug)]
-struct ShardLocations {
-    shard: u32,
-    locations: Vec<u32>,
+pub(super) struct ShardLocations {
+    pub(super) names: ShardNames,
+    pub(super) locations: Vec<u32>,
+}
+
+impl ShardNames {
+    /// Number of the shard.
+    pub(crate) fn shard(&self) -> u32 {
+        self.0.shard
+    }
+
+    /// Returns the locations of the shard that the router knows.
+    pub(crate) fn known(&self) -> KnownLocations {
+        self.0.progress.lock().map(|progress| progress.known).unwrap_or_default()
+    }
+
+    /// Returns whether the shard has locations that the router does not know; `None` if nothing is known about the
+    /// shard.
+    pub(crate) fn is_missing_some(&self) -> Option<bool> {
+        self.0.progress.lock().map(|progress| progress.is_missing_some)
+    }
+
+    /// Records that the shard has locations that the router does not know.
+    pub(crate) fn note_missing(&self) {
+        self.0.progress.lock().get_or_insert_default().is_missing_some = true;
+    }
+}
+
+impl Generations {
+    fn begin(&mut self, shard: u32) -> ShardNames {
+        let names = ShardNames(Arc::new(Generation { shard, id: self.count, progress: Mutex::default() }));
+        self.count += 1;
+        self.newest.insert(shard, names.clone());
+        names
+    }
 }
 
 impl TenantNames {
@@ -75,107 +133,92 @@ impl TenantNames {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the locations of a shard that the router knows.
-    pub(crate) fn known(&self, shard: u32) -> KnownLocations {
-        self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
+    /// Returns the names of a shard's locations, in the newest generation.
+    pub(crate) fn of(&self, shard: u32) -> ShardNames {
+        let generations = &mut *self.0.generations.lock();
+        generations.newest.get(&shard).cloned().unwrap_or_else(|| generations.begin(shard))
     }
 
-    /// Returns whether a shard has locations that the router does not know; `None` if nothing is known about the shard.
-    pub(crate) fn is_missing_some(&self, shard: u32) -> Option<bool> {
-        self.0.progress.lock().get(&shard).map(|progress| progress.is_missing_some)
+    /// Begins a new generation of the names of a shard, which has given its locations new numbers. Returns `false` if
+    /// another query has begun it already.
+    pub(crate) fn replace(&self, old: &ShardNames) -> bool {
+        let generations = &mut *self.0.generations.lock();
+        let is_newest = generations.newest.get(&old.shard()).is_some_and(|newest| newest.0.id == old.0.id);
+        if is_newest {
+            generations.dropped += u64::from(old.known().count);
+            generations.begin(old.shard());
+        }
+        is_newest
     }
 
-    /// Records that a shard has locations that the router does not know.
-    pub(crate) fn note_missing(&self, shard: u32) {
-        self.0.progress.lock().entry(shard).or_default().is_missing_some = true;
+    /// Returns whether most locations that the table of frames was made for are of older generations.
+    pub(crate) fn is_mostly_dropped(&self) -> bool {
+        let generations = self.0.generations.lock();
+        let kept: u64 = generations.newest.values().map(|names| u64::from(names.known().count)).sum();
+        generations.dropped > kept
     }
 
-    /// Adds a page of a shard's locations. Returns [`Generation::New`], and adds nothing, if the page belongs to
-    /// another generation. Blocks, so it must not be called from an async task.
-    pub(crate) fn add(&self, shard: u32, page: &LocationPage) -> Generation {
+    /// Adds a page of a shard's locations. Returns [`Numbers::New`], and adds nothing, if the page belongs to another
+    /// generation. Blocks, so it must not be called from an async task.
+    pub(crate) fn add(&self, to: &ShardNames, page: &LocationPage) -> Numbers {
         let contents = &mut *self.0.contents.write();
-        let names = contents.shards.entry(shard).or_default();
+        if !contents.shards.contains_key(&to.0.id) {
+            contents.shards.retain(|_, names| names.of.strong_count() > 0);
+        }
+        let names = contents.shards.entry(to.0.id).or_insert_with(|| KnownNames {
+            of: Arc::downgrade(&to.0),
+            generation: page.generation,
+            dictionary: NamedDictionary::default(),
+        });
         if names.dictionary.len() == 0 {
             names.generation = page.generation;
         }
         if names.generation != page.generation {
-            return Generation::New;
+            return Numbers::New;
         }
         // A page that does not begin here was added by another query already.
         if page.first == names.dictionary.len() {
             names.dictionary.extend(&page.dictionary);
         }
         let known = KnownLocations { generation: names.generation, count: names.dictionary.len() };
-        self.0.progress.lock().insert(shard, Progress { known, is_missing_some: known.count < page.count });
-        Generation::Same
+        *to.0.progress.lock() = Some(Progress { known, is_missing_some: known.count < page.count });
+        Numbers::Same
     }
 
-    /// Names all locations of a shard, and converts matchers on stacks to sets of locations.
-    pub(crate) fn sets(&self, shard: u32, matchers: &[StackMatcher], namer: &Namer) -> NamedSets {
-        let known = self.known(shard);
-        let wanted = ShardLocations { shard, locations: (0..known.count).collect() };
-        let contents = self.named(namer, &mut [], &[wanted]);
-        let nothing = NamedDictionary::default();
-        let dictionary = contents.shards.get(&shard).map_or(&nothing, |names| &names.dictionary);
-        let filter = |matcher: &StackMatcher| {
-            let mut test = matcher.test(&contents.table);
-            let mut filter = StackFilter::new(matcher.label.place, matcher.negated, test.holds(None));
-            for location in (0..known.count).filter(|&location| test.holds_for(dictionary.lines(location))) {
-                filter.insert(location);
-            }
-            filter
+    /// Names all locations of some shards, and converts matchers on stacks to sets of locations, for each shard.
+    pub(crate) fn sets(&self, shards: &[ShardNames], matchers: &[StackMatcher], namer: &Namer) -> NamedSets {
+        let unfiltered = |names: &ShardNames| LocationSets { known: names.known(), filters: Vec::new() };
+        let mut sets: Vec<LocationSets> = shards.iter().map(unfiltered).collect();
+        let all = |(names, sets): (&ShardNames, &LocationSets)| ShardLocations {
+            names: names.clone(),
+            locations: (0..sets.known.count).collect(),
         };
-        let filters = matchers.iter().map(filter).collect();
-        let mut facts = FrameFacts::new(&contents.table);
-        (0..known.count)
-            .flat_map(|location| dictionary.lines(location))
-            .for_each(|line| facts.add(line, &contents.table));
-        let missing_names = Frames { table: &contents.table, facts: &facts }.missing_names();
-        NamedSets { sets: LocationSets { known, filters }, missing_names, names_bytes: contents.memory_bytes() }
-    }
-
-    /// Names all locations of the stacks in some responses.
-    pub(crate) fn name(&self, mut answers: Vec<ShardAnswer>, namer: &Namer) -> Named<'_> {
-        let mut own = Vec::with_capacity(answers.len());
-        let mut used_by_answer = Vec::with_capacity(answers.len());
-        let mut wanted = Vec::with_capacity(answers.len());
-        for ShardAnswer { shard, known, answer } in &mut answers {
-            let used = renumber(&mut answer.nodes, *known, answer.dictionary.locations.len());
-            let cached = used.partition_point(|location| location < known);
-            own.push(NamedDictionary::new(std::mem::take(&mut answer.dictionary)));
-            wanted.push(ShardLocations { shard: *shard, locations: used[..cached].to_vec() });
-            used_by_answer.push(used);
-        }
-        let contents = self.named(namer, &mut own, &wanted);
-        let mut facts = FrameFacts::new(&contents.table);
-        let mut sources = Vec::with_capacity(answers.len());
-        let mut locations = Vec::with_capacity(answers.len());
-        for ((used, own), ShardAnswer { shard, known, .. }) in used_by_answer.into_iter().zip(&own).zip(&answers) {
-            let mut named = NamedLocations::default();
-            let mut sources_of_answer = Vec::with_capacity(used.len());
-            for location in used {
-                let source = match location.checked_sub(*known) {
-                    None => LocationSource::Cached(location),
-                    Some(own) => LocationSource::Own(own),
-                };
-                let lines = match source {
-                    LocationSource::Cached(location) => {
-                        contents.shards.get(shard).map_or(&[][..], |names| names.dictionary.lines(location))
-                    }
-                    LocationSource::Own(location) => own.lines(location),
-                };
-                lines.iter().for_each(|line| facts.add(line, &contents.table));
-                named.push(lines.iter().map(|line| line.line));
-                sources_of_answer.push(source);
+        let wanted: Vec<ShardLocations> = shards.iter().zip(&sets).map(all).collect();
+        let contents = self.named(namer, &mut [], &wanted);
+        for matcher in matchers {
+            // One test for all shards, because it remembers the results for values.
+            let mut test = matcher.test(&contents.table);
+            for (of, sets) in wanted.iter().zip(&mut sets) {
+                let mut filter = StackFilter::new(matcher.label.place, matcher.negated, test.holds(None));
+                if let Some(dictionary) = contents.dictionary(&of.names) {
+                    let inside = |&location: &u32| test.holds_for(dictionary.lines(location));
+                    of.locations.iter().copied().filter(inside).for_each(|location| filter.insert(location));
+                }
+                sets.filters.push(filter);
             }
-            sources.push(sources_of_answer);
-            locations.push(named);
         }
-        Named { answers, contents, own, sources, locations, facts }
+        let mut facts = FrameFacts::new(&contents.table);
+        for of in &wanted {
+            let Some(dictionary) = contents.dictionary(&of.names) else { continue };
+            let lines = of.locations.iter().flat_map(|&location| dictionary.lines(location));
+            lines.for_each(|line| facts.add(line, &contents.table));
+        }
+        let missing_names = Frames { table: &contents.table, facts: &facts }.missing_names();
+        NamedSets { sets, missing_names, names_bytes: contents.memory_bytes() }
     }
 
     /// Returns the contents once all `wanted` locations of shards and all locations of `own` have names.
-    fn named(
+    pub(super) fn named(
         &self,
         namer: &Namer,
         own: &mut [NamedDictionary],
@@ -229,6 +272,11 @@ impl PerDictionary<SymbolRequest> {
 }
 
 impl Contents {
+    /// Returns the known locations of a shard; `None` if there are none.
+    pub(super) fn dictionary(&self, of: &ShardNames) -> Option<&NamedDictionary> {
+        self.shards.get(&of.0.id).map(|names| &names.dictionary)
+    }
+
     /// Returns the requests for locations without names; `None` if all locations have names.
     fn requests(
         &self,
@@ -236,10 +284,7 @@ impl Contents {
         own: &[NamedDictionary],
         wanted: &[ShardLocations],
     ) -> Option<PerDictionary<SymbolRequest>> {
-        let of_shard = |wanted: &ShardLocations| {
-            let names = self.shards.get(&wanted.shard)?;
-            namer.requests(&names.dictionary, &wanted.locations)
-        };
+        let of_shard = |wanted: &ShardLocations| namer.requests(self.dictionary(&wanted.names)?, &wanted.locations);
         let of_shards: Vec<_> = wanted.iter().map(of_shard).collect();
         let of_own: Vec<_> = own.iter().map(|own| namer.requests(own, &own.all())).collect();
         let is_any = of_shards.iter().chain(&of_own).any(Option::is_some);
@@ -254,7 +299,7 @@ impl Contents {
     ) {
         let Self { table, shards } = self;
         for (wanted, responses) in wanted.iter().zip(responses.of_shards) {
-            if let (Some(names), Some(responses)) = (shards.get_mut(&wanted.shard), responses) {
+            if let (Some(names), Some(responses)) = (shards.get_mut(&wanted.names.0.id), responses) {
                 names.dictionary.apply(&wanted.locations, responses, table);
             }
         }
@@ -266,13 +311,13 @@ impl Contents {
     }
 
     fn are_named(&self, wanted: &[ShardLocations]) -> bool {
-        wanted.iter().all(|ShardLocations { shard, locations }| {
-            let names = self.shards.get(shard);
-            names.is_none_or(|names| locations.iter().all(|&location| names.dictionary.is_named(location)))
+        wanted.iter().all(|ShardLocations { names, locations }| {
+            let are_named = |names: &NamedDictionary| locations.iter().all(|&location| names.is_named(location));
+            self.dictionary(names).is_none_or(are_named)
         })
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.shards.values().map(|names| names.dictionary.memory_bytes()).sum::<usize>()
     }
 }
@@ -280,118 +325,17 @@ impl Contents {
 /// Matchers on stacks as sets of locations, based on the names that the locations have now.
 #[derive(Debug)]
 pub(crate) struct NamedSets {
-    pub(crate) sets: LocationSets,
+    /// Sets of each shard.
+    pub(crate) sets: Vec<LocationSets>,
     pub(crate) missing_names: BTreeSet<MissingNames>,
     /// Approximate size of the tenant's names, in bytes.
     pub(crate) names_bytes: usize,
 }
 
-/// The response of one shard.
-#[derive(Clone, Debug)]
-pub(crate) struct ShardAnswer {
-    pub(crate) shard: u32,
-    /// Number of the shard's locations that were known when the request was sent.
-    pub(crate) known: u32,
-    pub(crate) answer: Answer,
-}
-
-/// Responses whose locations have names. Each response has its own dense numbers of locations.
-#[derive(Debug)]
-pub(crate) struct Named<'a> {
-    answers: Vec<ShardAnswer>,
-    contents: RwLockReadGuard<'a, Contents>,
-    own: Vec<NamedDictionary>,
-    sources: Vec<Vec<LocationSource>>,
-    locations: Vec<NamedLocations>,
-    facts: FrameFacts,
-}
-
-/// Source of the definition of a response's location, with the location's number there.
-#[derive(Clone, Copy, Debug)]
-enum LocationSource {
-    /// The cached names of the tenant.
-    Cached(u32),
-    /// The dictionary of the response.
-    Own(u32),
-}
-
-/// One response whose locations have names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NamedAnswer<'a> {
-    pub(crate) answer: &'a Answer,
-    /// Frames of the response's locations.
-    pub(crate) locations: &'a NamedLocations,
-    sources: &'a [LocationSource],
-    cached: Option<&'a Dictionary>,
-    own: &'a Dictionary,
-}
-
-impl Named<'_> {
-    /// Iterates over the responses.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = NamedAnswer<'_>> {
-        let parts = self.answers.iter().zip(&self.locations).zip(self.sources.iter().zip(&self.own));
-        parts.map(|((ShardAnswer { shard, answer, .. }, locations), (sources, own))| {
-            let cached = self.contents.shards.get(shard).map(|names| names.dictionary.dictionary());
-            NamedAnswer { answer, locations, sources, cached, own: own.dictionary() }
-        })
-    }
-
-    /// Returns all frames of all responses.
-    pub(crate) fn frames(&self) -> Frames<'_> {
-        Frames { table: &self.contents.table, facts: &self.facts }
-    }
-
-    /// Approximate size of the tenant's names, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.contents.memory_bytes()
-    }
-}
-
-impl NamedAnswer<'_> {
-    /// Iterates over the locations of the response, each with the dictionary that holds its definitions.
-    pub(crate) fn definitions(&self) -> impl Iterator<Item = (&Dictionary, &Location)> {
-        self.sources.iter().filter_map(|source| {
-            let (dictionary, location) = match *source {
-                LocationSource::Cached(location) => (self.cached?, location),
-                LocationSource::Own(location) => (self.own, location),
-            };
-            let is_there = (location as usize) < dictionary.locations.len();
-            is_there.then(|| (dictionary, &dictionary.locations[location as usize]))
-        })
-    }
-}
-
-/// Renumbers the locations of nodes densely, in the order of the old numbers. Returns the old numbers.
-fn renumber(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
-    let mut seen = vec![0_u64; (known as usize + own).div_ceil(64)];
-    for node in nodes.iter().skip(1) {
-        if let Some(word) = seen.get_mut(node.location as usize / 64) {
-            *word |= 1 << (node.location % 64);
-        }
-    }
-    let mut used = Vec::new();
-    // Only the entries of used locations are written, so the kernel provides few pages of this memory.
-    let mut numbers = vec![0; known as usize + own];
-    for (i, &word) in (0..).zip(&seen) {
-        let mut bits = word;
-        while bits != 0 {
-            let location = i * 64 + bits.trailing_zeros();
-            if let Some(number) = numbers.get_mut(location as usize) {
-                *number = u32::try_from(used.len()).unwrap_or(u32::MAX);
-                used.push(location);
-            }
-            bits &= bits - 1;
-        }
-    }
-    for node in nodes.iter_mut().skip(1) {
-        // A location that no dictionary defines gets a number that no location has.
-        node.location = numbers.get(node.location as usize).copied().unwrap_or(u32::MAX);
-    }
-    used
-}
-
 #[cfg(test)]
-mod tests {
+pub(in crate::query::naming) mod tests {
+    use proto::{Dictionary, Location};
+
     use super::*;
 
     // Once, frames had no names if other queries ran during several rounds.
@@ -409,19 +353,46 @@ mod tests {
         let names = TenantNames::default();
         let count = dictionary.locations.len() as u32;
         let page = LocationPage { generation: 3, first: 0, count, dictionary: dictionary.clone() };
-        assert_eq!(names.add(1, &page), Generation::Same);
+        let of_shard = names.of(1);
+        assert_eq!(names.add(&of_shard, &page), Numbers::Same);
         let mut own = [NamedDictionary::new(dictionary)];
-        let wanted = [ShardLocations { shard: 1, locations: (0..count).collect() }];
+        let wanted = [ShardLocations { names: of_shard.clone(), locations: (0..count).collect() }];
         let contents = names.named_alone(&namer, &mut own, &wanted);
         assert!(contents.are_named(&wanted) && own[0].all().iter().all(|&location| own[0].is_named(location)));
-        assert_eq!(contents.shards[&1].dictionary.lines(0).len(), 1);
+        assert_eq!(contents.dictionary(&of_shard).unwrap().lines(0).len(), 1);
+    }
+
+    /// Returns a page with all locations of a shard.
+    pub(in crate::query::naming) fn page(generation: u64, count: u32) -> LocationPage {
+        let mut dictionary = Dictionary::default();
+        dictionary.intern_function(proto::Function::default());
+        for line in 0..i64::from(count) {
+            let lines = [proto::Line { function: 0, line, column: 0 }].into();
+            dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        }
+        LocationPage { generation, first: 0, count, dictionary }
     }
 
     #[test]
-    fn nodes_get_dense_numbers_in_the_order_of_the_old_ones() {
-        let node = |location| Node { parent: 0, location };
-        let mut nodes: Vec<Node> = [0, 130, 5, 64, 5, 63, 140].map(node).to_vec();
-        assert_eq!(renumber(&mut nodes, 100, 41), [5, 63, 64, 130, 140]);
-        assert_eq!(nodes.iter().map(|node| node.location).collect::<Vec<_>>(), [0, 3, 0, 2, 0, 1, 4]);
+    fn a_renumbered_shard_drops_only_its_own_names_and_only_after_its_last_query() {
+        let tenant = TenantNames::default();
+        let shards = [1, 2, 3].map(|shard| tenant.of(shard));
+        shards.iter().for_each(|names| assert_eq!(tenant.add(names, &page(5, 10)), Numbers::Same));
+        assert_eq!(tenant.add(&shards[1], &page(6, 10)), Numbers::New);
+        assert!(
+            tenant.replace(&shards[1]) && !tenant.replace(&shards[1]),
+            "the first of several queries replaces them"
+        );
+        assert_eq!([1, 2, 3].map(|shard| tenant.of(shard).known().count), [10, 0, 10]);
+        assert_eq!(shards[1].known().count, 10, "a running query goes on with the old names");
+        assert_eq!(tenant.add(&tenant.of(2), &page(6, 4)), Numbers::Same);
+        let kept = || tenant.0.contents.read().shards.len();
+        assert_eq!((tenant.of(2).known().count, kept()), (4, 4));
+        drop(shards);
+        tenant.add(&tenant.of(4), &page(1, 1));
+        assert_eq!(kept(), 4, "one is new, and one was not used any more");
+        assert!(!tenant.is_mostly_dropped());
+        tenant.replace(&tenant.of(1));
+        assert!(tenant.is_mostly_dropped(), "20 locations of 35");
     }
 }

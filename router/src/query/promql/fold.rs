@@ -12,9 +12,9 @@ use proto::{Answer, Fold, LabelSet, ProfileType};
 
 use crate::query::error::QueryError;
 use crate::query::naming::frame::FrameTable;
+use crate::query::naming::named_answers::{Named, NamedAnswer};
 use crate::query::naming::stack_label::StackLabel;
 use crate::query::naming::stack_values::{Combinations, NodeValues, StackGrouping};
-use crate::query::naming::tenant_names::{Named, NamedAnswer};
 use crate::query::promql::expr::Group;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
@@ -304,6 +304,8 @@ impl SeriesBuilder {
     /// Returns the series, each once, sorted by labels.
     fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
         let labels = into_order(self.labels);
+        let types = into_order(self.types);
+        let stored = into_order(self.stored);
         let has_stack_labels = named.iter().any(|(labels, _)| !labels.is_empty());
         let mut merged: HashMap<(Labels, usize, usize), TimeSums, RandomState> = HashMap::default();
         for ((grouped, combinations), sums) in self.sums {
@@ -328,8 +330,11 @@ impl SeriesBuilder {
             .into_iter()
             .map(|((labels, profile_type, times), sums)| Sums { labels, profile_type, times, sums: add_up(sums) })
             .collect();
-        series.sort_by(|a, b| (&a.labels, a.profile_type, a.times).cmp(&(&b.labels, b.profile_type, b.times)));
-        Folded { series, types: into_order(self.types), times: self.times }
+        // The order must not depend on indices, which follow the order of the responses. Values of equal labels are
+        // added as floats in this order.
+        let key = |sums: &Sums| (types.get(sums.profile_type), stored.get(sums.times));
+        series.sort_by(|a, b| a.labels.cmp(&b.labels).then_with(|| key(a).cmp(&key(b))));
+        Folded { series, types, times: self.times }
     }
 }
 

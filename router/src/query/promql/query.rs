@@ -23,7 +23,7 @@ use crate::query::promql::value::{Series, Steps, Value};
 use crate::query::reader::Reader;
 use crate::query::run::{Run, Timings};
 use crate::query::selection::missing::MissingData;
-use crate::query::selection::resolve::{Resolved, Want, resolve};
+use crate::query::selection::resolve::{Resolved, Want};
 
 /// The result of a query.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Reader {
             (false, 0 | 1) => Want::Types,
             (false, _) => Want::Series,
         };
-        let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
+        let resolved = self.resolve(tenant, &this.selector, span, want, run).await?;
         let mut loaded = Loaded::default();
         loaded.missing.times(&resolved.missing);
         let Some(resolved) = resolved.resolved else { return Ok(loaded) };

@@ -6,7 +6,7 @@ use crate::query::error::QueryError;
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
 use crate::query::run::Run;
-use crate::query::selection::resolve::{Want, resolve};
+use crate::query::selection::resolve::Want;
 
 impl Reader {
     /// Permanently deletes the samples of the selected series in a window. A metric name selects nothing if no series
@@ -28,11 +28,12 @@ impl Reader {
             start_ns: Tier::Day.window_start_ns(day_of(window.start_ns.saturating_add(1))),
             end_ns: Tier::Day.window_end_ns(day_of(window.end_ns)),
         };
-        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, days, Want::Matchers)).await?;
+        let resolved = self.resolve(tenant, &selector, days, Want::Matchers, &mut run).await?;
+        let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
+        let shards = run.shards_of(&self.nodes, tenant, &resolved.matchers).await?;
         // A deletion takes long and is not a query, so it frees the slot of a query first.
         drop(run);
-        let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
         let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };
-        Ok(self.nodes.delete(&deletion).await?)
+        Ok(self.nodes.delete(&shards, &deletion).await?)
     }
 }

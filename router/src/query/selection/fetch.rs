@@ -1,21 +1,24 @@
 //! Requests to shards for sums. Sets of locations select the stacks, and a response defines only the locations that the
 //! router does not know yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proto::{Answer, LocationSets, Selection, StackDetail};
+use proto::{Answer, LocationSets, Selection, StackDetail, TenantId, limits};
 
+use crate::nodes::in_order;
 use crate::query::error::QueryError;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::naming::frame::MissingNames;
+use crate::query::naming::named_answers::ShardAnswer;
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
-use crate::query::naming::tenant_names::{Generation, NamedSets, ShardAnswer, TenantNames};
+use crate::query::naming::tenant_names::{Numbers, ShardNames, TenantNames};
 use crate::query::reader::Reader;
-use crate::query::run::Run;
+use crate::query::run::{Run, Worker};
 
-/// The responses of all shards, with the names of the stacks' frames.
+/// The responses of the shards that were asked, in the order of the shards, with the names of the stacks' frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fetched {
     pub(crate) answers: Vec<ShardAnswer>,
@@ -31,122 +34,173 @@ impl Fetched {
     }
 }
 
-/// Result of one attempt to fetch sums with the names that are known so far.
-enum Attempt {
-    Fetched {
-        answers: Vec<ShardAnswer>,
-        missing_names: BTreeSet<MissingNames>,
-    },
-    /// Names were missing, or a shard has given its locations new numbers. The next attempt has the missing names.
-    NamesChanged,
+/// Size of all responses to one selection together, whose limits are those of one response.
+#[derive(Debug, Default)]
+struct Size {
+    cells: AtomicUsize,
+    nodes: AtomicUsize,
+    group_bytes: AtomicUsize,
+}
+
+impl Size {
+    /// Adds a response.
+    ///
+    /// # Errors
+    /// Returns [`QueryError::TooLarge`] if the responses exceed a limit together.
+    fn add(&self, answer: &Answer) -> Result<(), QueryError> {
+        let add = |to: &AtomicUsize, size: usize| to.fetch_add(size, Ordering::Relaxed) + size;
+        if add(&self.cells, answer.cells.len()) > limits::QUERY_CELLS_MAX {
+            return Err(QueryError::too_many_cells());
+        }
+        if add(&self.nodes, answer.nodes.len()) > limits::QUERY_NODES_MAX {
+            return Err(QueryError::TooLarge { what: "frames in all stacks", max: limits::QUERY_NODES_MAX });
+        }
+        let bytes = answer.groups.iter().map(proto::LabelSet::memory_bytes).sum();
+        if add(&self.group_bytes, bytes) > limits::QUERY_GROUP_BYTES_MAX {
+            return Err(QueryError::TooLarge { what: "bytes of labels", max: limits::QUERY_GROUP_BYTES_MAX });
+        }
+        Ok(())
+    }
 }
 
 impl Reader {
-    /// Fetches the sums of the stacks that all matchers select, from all shards.
+    /// Fetches the sums of the stacks that all matchers select, from all shards that can have them. Repeats the request
+    /// to a shard if names were missing, or if the shard has given its locations new numbers.
     ///
     /// # Errors
-    /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, and the errors of the shards.
+    /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, [`QueryError::TooLarge`] if the
+    /// responses exceed a limit together, and the error of the first shard that fails.
     pub(crate) async fn fetch(
         &self,
         selection: &Selection,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
     ) -> Result<Fetched, QueryError> {
+        let tenant = &selection.tenant;
+        let shards = run.shards_of(&self.nodes, tenant, &selection.matchers).await?;
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
-        let mut names = if reads_stacks { self.names.of(&selection.tenant) } else { TenantNames::default() };
+        let mut names = if reads_stacks { self.names.of(tenant) } else { TenantNames::default() };
+        let mut answers: BTreeMap<u32, ShardAnswer> = BTreeMap::new();
+        let mut missing_names = BTreeSet::new();
         for _ in 0..NAMING_ROUNDS_MAX {
-            match self.fetch_with(&mut names, selection, matchers, run).await? {
-                Attempt::Fetched { answers, missing_names } => return Ok(Fetched { answers, names, missing_names }),
-                Attempt::NamesChanged => {}
+            let asked = shards.iter().filter(|shard| !answers.contains_key(shard)).map(|&shard| names.of(shard));
+            let (asked, renumbered) = self.with_locations(&names, asked.collect(), tenant, matchers, run).await?;
+            let are_replaced = |renumbered: Vec<ShardNames>| {
+                let replaced = renumbered.iter().map(|shard| self.names.replace(tenant, &names, shard));
+                replaced.fold(false, |any, replaced| any | replaced)
+            };
+            if are_replaced(renumbered) {
+                names = self.names.of(tenant);
+                answers.clear();
+                continue;
+            }
+            let sets = if matchers.is_empty() {
+                asked.iter().map(|shard| LocationSets { known: shard.known(), filters: Vec::new() }).collect()
+            } else {
+                self.sets(&names, &asked, tenant, matchers, &mut missing_names, run).await?
+            };
+            let size = &Size::default();
+            answers.values().try_for_each(|known| size.add(&known.answer))?;
+            let calls = asked.into_iter().zip(sets).map(|(names, locations)| async move {
+                let known = locations.known.count;
+                let selection = Selection { locations, ..selection.clone() };
+                let answer = self.nodes.select(names.shard(), selection).await?;
+                if answer.lacks_locations || !answer.dictionary.locations.is_empty() {
+                    names.note_missing();
+                }
+                size.add(&answer)?;
+                Ok::<_, QueryError>((!answer.lacks_locations).then_some(ShardAnswer { names, known, answer }))
+            });
+            let fetched = run.shards(in_order(calls.collect())).await?;
+            answers.extend(fetched.into_iter().flatten().map(|answer| (answer.names.shard(), answer)));
+            if answers.len() == shards.len() {
+                return Ok(Fetched { answers: answers.into_values().collect(), names, missing_names });
             }
         }
         Err(QueryError::StacksKeepChanging)
     }
 
-    async fn fetch_with(
+    /// Loads the locations that the query needs and the router does not know yet. Returns the shards whose locations
+    /// are known now, and the shards that have given their locations new numbers.
+    async fn with_locations(
         &self,
-        names: &mut TenantNames,
-        selection: &Selection,
+        names: &TenantNames,
+        shards: Vec<ShardNames>,
+        tenant: &TenantId,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
-    ) -> Result<Attempt, QueryError> {
-        let mut answers = Vec::new();
-        let mut missing_names = BTreeSet::new();
-        for shard in self.nodes.placement().shards() {
-            // Without matchers on stacks, each response defines every location that the router does not know.
-            let needs_all = !matchers.is_empty();
-            let is_worth_it = || needs_all || !self.names.is_too_large(&selection.tenant);
-            let loads_locations =
-                names.is_missing_some(shard).map_or(needs_all, |is_missing| is_missing && is_worth_it());
-            if loads_locations && self.load_locations(names, shard, selection, run).await? == Generation::New {
-                self.names.replace(&selection.tenant, names);
-                *names = self.names.of(&selection.tenant);
-                return Ok(Attempt::NamesChanged);
-            }
-            let locations = if matchers.is_empty() {
-                LocationSets { known: names.known(shard), filters: Vec::new() }
-            } else {
-                let named = self.sets(names, shard, selection, matchers, run).await?;
-                missing_names.extend(named.missing_names);
-                named.sets
-            };
-            let known = locations.known.count;
-            let selection = Selection { locations, ..selection.clone() };
-            let answer = run.shards(self.nodes.select(shard, selection)).await?;
-            if answer.lacks_locations {
-                names.note_missing(shard);
-                return Ok(Attempt::NamesChanged);
-            }
-            if !answer.dictionary.locations.is_empty() {
-                names.note_missing(shard);
-            }
-            answers.push(ShardAnswer { shard, known, answer });
+    ) -> Result<(Vec<ShardNames>, Vec<ShardNames>), QueryError> {
+        // Without matchers on stacks, each response defines every location that the router does not know.
+        let needs_all = !matchers.is_empty();
+        let is_worth_it = needs_all || !self.names.is_too_large(tenant);
+        let loads_locations =
+            |shard: &ShardNames| shard.is_missing_some().map_or(needs_all, |is_missing| is_missing && is_worth_it);
+        if !shards.iter().any(loads_locations) {
+            return Ok((shards, Vec::new()));
         }
-        Ok(Attempt::Fetched { answers, missing_names })
+        let worker = &run.worker();
+        let calls = shards.into_iter().map(|shard| async move {
+            let numbers = if loads_locations(&shard) {
+                self.load_locations(names, &shard, tenant, worker).await?
+            } else {
+                Numbers::Same
+            };
+            Ok::<_, QueryError>((shard, numbers))
+        });
+        let loaded = run.shards(in_order(calls.collect())).await?;
+        let (same, new): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|(_, numbers)| *numbers == Numbers::Same);
+        let shards = |loaded: Vec<(ShardNames, Numbers)>| loaded.into_iter().map(|(shard, _)| shard).collect();
+        Ok((shards(same), shards(new)))
     }
 
     /// Loads the locations of a shard that the router does not know yet, page by page.
     async fn load_locations(
         &self,
         names: &TenantNames,
-        shard: u32,
-        selection: &Selection,
-        run: &mut Run,
-    ) -> Result<Generation, QueryError> {
+        shard: &ShardNames,
+        tenant: &TenantId,
+        worker: &Worker,
+    ) -> Result<Numbers, QueryError> {
         loop {
-            let known = names.known(shard);
-            let page = run.shards(self.nodes.locations(shard, &selection.tenant, known)).await?;
+            let known = shard.known();
+            let page = self.nodes.locations(shard.shard(), tenant, known).await?;
             let count = page.count;
             let to = names.clone();
-            if run.blocking(move |_, _| Ok(to.add(shard, &page))).await? == Generation::New {
-                return Ok(Generation::New);
+            let of_shard = shard.clone();
+            if worker.blocking(move |_| to.add(&of_shard, &page)).await? == Numbers::New {
+                return Ok(Numbers::New);
             }
-            let now = names.known(shard);
+            let now = shard.known();
             if now.count >= count || now == known {
-                return Ok(Generation::Same);
+                return Ok(Numbers::Same);
             }
         }
     }
 
+    /// Returns the sets of locations for each shard. Adds the files whose names are missing to `missing_names`.
     async fn sets(
         &self,
         names: &TenantNames,
-        shard: u32,
-        selection: &Selection,
+        shards: &[ShardNames],
+        tenant: &TenantId,
         matchers: &Arc<[StackMatcher]>,
+        missing_names: &mut BTreeSet<MissingNames>,
         run: &mut Run,
-    ) -> Result<NamedSets, QueryError> {
+    ) -> Result<Vec<LocationSets>, QueryError> {
         let namer = self.namer(run);
         let cache = self.names.clone();
-        let tenant = selection.tenant.clone();
+        let tenant = tenant.clone();
         let names = names.clone();
+        let shards = shards.to_vec();
         let matchers = Arc::clone(matchers);
-        run.blocking(move |_, timings| {
-            let named = timings.measure("sets", || names.sets(shard, &matchers, &namer));
+        let named = run.blocking(move |_, timings| {
+            let named = timings.measure("sets", || names.sets(&shards, &matchers, &namer));
             cache.set_size(&tenant, &names, named.names_bytes);
             Ok(named)
-        })
-        .await
+        });
+        let named = named.await?;
+        missing_names.extend(named.missing_names);
+        Ok(named.sets)
     }
 
     /// Makes the namer of one query.

@@ -22,11 +22,19 @@ pub(crate) struct MissingData {
 }
 
 impl MissingData {
-    /// Adds missing times.
+    /// Adds missing times. Joins times of one kind that overlap or touch, because shards may divide them differently.
     pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
         self.times.extend(missing);
-        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
-        self.times.dedup();
+        let kind = |one: &Missing| (one.finest, one.is_damaged);
+        self.times.sort_unstable_by_key(|one| (kind(one), one.window.start_ns, one.window.end_ns));
+        self.times.dedup_by(|later, first| {
+            let joins = kind(later) == kind(first) && later.window.start_ns <= first.window.end_ns;
+            if joins {
+                first.window.end_ns = first.window.end_ns.max(later.window.end_ns);
+            }
+            joins
+        });
+        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, kind(one)));
     }
 
     /// Adds the times that responses of shards are missing.
@@ -127,13 +135,14 @@ mod tests {
 
     #[test]
     fn each_missing_time_is_listed_once_and_many_are_counted() {
-        let missing = |start_ns| Missing {
-            window: Window { start_ns, end_ns: 2_500_000_000 },
+        // Times of 2.5 s, with a gap of 1 s after each of them.
+        let missing = |number: i64| Missing {
+            window: Window { start_ns: number * 3_500_000_000, end_ns: number * 3_500_000_000 + 2_500_000_000 },
             finest: Tier::Hour,
             is_damaged: false,
         };
         let answer =
-            |starts: std::ops::Range<i64>| Answer { missing: starts.map(missing).collect(), ..Answer::default() };
+            |numbers: std::ops::Range<i64>| Answer { missing: numbers.map(missing).collect(), ..Answer::default() };
         let of = |answers: &[Answer]| {
             let mut missing = MissingData::default();
             missing.of_answers(answers);
@@ -155,6 +164,35 @@ mod tests {
         let many = of(&[answer(5..12), answer(0..7)]).warnings();
         assert_eq!(many.len(), 11);
         assert_eq!(many[0], "data is missing in 12 ranges of time, 10 of which are listed");
+    }
+
+    #[test]
+    fn times_that_overlap_or_touch_are_one() {
+        let missing =
+            |start_ns, end_ns, finest, is_damaged| Missing { window: Window { start_ns, end_ns }, finest, is_damaged };
+        let of = |times: &[Missing]| {
+            let mut missing = MissingData::default();
+            // Each shard reports its own times.
+            times.iter().for_each(|one| missing.times([one]));
+            missing.times
+        };
+        let mut times = [
+            missing(0, 10, Tier::Hour, false),
+            missing(20, 30, Tier::Hour, false),
+            missing(5, 12, Tier::Hour, false),
+            missing(30, 31, Tier::Hour, false),
+            missing(12, 13, Tier::Day, false),
+            missing(8, 21, Tier::Hour, true),
+        ];
+        let expected = [
+            missing(0, 12, Tier::Hour, false),
+            missing(8, 21, Tier::Hour, true),
+            missing(12, 13, Tier::Day, false),
+            missing(20, 31, Tier::Hour, false),
+        ];
+        assert_eq!(of(&times), expected);
+        times.reverse();
+        assert_eq!(of(&times), expected);
     }
 
     #[test]

@@ -11,8 +11,9 @@ use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
 use proto::{Matcher, ProfileType, SeriesAnswer, SeriesQuery, TenantId, Window};
 
-use crate::nodes::Nodes;
 use crate::query::error::QueryError;
+use crate::query::reader::Reader;
+use crate::query::run::Run;
 use crate::query::selection::selector::Selector;
 
 /// A selector whose metric names are resolved, in the form for shards.
@@ -53,45 +54,65 @@ pub(crate) enum Want {
     Series,
 }
 
-/// Resolves the metric names of a selector.
-///
-/// # Errors
-/// Returns [`QueryError::AmbiguousName`], and the errors of the shards.
-pub(crate) async fn resolve(
-    nodes: &Nodes,
-    tenant: &TenantId,
-    selector: &Selector,
-    window: Window,
-    want: Want,
-) -> Result<Resolution, QueryError> {
-    let mut matchers = selector.matchers.clone();
-    if let Some(known) = known_types(selector)
-        && want != Want::Series
-    {
-        matchers.extend(known.iter().map(equal));
-        let types = known.into_iter().collect::<Vec<_>>();
-        if types.len() > 1 {
-            return Ok(Resolution::default());
+impl Reader {
+    /// Resolves the metric names of a selector.
+    ///
+    /// # Errors
+    /// Returns [`QueryError::AmbiguousName`], and the errors of the shards.
+    pub(crate) async fn resolve(
+        &self,
+        tenant: &TenantId,
+        selector: &Selector,
+        window: Window,
+        want: Want,
+        run: &mut Run,
+    ) -> Result<Resolution, QueryError> {
+        let mut matchers = selector.matchers.clone();
+        if let Some(known) = known_types(selector)
+            && want != Want::Series
+        {
+            matchers.extend(known.iter().map(equal));
+            let types = known.into_iter().collect::<Vec<_>>();
+            if types.len() > 1 {
+                return Ok(Resolution::default());
+            }
+            return Ok(Resolved { matchers, types: Some(types), series: None }.into());
         }
-        return Ok(Resolved { matchers, types: Some(types), series: None }.into());
+        if selector.names.is_empty() && want == Want::Matchers {
+            return Ok(Resolved { matchers, types: None, series: None }.into());
+        }
+        let label = (want != Want::Series).then(|| PROFILE_TYPE_LABEL.to_owned());
+        let query = SeriesQuery { tenant: tenant.clone(), matchers: matchers.clone(), window, label };
+        let mut answer = self.list_series(&query, run).await?;
+        let missing = answer.missing.clone();
+        let types = choose(&selector.names, types_of(&answer))?;
+        if !selector.names.is_empty() {
+            let [only] = types.as_slice() else { return Ok(Resolution { resolved: None, missing }) };
+            matchers.push(equal(only));
+            let id = only.to_string();
+            answer.series.retain(|labels| labels.get(PROFILE_TYPE_LABEL) == id);
+        }
+        let series = (want == Want::Series).then_some(answer);
+        let resolved = Resolved { matchers, types: Some(types), series };
+        Ok(Resolution { resolved: Some(resolved), missing })
     }
-    if selector.names.is_empty() && want == Want::Matchers {
-        return Ok(Resolved { matchers, types: None, series: None }.into());
+
+    /// Returns the series or values that a request selects, from the shards that can have them.
+    pub(crate) async fn list_series(&self, query: &SeriesQuery, run: &mut Run) -> Result<SeriesAnswer, QueryError> {
+        let shards = run.shards_of(&self.nodes, &query.tenant, &query.matchers).await?;
+        run.shards(self.nodes.series(&shards, query)).await
     }
-    let label = (want != Want::Series).then(|| PROFILE_TYPE_LABEL.to_owned());
-    let mut answer =
-        nodes.series(&SeriesQuery { tenant: tenant.clone(), matchers: matchers.clone(), window, label }).await?;
-    let missing = answer.missing.clone();
-    let types = choose(&selector.names, types_of(&answer))?;
-    if !selector.names.is_empty() {
-        let [only] = types.as_slice() else { return Ok(Resolution { resolved: None, missing }) };
-        matchers.push(equal(only));
-        let id = only.to_string();
-        answer.series.retain(|labels| labels.get(PROFILE_TYPE_LABEL) == id);
+
+    /// Like [`Reader::list_series`], but also returns the names of all sample attributes of the tenant. The names are
+    /// those of whole shards, so every shard is asked: the names then do not depend on the placement of the series.
+    pub(crate) async fn list_series_and_attributes(
+        &self,
+        query: &SeriesQuery,
+        run: &mut Run,
+    ) -> Result<SeriesAnswer, QueryError> {
+        let shards = run.shards_of(&self.nodes, &query.tenant, &[]).await?;
+        run.shards(self.nodes.series(&shards, query)).await
     }
-    let series = (want == Want::Series).then_some(answer);
-    let resolved = Resolved { matchers, types: Some(types), series };
-    Ok(Resolution { resolved: Some(resolved), missing })
 }
 
 /// Returns the profile types whose full IDs are names or matchers of a selector. If there are several, the selector

@@ -13,8 +13,9 @@ use super::symbols::symbols;
 use super::*;
 use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
 use crate::query::flamegraph::summary::Summary;
+use crate::query::naming::named_answers::ShardAnswer;
 use crate::query::naming::namer::Namer;
-use crate::query::naming::tenant_names::{ShardAnswer, TenantNames};
+use crate::query::naming::tenant_names::TenantNames;
 use crate::query::run::{Cancelled, Timings};
 
 /// Identity of a frame: name, file, binary, frame type.
@@ -27,8 +28,10 @@ type Why = [String; 4];
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
 /// Returns the responses in the form for a router that knows no locations yet.
-pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
-    (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
+pub(super) fn shard_answers(answers: &[Answer], names: &TenantNames) -> Vec<ShardAnswer> {
+    let answer =
+        |(shard, answer): (u32, &Answer)| ShardAnswer { names: names.of(shard), known: 0, answer: answer.clone() };
+    (0..).zip(answers).map(answer).collect()
 }
 
 /// Returns the frames of a location, outermost first. Adds the facts about them to `table`.
@@ -78,7 +81,7 @@ type Pruned<K> = Vec<(usize, Option<K>, i128, i128, bool)>;
 struct Weights<K> {
     own: BTreeMap<Vec<K>, i128>,
     total: BTreeMap<Vec<K>, i128>,
-    /// True if some values are negative. Then a total of zero does not mean that there are no stacks.
+    /// True if some stacks have negative sums. Then a total of zero does not mean that there are no stacks.
     is_any_negative: bool,
 }
 
@@ -86,8 +89,7 @@ impl<K: Ord + Clone> Weights<K> {
     fn new(answers: &[Answer], table: &mut Table, key: impl Fn(&Frame) -> K) -> Self {
         let own = BTreeMap::new();
         let total = BTreeMap::from([(Vec::new(), 0)]);
-        let is_any_negative = answers.iter().flat_map(|answer| &answer.cells).any(|cell| cell.sum < 0);
-        let mut out = Self { own, total, is_any_negative };
+        let mut out = Self { own, total, is_any_negative: false };
         for answer in answers {
             let dictionary = &answer.dictionary;
             let used: BTreeSet<u32> = answer.nodes.iter().skip(1).map(|node| node.location).collect();
@@ -110,6 +112,7 @@ impl<K: Ord + Clone> Weights<K> {
                 }
             }
         }
+        out.is_any_negative = out.own.values().any(|own| *own < 0);
         out
     }
 
@@ -299,7 +302,8 @@ proptest! {
             let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
             let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
             let tenant_names = TenantNames::default();
-            let writing = Writing { named: tenant_names.name(shard_answers(&answers), &namer), summary, request };
+            let named = tenant_names.name(shard_answers(&answers, &tenant_names), &namer);
+            let writing = Writing { named, summary, request };
             String::from_utf8(writing.write(&Cancelled::default(), &mut Timings::default()).unwrap()).unwrap()
         };
         prop_assert_eq!(write(Format::Json), frames.json(&table, nodes_max));

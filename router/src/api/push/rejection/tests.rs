@@ -1,5 +1,6 @@
 //! Tests of the responses to OTLP senders, for every error of a node and of a request.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,6 +9,7 @@ use http_body_util::BodyExt as _;
 use prometheus_client::registry::Registry;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::profiles::v1development::{Profile, ProfilesDictionary, ResourceProfiles, Sample, ScopeProfiles};
+use proto::placement::Placement;
 use proto::rpc_status::retry_delay;
 use proto::wire;
 use proto::wire::node_server::{Node, NodeServer};
@@ -28,6 +30,10 @@ struct Failing(Status);
 
 #[tonic::async_trait]
 impl Node for Failing {
+    async fn placement(&self, _: Request<wire::PlacementRequest>) -> Result<Response<wire::PlacementResponse>, Status> {
+        Ok(Response::new(Placement::uniform(NonZeroU16::MIN).to_wire()))
+    }
+
     async fn append(&self, _: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         Err(self.0.clone())
     }

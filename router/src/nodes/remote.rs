@@ -1,0 +1,167 @@
+//! A node on the network, over gRPC.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use proto::placement::Placement;
+use proto::wire::node_client::NodeClient;
+use proto::{
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
+    SelectionError, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens, limits, wire,
+};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+/// A node on the network. The connection is made on the first call, and again after it breaks.
+#[derive(Debug)]
+pub(super) struct Remote {
+    client: Client,
+    endpoint: String,
+    patience: Patience,
+}
+
+type Client = NodeClient<InterceptedService<Channel, Authorization>>;
+
+/// Interceptor that adds the router's credential to each call.
+#[derive(Clone, Debug)]
+struct Authorization(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Authorization {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(bearer) = &self.0 {
+            request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Time limits of calls to a remote node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Time limit to connect and to respond to a keep-alive ping. Also the interval of pings, which detect a dead host
+    /// or a stopped process.
+    pub(super) alive: Duration,
+    /// Time limit of one response.
+    pub(super) answer: Duration,
+}
+
+/// Time limits outside of tests. No client waits so long for a response, and even a busy node needs far less time.
+pub(super) const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
+
+/// Number of cells and nodes from which on a response is decoded on a blocking thread. Fewer take less than a
+/// millisecond, and moving them to another thread would take longer for a query of many shards.
+const LARGE: usize = 1 << 14;
+
+impl Remote {
+    pub(super) fn new(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+        // No node accepts a token that does not fit a header.
+        let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
+        let name = endpoint.uri().to_string();
+        let endpoint = endpoint
+            .connect_timeout(patience.alive)
+            .http2_keep_alive_interval(patience.alive)
+            .keep_alive_timeout(patience.alive)
+            .keep_alive_while_idle(true);
+        let client = NodeClient::with_interceptor(endpoint.connect_lazy(), Authorization(bearer))
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+        Self { client, endpoint: name, patience }
+    }
+
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Waits for the response to a call, up to a time limit. A call that times out is cancelled, and its outcome is
+    /// unknown.
+    async fn within<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
+        let patience = self.patience.answer;
+        let late = |_elapsed| Status::unavailable(format!("the node did not respond within {patience:?}: try again"));
+        self.response(tokio::time::timeout(patience, call).await.map_err(late)?)
+    }
+
+    /// Returns the response to a call. If no node was reached, the error names the address of the node.
+    fn response<T>(&self, response: Result<Response<T>, Status>) -> Result<T, Status> {
+        response.map(Response::into_inner).map_err(|status| {
+            let endpoint = &self.endpoint;
+            let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
+            let text = status.message();
+            match status.code() {
+                _ if never_reached => Status::unavailable(format!(
+                    "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
+                     --node-endpoint"
+                )),
+                // The sender's credential was accepted: this fault is in the router's own credential.
+                code @ (Code::Unauthenticated | Code::PermissionDenied) => Status::new(
+                    code,
+                    format!(
+                        "the node at {endpoint} refuses this router ({text}): the first token of the router's \
+                         --token-file must be in the node's"
+                    ),
+                ),
+                _ => status,
+            }
+        })
+    }
+}
+
+/// Returns the error of a response that cannot be decoded: the node is broken or has another version.
+fn unreadable(error: SelectionError) -> Status {
+    Status::internal(format!("the response of the node cannot be decoded: {error}"))
+}
+
+#[tonic::async_trait]
+impl Shards for Remote {
+    type Error = Status;
+
+    async fn placement(&self) -> Result<Placement, Status> {
+        let placement = self.within(self.client().placement(wire::PlacementRequest {})).await?;
+        Placement::from_wire(placement).map_err(unreadable)
+    }
+
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
+        let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.to_wire()) };
+        let answer = self.within(self.client().append(request)).await?;
+        let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;
+        Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
+    }
+
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+        let answer = self.within(self.client().select(selection.to_wire(shard))).await?;
+        if answer.cell_groups.len() + answer.node_parents.len() < LARGE {
+            return Answer::from_wire(answer, &selection).map_err(unreadable);
+        }
+        let decode = move || Answer::from_wire(answer, &selection).map_err(unreadable);
+        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+        let KnownLocations { generation, count } = known;
+        let request = wire::LocationsRequest { shard, tenant: tenant.as_str().to_owned(), generation, count };
+        let page = self.within(self.client().locations(request)).await?;
+        let decode = move || LocationPage::from_wire(page).map_err(unreadable);
+        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+
+    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        let answer = self.within(self.client().series(query.to_wire(shard))).await?;
+        let decode = move || SeriesAnswer::from_wire(answer).map_err(unreadable);
+        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+
+    // A deletion may take any time, so this call has no time limit. Only keep-alive pings have one.
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
+        let request = wire::DeleteRequest { shard, deletion: Some(deletion.to_wire()) };
+        let wire::DeleteResponse { samples, windows } = self.response(self.client().delete(request).await)?;
+        Ok(Deleted { samples, windows })
+    }
+
+    // A task may take any time, so this call has no time limit. Only keep-alive pings have one.
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+        let request = wire::AdministerRequest { shard, task: task.into() };
+        Ok(self.response(self.client().administer(request).await)?.report)
+    }
+}

@@ -1,0 +1,117 @@
+//! Choice of the shards to ask. All series of a service are in one shard, so a matcher on `service_name` is enough to
+//! leave out the other shards.
+
+use proto::label::SERVICE_NAME_LABEL;
+use proto::placement::{Placement, Slot};
+use proto::selection::Operation;
+use proto::{Matcher, TenantId};
+
+/// Returns the only shards that can have series that all matchers select, ascending; at least one. `None` means all
+/// shards.
+pub(crate) fn shards_of(placement: &Placement, tenant: &TenantId, matchers: &[Matcher]) -> Option<Vec<u32>> {
+    let of_matcher = |matcher: &Matcher| {
+        let services = services_of(matcher)?;
+        let mut shards: Vec<u32> = services.iter().map(|name| placement.shard(Slot::of(tenant, name))).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        Some(shards)
+    };
+    // Each matcher alone allows a superset of the shards that all matchers allow.
+    matchers.iter().filter_map(of_matcher).min_by_key(Vec::len)
+}
+
+/// Returns the names of the only services that a matcher allows; `None` if these are not known. No service has the name
+/// "".
+fn services_of(matcher: &Matcher) -> Option<Vec<String>> {
+    if matcher.name != SERVICE_NAME_LABEL {
+        return None;
+    }
+    let services = match matcher.operation {
+        Operation::Equal => vec![matcher.value.clone()],
+        Operation::Match => alternatives(&matcher.value)?,
+        Operation::NotEqual | Operation::NotMatch => return None,
+    };
+    services.iter().all(|name| !name.is_empty()).then_some(services)
+}
+
+/// Returns the texts that a regular expression matches, if it is a list of texts, such as `a|b` or `(a|b\.c)`.
+/// Dashboards write lists of values in this form.
+fn alternatives(pattern: &str) -> Option<Vec<String>> {
+    let list = pattern.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(pattern);
+    let mut texts = vec![String::new()];
+    let mut characters = list.chars();
+    while let Some(character) = characters.next() {
+        let literal = match character {
+            '|' => {
+                texts.push(String::new());
+                continue;
+            }
+            // An escaped punctuation mark is the mark itself.
+            '\\' => characters.next().filter(char::is_ascii_punctuation)?,
+            '.' | '+' | '*' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' => return None,
+            literal => literal,
+        };
+        texts.last_mut()?.push(literal);
+    }
+    Some(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use super::*;
+
+    #[test]
+    fn lists_of_texts_are_read_and_other_expressions_are_not() {
+        for (pattern, texts) in [
+            ("a", &["a"][..]),
+            ("a|b-c|d_1", &["a", "b-c", "d_1"]),
+            ("(a|b)", &["a", "b"]),
+            ("a\\.b|c\\|d|\\(e\\)", &["a.b", "c|d", "(e)"]),
+            ("é|日本", &["é", "日本"]),
+        ] {
+            assert_eq!(alternatives(pattern).unwrap(), texts, "{pattern}");
+            let regex = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
+            assert!(texts.iter().all(|text| regex.is_match(text)), "{pattern}");
+        }
+        for pattern in
+            [".*", "a.b", "a+", "(a)|(b)", "(?i)a", "[ab]", "a{2}", "^a$", "a\\d", "\\w", "a\\", "x(a|b)", "a?"]
+        {
+            assert_eq!(alternatives(pattern), None, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn only_the_shards_of_the_named_services_are_asked() {
+        let tenant = TenantId::default_tenant();
+        let placement = Placement::uniform(NonZeroU16::new(16).unwrap());
+        let of = |conditions: &[(&str, Operation, &str)]| {
+            let matcher = |&(name, operation, value): &(&str, Operation, &str)| Matcher {
+                name: name.to_owned(),
+                operation,
+                value: value.to_owned(),
+            };
+            shards_of(&placement, &tenant, &conditions.iter().map(matcher).collect::<Vec<_>>())
+        };
+        let shard = |name| placement.shard(Slot::of(&tenant, name));
+        let mut both = vec![shard("api"), shard("web")];
+        both.sort_unstable();
+        assert_ne!(both[0], both[1], "the test needs services in different shards");
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("service_name", Operation::Equal, "api")]), Some(vec![shard("api")]));
+        assert_eq!(of(&[("service_name", Operation::Match, "api|web|api")]), Some(both));
+        let two = [("service_name", Operation::Match, "api|web"), ("service_name", Operation::Equal, "web")];
+        assert_eq!(of(&two), Some(vec![shard("web")]));
+        for (operation, value) in [
+            (Operation::NotEqual, "api"),
+            (Operation::NotMatch, "api"),
+            (Operation::Match, "api.*"),
+            (Operation::Match, "api|"),
+            (Operation::Equal, ""),
+        ] {
+            assert_eq!(of(&[("service_name", operation, value)]), None, "{value}");
+        }
+        assert_eq!(of(&[("region", Operation::Equal, "api")]), None);
+    }
+}
