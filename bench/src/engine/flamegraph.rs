@@ -1,7 +1,9 @@
-//! The work of a router for a flame graph. A fake shard sends a prepared response. The router names its frames, merges
-//! and prunes its stacks, and writes the flame graph.
+//! The work of a router for a flame graph. Fake shards send prepared responses. The router names their frames, merges
+//! and prunes their stacks, and writes the flame graph.
 
 use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,6 +13,7 @@ use axum::extract::Request;
 use clap::Args;
 use prometheus_client::registry::Registry;
 use proto::answer::{Cell, Node};
+use proto::placement::Placement;
 use proto::{
     Address, AdministrationTask, Answer, Appended, Batch, BuildId, Deleted, Deletion, Dictionary, Function,
     KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Selection, SeriesAnswer, SeriesQuery, Shards,
@@ -45,6 +48,9 @@ pub(crate) struct Arguments {
     /// Number of services in a flame graph, each with 8,400 stacks. Several numbers give several flame graphs
     #[arg(long, default_values_t = [1, 5])]
     services: Vec<u64>,
+    /// Number of shards among which the services are divided. Several numbers give several flame graphs
+    #[arg(long, default_values_t = [NonZeroU16::MIN])]
+    shards: Vec<NonZeroU16>,
     /// Largest number of nodes of the flame graph
     #[arg(long, default_value_t = 8192)]
     nodes: usize,
@@ -60,21 +66,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let mut report = Report::start(None, folder.path(), arguments.save.as_deref())?;
     let runtime = tokio::runtime::Runtime::new()?;
-    for &services in &arguments.services {
-        let answer = answer_of(services);
-        let nodes = answer.nodes.len();
-        let locations = answer.dictionary.locations.len();
+    let cases = arguments.services.iter().flat_map(|&services| arguments.shards.iter().map(move |&of| (services, of)));
+    for (services, shards) in cases {
+        let count = u64::from(shards.get());
+        let answer = |shard: u64| answer_of(services * shard / count..services * (shard + 1) / count);
+        let answers: Vec<Answer> = (0..count).map(answer).collect();
+        let nodes: usize = answers.iter().map(|answer| answer.nodes.len()).sum();
+        let locations: usize = answers.iter().map(|answer| answer.dictionary.locations.len()).sum();
         let symbols = SymbolStore::open(Config {
-            directory: folder.path().join(format!("symbols-{services}")),
+            directory: folder.path().join(format!("symbols-{services}-{shards}")),
             converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
             host_files: false,
             debug_directory: folder.path().join("debug").display().to_string(),
             limits: Limits::DEFAULT,
         })?;
-        let routes = routes(Nodes::local(Arc::new(FakeShard { answer })), symbols);
+        let shards_of = Placement::uniform(shards);
+        let routes = routes(Nodes::local(Arc::new(FakeShards { placement: shards_of, answers })), symbols);
         let fastest = runtime.block_on(fastest(&routes, arguments))?;
         let figures = json!({
-            "services": services, "nodes": nodes, "locations": locations,
+            "services": services, "shards": shards, "nodes": nodes, "locations": locations,
             "milliseconds": rounded(fastest.milliseconds), "parts": fastest.parts,
         });
         report.add("flamegraph", figures)?;
@@ -138,17 +148,25 @@ fn parts(timing: &str) -> Map<String, Value> {
     timing.split(',').filter_map(part).collect()
 }
 
-/// A shard that sends one prepared response to every query.
-struct FakeShard {
-    answer: Answer,
+/// Shards, each of which sends one prepared response to every query.
+struct FakeShards {
+    placement: Placement,
+    answers: Vec<Answer>,
+}
+
+impl FakeShards {
+    fn answer(&self, shard: u32) -> Result<&Answer, Status> {
+        let answer = self.placement.shards().iter().position(|known| *known == shard);
+        answer.and_then(|index| self.answers.get(index)).ok_or_else(|| Status::not_found("no such shard"))
+    }
 }
 
 #[tonic::async_trait]
-impl Shards for FakeShard {
+impl Shards for FakeShards {
     type Error = Status;
 
-    async fn placement(&self) -> Result<proto::placement::Placement, tonic::Status> {
-        Ok(proto::placement::Placement::uniform(std::num::NonZeroU16::MIN))
+    async fn placement(&self) -> Result<Placement, Status> {
+        Ok(self.placement.clone())
     }
 
     async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
@@ -167,14 +185,14 @@ impl Shards for FakeShard {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
-        let dictionary = self.answer.dictionary.clone();
+    async fn locations(&self, shard: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+        let dictionary = self.answer(shard)?.dictionary.clone();
         let count = u32::try_from(dictionary.locations.len()).unwrap_or(u32::MAX);
         Ok(LocationPage { generation: 1, first: 0, count, dictionary })
     }
 
-    async fn select(&self, _shard: u32, selection: Selection) -> Result<Answer, Status> {
-        let mut answer = self.answer.clone();
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+        let mut answer = self.answer(shard)?.clone();
         if selection.locations.known.count > 0 {
             answer.dictionary = Dictionary::default();
         }
@@ -216,14 +234,15 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     locations.collect()
 }
 
-/// Returns a shard's response with the stacks of this many services. Stacks of a service have common callers, and
+/// Returns a shard's response with the stacks of these services. Stacks of a service have common callers, and
 /// differ mostly near their leaves.
-fn answer_of(services: u64) -> Answer {
+fn answer_of(services: Range<u64>) -> Answer {
     let mut answer = Answer { nodes: vec![Node { parent: 0, location: 0 }], ..Answer::default() };
     answer.groups.push(LabelSet::default());
     let mut random = Random(7);
     let mut sums: HashMap<u32, i128> = HashMap::new();
-    for service in 0..services {
+    let count = services.end - services.start;
+    for service in services {
         let locations = add_locations(&mut answer.dictionary, service);
         let mut known: HashMap<(u32, u32), u32> = HashMap::new();
         let mut stacks: Vec<Vec<u64>> = Vec::new();
@@ -253,7 +272,7 @@ fn answer_of(services: u64) -> Answer {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_unstable();
     answer.cells = sums.into_iter().map(|(node, sum)| Cell { group: 0, bucket: 0, node, sum }).collect();
-    answer.samples = SERVICE_STACKS * services;
-    answer.series = services;
+    answer.samples = SERVICE_STACKS * count;
+    answer.series = count;
     answer
 }

@@ -1,14 +1,20 @@
 //! A node on the network, over gRPC.
 
 use std::error::Error as _;
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
+use prost::Message;
 use proto::placement::Placement;
 use proto::wire::node_client::NodeClient;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
     SelectionError, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens, limits, wire,
 };
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -18,12 +24,12 @@ use tonic::{Code, Request, Response, Status};
 /// A node on the network. The connection is made on the first call, and again after it breaks.
 #[derive(Debug)]
 pub(super) struct Remote {
-    client: Client,
+    connection: Connection,
     endpoint: String,
     patience: Patience,
 }
 
-type Client = NodeClient<InterceptedService<Channel, Authorization>>;
+type Connection = InterceptedService<Channel, Authorization>;
 
 /// Interceptor that adds the router's credential to each call.
 #[derive(Clone, Debug)]
@@ -51,9 +57,45 @@ pub(super) struct Patience {
 /// Time limits outside of tests. No client waits so long for a response, and even a busy node needs far less time.
 pub(super) const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
 
-/// Number of cells and nodes from which on a response is decoded on a blocking thread. Fewer take less than a
-/// millisecond, and moving them to another thread would take longer for a query of many shards.
-const LARGE: usize = 1 << 14;
+/// Size from which on a response is decoded on a blocking thread, in bytes. A smaller response takes about as long as
+/// moving it to another thread.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// Codec that leaves responses encoded. The largest ones take seconds to decode, which must not stop other requests.
+struct Undecoded<Q>(PhantomData<Q>);
+
+impl<Q: Message + 'static> Codec for Undecoded<Q> {
+    type Encode = Q;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Q: Message> Encoder for Undecoded<Q> {
+    type Item = Q;
+    type Error = Status;
+
+    fn encode(&mut self, request: Q, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        request.encode(to).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl<Q> Decoder for Undecoded<Q> {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
+}
 
 impl Remote {
     pub(super) fn new(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
@@ -65,14 +107,38 @@ impl Remote {
             .http2_keep_alive_interval(patience.alive)
             .keep_alive_timeout(patience.alive)
             .keep_alive_while_idle(true);
-        let client = NodeClient::with_interceptor(endpoint.connect_lazy(), Authorization(bearer))
-            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
-        Self { client, endpoint: name, patience }
+        let connection = InterceptedService::new(endpoint.connect_lazy(), Authorization(bearer));
+        Self { connection, endpoint: name, patience }
     }
 
-    fn client(&self) -> Client {
-        self.client.clone()
+    fn client(&self) -> NodeClient<Connection> {
+        NodeClient::new(self.connection.clone())
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+    }
+
+    /// Makes a call whose response may be large. Such a response is decoded on a blocking thread.
+    async fn call<R: Message + Default, T: Send + 'static>(
+        &self,
+        method: &'static str,
+        request: impl Message + 'static,
+        decode: impl FnOnce(R) -> Result<T, SelectionError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let mut client = Grpc::new(self.connection.clone())
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+        let call = async {
+            client.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+            let path = PathAndQuery::from_static(method);
+            client.unary(Request::new(request), path, Undecoded(PhantomData)).await
+        };
+        let encoded = self.within(call).await?;
+        let bytes = encoded.len();
+        let decode = move || decode(R::decode(encoded).map_err(unreadable)?).map_err(unreadable);
+        if bytes < LARGE_BYTES {
+            return decode();
+        }
+        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
     }
 
     /// Waits for the response to a call, up to a time limit. A call that times out is cancelled, and its outcome is
@@ -109,7 +175,7 @@ impl Remote {
 }
 
 /// Returns the error of a response that cannot be decoded: the node is broken or has another version.
-fn unreadable(error: SelectionError) -> Status {
+fn unreadable(error: impl std::fmt::Display) -> Status {
     Status::internal(format!("the response of the node cannot be decoded: {error}"))
 }
 
@@ -130,26 +196,18 @@ impl Shards for Remote {
     }
 
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
-        let answer = self.within(self.client().select(selection.to_wire(shard))).await?;
-        if answer.cell_groups.len() + answer.node_parents.len() < LARGE {
-            return Answer::from_wire(answer, &selection).map_err(unreadable);
-        }
-        let decode = move || Answer::from_wire(answer, &selection).map_err(unreadable);
-        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+        let request = selection.to_wire(shard);
+        self.call("/varve.v1.Node/Select", request, move |answer| Answer::from_wire(answer, &selection)).await
     }
 
     async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
         let KnownLocations { generation, count } = known;
         let request = wire::LocationsRequest { shard, tenant: tenant.as_str().to_owned(), generation, count };
-        let page = self.within(self.client().locations(request)).await?;
-        let decode = move || LocationPage::from_wire(page).map_err(unreadable);
-        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+        self.call("/varve.v1.Node/Locations", request, LocationPage::from_wire).await
     }
 
     async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        let answer = self.within(self.client().series(query.to_wire(shard))).await?;
-        let decode = move || SeriesAnswer::from_wire(answer).map_err(unreadable);
-        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+        self.call("/varve.v1.Node/Series", query.to_wire(shard), SeriesAnswer::from_wire).await
     }
 
     // A deletion may take any time, so this call has no time limit. Only keep-alive pings have one.

@@ -3,7 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use proto::wire;
+use proto::wire::node_server::{Node, NodeServer};
 use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response};
 
 use super::*;
 
@@ -40,4 +45,71 @@ async fn calls_run_together_up_to_the_limit_and_the_first_error_in_order_wins() 
     assert_eq!(in_order((20..27).map(call).collect()).await, Ok((20..27).collect()));
     assert_eq!(in_order((0..30).map(call).collect()).await, Err(7));
     assert_eq!(most.load(Ordering::Relaxed), SHARDS_AT_ONCE_MAX);
+}
+
+/// A node with 16 shards. Shard N has N series for each byte of the first matcher's value.
+struct Remote16;
+
+#[tonic::async_trait]
+impl Node for Remote16 {
+    async fn placement(&self, _: Request<wire::PlacementRequest>) -> Result<Response<wire::PlacementResponse>, Status> {
+        Ok(Response::new(Placement::uniform(std::num::NonZeroU16::new(16).unwrap()).to_wire()))
+    }
+
+    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+        let wire::SeriesRequest { shard, matchers, .. } = request.into_inner();
+        let count = shard as usize * matchers[0].value.len();
+        let label = |i| wire::Label { name: format!("of_{shard}"), value: format!("{i:05}"), ..wire::Label::default() };
+        let series = (0..count).map(|i| wire::Group { labels: vec![label(i)] }).collect();
+        Ok(Response::new(wire::SeriesResponse { series, ..wire::SeriesResponse::default() }))
+    }
+
+    async fn append(&self, _: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+        Err(Status::invalid_argument("as the test wishes"))
+    }
+
+    async fn locations(&self, _: Request<wire::LocationsRequest>) -> Result<Response<wire::LocationsResponse>, Status> {
+        Err(Status::not_found("read the placement again"))
+    }
+
+    async fn delete(&self, _: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn administer(
+        &self,
+        request: Request<wire::AdministerRequest>,
+    ) -> Result<Response<wire::AdministerResponse>, Status> {
+        Ok(Response::new(wire::AdministerResponse { report: request.into_inner().shard.to_string() }))
+    }
+}
+
+#[tokio::test]
+async fn a_remote_node_has_many_shards_and_large_responses() {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
+    tokio::spawn(Server::builder().add_service(NodeServer::new(Remote16)).serve_with_incoming(incoming));
+    let nodes = Nodes::remote(endpoint, None);
+    let tenant = TenantId::default_tenant();
+    let window = Window { start_ns: 0, end_ns: 1 };
+    let shards = nodes.placement().await.unwrap().shards();
+    assert_eq!(shards, (1..=16).collect::<Vec<_>>());
+    for (bytes, text) in [(0, ""), (1, "x"), (500, &"x".repeat(500))] {
+        let operation = proto::selection::Operation::Equal;
+        let matcher = Matcher { name: "a".to_owned(), operation, value: text.to_owned() };
+        let found = nodes.series(&shards, &tenant, &[matcher], window).await.unwrap();
+        // The largest responses have several hundred kilobytes.
+        assert_eq!(found.series.len(), 136 * bytes);
+        assert!(found.series.is_sorted());
+    }
+    let reports = nodes.administer(AdministrationTask::Statistics).await.unwrap();
+    assert!(reports.iter().zip(1..).all(|((shard, report), i)| *shard == i && *report == i.to_string()));
+    assert!(nodes.placement.read().is_some());
+    let error = nodes.locations(3, &tenant, KnownLocations::default()).await.unwrap_err();
+    assert_eq!(error.to_string(), "shard 3: read the placement again");
+    assert!(nodes.placement.read().is_none(), "it is read again");
 }

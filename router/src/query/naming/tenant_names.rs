@@ -374,7 +374,7 @@ pub(in crate::query::naming) mod tests {
     }
 
     #[test]
-    fn a_renumbered_shard_drops_only_its_own_names_and_only_after_its_last_query() {
+    fn a_renumbered_shard_drops_only_its_own_names_after_its_last_query() {
         let tenant = TenantNames::default();
         let shards = [1, 2, 3].map(|shard| tenant.of(shard));
         shards.iter().for_each(|names| assert_eq!(tenant.add(names, &page(5, 10)), Numbers::Same));

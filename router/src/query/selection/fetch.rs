@@ -208,3 +208,19 @@ impl Reader {
         Namer::new(self.symbols.clone(), run.symbols_deadline())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_have_the_limits_of_one_response_together() {
+        let size = Size::default();
+        let nodes = vec![proto::answer::Node { parent: 0, location: 0 }; limits::QUERY_NODES_MAX / 2];
+        let half = Answer { nodes, ..Answer::default() };
+        assert!(size.add(&half).is_ok() && size.add(&half).is_ok());
+        let one = Answer { nodes: half.nodes[..1].to_vec(), ..Answer::default() };
+        let error = size.add(&one).unwrap_err().to_string();
+        assert!(error.contains("8000000 frames in all stacks") && error.contains("narrow the selector"), "{error}");
+    }
+}

@@ -219,7 +219,7 @@ proptest! {
     ) {
         let of = |shards| responses(&Server::of(Arc::new(ManyShards::new(shards, &samples))), nodes_max);
         let one = of(1);
-        for shards in [4, 16, 64] {
+        for shards in [4, 16] {
             for (one, many) in one.iter().zip(of(shards)) {
                 let text = String::from_utf8_lossy(&many.2).into_owned();
                 prop_assert_eq!(one, &many, "{} shards: {}", shards, text);
@@ -239,6 +239,7 @@ fn values_that_cancel_out_do_not_depend_on_the_number_of_shards() {
         let of = |shards| responses(&Server::of(Arc::new(ManyShards::new(shards, samples))), 3);
         assert_ne!(shard_of(&uniform(16), "a"), shard_of(&uniform(16), "b"));
         assert_eq!(of(1), of(16));
+        assert_eq!(of(1), of(64));
     }
 }
 
