@@ -20,7 +20,6 @@
 
 mod batch;
 mod corpus;
-mod definitions;
 mod donor;
 mod fleet;
 mod growth;

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::ensure;
-use proto::{Dictionary, StackHash};
+use proto::build_id::from_hex;
+use proto::{Address, BuildId, Dictionary, Function, Line, Location, Mapping, StackHash};
 use serde_json::{Value, json};
 
-use super::definitions::Definer;
 use super::donor::{Donor, by_frequency};
 use super::growth::{Growth, StackKey, exponent};
 use super::lanes::Lanes;
@@ -20,6 +20,8 @@ use crate::corpus::{Frames, Node, Recording};
 const COMMON_PART: f64 = 0.6;
 /// Number of bisection steps with which a calibration finds the size of the pool. Its error is then below a thousandth.
 const HALVINGS: usize = 16;
+/// ID of a location that is not defined yet.
+const UNKNOWN: u32 = u32::MAX;
 
 /// One service of a fleet.
 #[derive(Debug)]
@@ -234,6 +236,51 @@ fn new_leaf_part(recording: &Recording) -> f64 {
         }
     }
     f64::from(with_new_leaf) / f64::from(new.max(1))
+}
+
+/// Defines the locations of one recording in a dictionary, and remembers their IDs.
+#[derive(Debug)]
+struct Definer<'a> {
+    frames: &'a Frames,
+    locations: Vec<u32>,
+}
+
+impl<'a> Definer<'a> {
+    fn new(frames: &'a Frames) -> Self {
+        Self { frames, locations: vec![UNKNOWN; frames.locations.len()] }
+    }
+
+    /// Defines a location of the recording in `to`, if it is new, and returns its ID in `to`. `to` must be the same
+    /// dictionary in every call.
+    fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.locations[id as usize] == UNKNOWN {
+            self.locations[id as usize] = define(self.frames, to, id);
+        }
+        self.locations[id as usize]
+    }
+}
+
+fn define(frames: &Frames, to: &mut Dictionary, id: u32) -> u32 {
+    let from = &frames.locations[id as usize];
+    let mapping = &frames.mappings[from.mapping as usize];
+    let file = to.strings.intern(&mapping.file);
+    let frame_type = to.strings.intern(&from.frame_type);
+    let location = if from.lines.is_empty() {
+        let build_id = from_hex(&mapping.build_id).filter(|bytes| !bytes.is_empty()).map(BuildId::Gnu);
+        let mapping = to.intern_mapping(Mapping { build_id, file });
+        Location::Address { mapping, address: Address::Virtual(from.address), frame_type }
+    } else {
+        let lines = from.lines.iter().map(|&(function, line)| {
+            let function = &frames.functions[function as usize];
+            let name = to.strings.intern(&function.name);
+            let file = to.strings.intern(&function.file);
+            let function = Function { name, system_name: 0, file, start_line: function.start_line };
+            Line { function: to.intern_function(function), line, column: 0 }
+        });
+        let lines = lines.collect();
+        Location::Lines { mapping_file: file, frame_type, lines }
+    };
+    to.intern_location(location)
 }
 
 #[cfg(test)]

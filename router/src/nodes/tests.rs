@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proto::wire;
 use proto::wire::node_server::{Node, NodeServer};
+use proto::{Matcher, Window};
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -101,7 +102,8 @@ async fn a_remote_node_has_many_shards_and_large_responses() {
     for (bytes, text) in [(0, ""), (1, "x"), (500, &"x".repeat(500))] {
         let operation = proto::selection::Operation::Equal;
         let matcher = Matcher { name: "a".to_owned(), operation, value: text.to_owned() };
-        let found = nodes.series(&shards, &tenant, &[matcher], window).await.unwrap();
+        let query = SeriesQuery { tenant: tenant.clone(), matchers: vec![matcher], window, label: None };
+        let found = nodes.series(&shards, &query).await.unwrap();
         // The largest responses have several hundred kilobytes.
         assert_eq!(found.series.len(), 136 * bytes);
         assert!(found.series.is_sorted());

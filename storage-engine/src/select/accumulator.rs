@@ -166,8 +166,8 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples. `of_group` has
-    /// the group and the index of each series.
+    /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples. `of_group`
+    /// has the group and the index of each series.
     fn add_whole(
         &mut self,
         input: Input<'_>,

@@ -1,8 +1,8 @@
 //! Reads all partitions that a query needs, as of one moment.
 //!
 //! Planning holds the state's lock only while it copies references. Runs of the head never change, so a long query
-//! never delays `apply`. Partitions are read one after another, those with the newest times first. A query holds only the
-//! partition that it is reading, and others may be evicted from memory.
+//! never delays `apply`. Partitions are read one after another, those with the newest times first. A query holds only
+//! the partition that it is reading, and others may be evicted from memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -126,8 +126,8 @@ impl SeriesGroups {
     }
 }
 
-/// Returns a number for each series, dense and from 0 on. Series have the same number if they agree in all labels `names`.
-/// Numbers are ordered by the values of the first label, then of the next.
+/// Returns a number for each series, dense and from 0 on. Series have the same number if they agree in all labels
+/// `names`. Numbers are ordered by the values of the first label, then of the next.
 pub(crate) fn codes(partition: &Partition, names: &[impl AsRef<str>], series: &[SeriesView]) -> Vec<u32> {
     let mut codes = vec![0; series.len()];
     let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name.as_ref())).collect();

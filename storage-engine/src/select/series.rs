@@ -1,5 +1,5 @@
-//! Lists the series that have samples in a window, or the values of one of their labels, and the attribute names of these
-//! samples.
+//! Lists the series that have samples in a window, or the values of one of their labels, and the attribute names of
+//! these samples.
 //!
 //! A series is listed as soon as one of its samples in the window is found. If a matcher depends on attributes, the
 //! samples of the series are read one by one instead.

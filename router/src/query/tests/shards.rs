@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proto::label::SERVICE_NAME_LABEL;
 use proto::placement::{Placement, Slot};
 use proto::{
-    AdministrationTask, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SeriesAnswer, SeriesQuery,
+    AdministrationTask, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection, SeriesAnswer,
+    SeriesQuery,
 };
 use serde_json::json;
 
