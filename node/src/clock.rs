@@ -56,9 +56,9 @@ impl Clock {
     /// limit of accepted time that this node stored last. If the clock already runs, because another shard has started
     /// it, only raises its log time to `last_entry_ns`.
     ///
-    /// `last_entry_ns` is 0 if the shard's log has no entries. The limit is then the reference, because other shards may
-    /// have data. Without a limit, the system clock is the only reference: a limit is stored as soon as any shard has
-    /// data that could expire.
+    /// `last_entry_ns` is 0 if the shard's log has no entries. The limit is then the reference, because other shards
+    /// may have data. Without a limit, the system clock is the only reference: a limit is stored as soon as any shard
+    /// has data that could expire.
     pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
         let log_ns = if last_entry_ns > 0 { Some(last_entry_ns) } else { accepted_ns };
         let stored = log_ns.map(|log_ns| Stored { log_ns, accepted_ns });

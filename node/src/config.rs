@@ -33,8 +33,8 @@ pub struct Config {
     pub disk_bytes_max: u64,
     /// Longest time between two flushes. After each flush, the log is purged.
     pub flush_interval: Duration,
-    /// Size of the entries applied since the last flush, in bytes and over all shards, at which the next flush begins. A
-    /// restart applies about this many bytes of entries again.
+    /// Size of the entries applied since the last flush, in bytes and over all shards, at which the next flush begins.
+    /// A restart applies about this many bytes of entries again.
     pub flush_bytes: u64,
     /// Size of the unsealed samples of all shards in memory, in bytes, at which the shard with most of them flushes.
     pub head_bytes_max: usize,

@@ -1,5 +1,5 @@
-//! A node: it holds replicas of shards, and serves them to routers over gRPC. A replica is the Raft group and the engine
-//! of one shard. The Raft logs of all shards are in one database, so that one sync serves all of them.
+//! A node: it holds replicas of shards, and serves them to routers over gRPC. A replica is the Raft group and the
+//! engine of one shard. The Raft logs of all shards are in one database, so that one sync serves all of them.
 //!
 //! # Promise
 //! - A batch is acknowledged after it is synced to disk on a majority of the shard's members, and applied. A batch that

@@ -1,5 +1,5 @@
-//! The node, from opening to shutdown. The submodules handle requests, the supervision of replicas, upkeep, retention and
-//! administration.
+//! The node, from opening to shutdown. The submodules handle requests, the supervision of replicas, upkeep, retention
+//! and administration.
 
 mod administration;
 mod batch_parts;
@@ -86,8 +86,8 @@ impl Node {
         }
     }
 
-    /// Returns true if all shards accept queries. A shard with a full disk does. So does a shard that repairs its files,
-    /// because queries wait for the end of the repair.
+    /// Returns true if all shards accept queries. A shard with a full disk does. So does a shard that repairs its
+    /// files, because queries wait for the end of the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()

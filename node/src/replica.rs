@@ -152,8 +152,8 @@ impl Replica {
         self.group.stop().await;
     }
 
-    /// Closes the engine's files. Returns when no thread uses these files or the shard's log, so that the replica can be
-    /// opened again. The log of all shards stays open.
+    /// Closes the engine's files. Returns when no thread uses these files or the shard's log, so that the replica can
+    /// be opened again. The log of all shards stays open.
     pub(crate) async fn close(self: Arc<Self>) {
         self.stop().await;
         let shard = self.shard.while_open();

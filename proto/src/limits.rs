@@ -65,9 +65,9 @@ pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// in memory. Senders of live profiles never send a month of samples at once.
 pub const BATCH_PARTITIONS_MAX: usize = 128;
 
-/// Largest size of the dictionaries and series of all shards of a node in memory, in bytes. Above this size, batches with new
-/// definitions are refused with 429 / RESOURCE_EXHAUSTED until older partitions are evicted. For comparison: 42,000
-/// stacks of a C++ program take about 30 MB.
+/// Largest size of the dictionaries and series of all shards of a node in memory, in bytes. Above this size, batches
+/// with new definitions are refused with 429 / RESOURCE_EXHAUSTED until older partitions are evicted. For comparison:
+/// 42,000 stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
 /// Maximum number of series in one partition of a shard. A partition holds six hours of raw samples. Each series costs
@@ -120,8 +120,8 @@ pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;
 /// Maximum number of nodes of a flame graph if the request sets no limit.
 pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 
-/// Maximum number of shards on one node. Each shard has a database, which takes some megabytes and a few open files even
-/// if the shard is empty.
+/// Maximum number of shards on one node. Each shard has a database, which takes some megabytes and a few open files
+/// even if the shard is empty.
 pub const NODE_SHARDS_MAX: u16 = 64;
 
 /// Maximum number of queries that run at one time. Each further query waits until a slot is free or its client

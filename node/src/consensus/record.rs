@@ -1,5 +1,5 @@
-//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark, accepted time and the
-//! number of shards.
+//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark, accepted time and
+//! the number of shards.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |

@@ -1,5 +1,5 @@
-//! Retention: drops partitions whose retention is over, and the oldest partitions of all shards when disk use comes close
-//! to its cap.
+//! Retention: drops partitions whose retention is over, and the oldest partitions of all shards when disk use comes
+//! close to its cap.
 //!
 //! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
 //!
@@ -130,8 +130,8 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     read.map_err(|error: storage_engine::EngineError| error.to_string())
 }
 
-/// Returns the partitions to drop of each shard: all partitions past their retention, and as few others as are needed to
-/// drop `excess_bytes` from all shards together.
+/// Returns the partitions to drop of each shard: all partitions past their retention, and as few others as are needed
+/// to drop `excess_bytes` from all shards together.
 ///
 /// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days, each
 /// oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.

@@ -137,8 +137,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the engine of a shard has everything that was acknowledged. Then runs the query `answer` on a blocking
-    /// thread. The second argument of `answer` is a function that returns true while the caller still waits.
+    /// Waits until the engine of a shard has everything that was acknowledged. Then runs the query `answer` on a
+    /// blocking thread. The second argument of `answer` is a function that returns true while the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         shard: u32,

@@ -1,4 +1,5 @@
-//! Background work of a node: supervision of its replicas, checks of the free space, retention, and the space of the log.
+//! Background work of a node: supervision of its replicas, checks of the free space, retention, and the space of the
+//! log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

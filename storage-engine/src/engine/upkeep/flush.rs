@@ -86,8 +86,8 @@ pub(crate) fn wants_flush(store: &Store) -> bool {
         || state.stale.is_due(clock_ns.saturating_sub(GRACE_NS))
 }
 
-/// Returns whether all heads are so far over their budget, and this engine's head so large, that its entries should wait
-/// for a flush of this engine. They never wait for another engine's flush.
+/// Returns whether all heads are so far over their budget, and this engine's head so large, that its entries should
+/// wait for a flush of this engine. They never wait for another engine's flush.
 pub(crate) fn is_overfull(store: &Store) -> bool {
     let heads = &store.shares().heads;
     heads.reaches(heads.bytes_max() / 8 * 9)
