@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unapplied_entries_stay_within_the_byte_limit_of_all_shards() {
+    fn unapplied_entries_of_all_shards_stay_within_the_byte_limit() {
         let bytes = UnappliedBytes::default();
         let [mut one, mut two] = [(); 2].map(|()| Unapplied::new(bytes.clone()));
         for index in 0..100 {
