@@ -41,11 +41,12 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Divides the slots evenly among `shards` data shards, which are numbered from [`FIRST_DATA_SHARD`] on.
+    /// Divides the slots evenly among `shards` data shards, which are numbered from [`FIRST_DATA_SHARD`] on. The epoch
+    /// is the number of shards, so that a node refuses a router that divides the slots among another number.
     #[must_use]
     pub fn uniform(shards: NonZeroU16) -> Self {
         let shard = |slot: u16| FIRST_DATA_SHARD + u32::from(slot % shards);
-        Self { epoch: 1, shard_of_slot: (0..SLOTS).map(shard).collect() }
+        Self { epoch: u64::from(shards.get()), shard_of_slot: (0..SLOTS).map(shard).collect() }
     }
 
     /// Encodes the placement.
@@ -105,6 +106,7 @@ mod tests {
                 let slots = (0..SLOTS).filter(|&slot| placement.shard(Slot(slot)) == shard).count();
                 assert!(slots.abs_diff(usize::from(SLOTS / shards)) <= 1, "shard {shard} has {slots} slots");
             }
+            assert_eq!(placement.epoch(), u64::from(shards));
             let read = Placement::from_wire(placement.to_wire()).unwrap();
             assert_eq!((read.epoch, read.shard_of_slot), (placement.epoch, placement.shard_of_slot));
         }

@@ -85,11 +85,11 @@ impl Reader {
         for _ in 0..NAMING_ROUNDS_MAX {
             let asked = shards.iter().filter(|shard| !answers.contains_key(shard)).map(|&shard| names.of(shard));
             let (asked, renumbered) = self.with_locations(&names, asked.collect(), tenant, matchers, run).await?;
-            let are_replaced = |renumbered: Vec<ShardNames>| {
-                let replaced = renumbered.iter().map(|shard| self.names.replace(tenant, &names, shard));
-                replaced.fold(false, |any, replaced| any | replaced)
-            };
-            if are_replaced(renumbered) {
+            let mut are_replaced = false;
+            for shard in renumbered {
+                are_replaced |= self.names.replace(tenant, &names, &shard);
+            }
+            if are_replaced {
                 names = self.names.of(tenant);
                 answers.clear();
                 continue;
