@@ -118,7 +118,10 @@ impl SeriesGroups {
         let mut group_of_code = Vec::with_capacity(first_labels.len());
         for labels in first_labels {
             let labels = labels.unwrap_or_default();
-            group_of_code.push(groups.number(LabelSet::new(labels.iter().filter(in_group).cloned().collect())));
+            // Responses need no original names.
+            let label =
+                |from: &Label| Label { name: from.name.clone(), value: from.value.clone(), original_name: None };
+            group_of_code.push(groups.number(LabelSet::new(labels.iter().filter(in_group).map(label).collect())));
         }
         whole.iter_mut().for_each(|(code, _)| *code = group_of_code[*code as usize]);
         whole.sort_unstable();
@@ -128,9 +131,9 @@ impl SeriesGroups {
 
 /// Returns a number for each series, dense and from 0 on. Series have the same number if they agree in all labels
 /// `names`. Numbers are ordered by the values of the first label, then of the next.
-pub(crate) fn codes(partition: &Partition, names: &[impl AsRef<str>], series: &[SeriesView]) -> Vec<u32> {
+fn codes(partition: &Partition, names: &[String], series: &[SeriesView]) -> Vec<u32> {
     let mut codes = vec![0; series.len()];
-    let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name.as_ref())).collect();
+    let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name)).collect();
     if indexed.is_empty() {
         return codes;
     }

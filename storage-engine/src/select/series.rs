@@ -17,7 +17,6 @@ use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::ReadyMatcher;
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
-use crate::select::grouping::codes;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 use crate::select::select_as;
@@ -146,27 +145,32 @@ impl<'a> List<'a> {
     /// Adds the values that a label has among the series of a partition that have samples. Finds one such series for
     /// each value. Returns whether there is any value that was not known.
     fn add_values(&mut self, view: &View<'_>, part: &PartView, label: &str) -> Result<bool, SelectError> {
-        // Series with the same code have the same value, and codes are ordered by value.
-        let codes = codes(&part.partition.read(), &[label], &part.series);
-        let mut first_of: Vec<Option<&SeriesView>> = Vec::new();
-        for (series, code) in part.series.iter().zip(&codes) {
-            let code = *code as usize;
-            first_of.resize(first_of.len().max(code + 1), None);
-            first_of[code] = first_of[code].or(Some(series));
+        let mut values: Vec<String> = Vec::new();
+        // Index in `values` of the value of each series of the partition.
+        let mut value_of = vec![usize::MAX; part.known.series];
+        if let Some(of_name) = part.partition.read().index.of_name(label) {
+            for (value, with_value) in of_name.values() {
+                for series in with_value {
+                    if let Some(value_of) = value_of.get_mut(series as usize) {
+                        *value_of = values.len();
+                    }
+                }
+                values.push(value.to_owned());
+            }
         }
-        let value = |labels: &LabelSet| self.values.binary_search_by(|known| known.as_str().cmp(labels.get(label)));
-        let is_known = |first: &Option<&SeriesView>| first.is_none_or(|first| value(&part.labels(first)).is_ok());
-        let was_known: Vec<bool> = first_of.iter().map(|first| !self.values.is_empty() && is_known(first)).collect();
+        let is_known = |value: &String| self.values.binary_search(value).is_ok();
+        let was_known: Vec<bool> = values.iter().map(is_known).collect();
         let mut is_found = was_known.clone();
         let mut reader = PartReader::new(view, part);
-        for (series, code) in part.series.iter().zip(codes) {
-            let is_found = &mut is_found[code as usize];
-            *is_found = *is_found || reader.has_samples(series)?;
+        for series in &part.series {
+            let value = value_of.get(series.number as usize).copied().unwrap_or(usize::MAX);
+            if let Some(is_found) = is_found.get_mut(value) {
+                *is_found = *is_found || reader.has_samples(series)?;
+            }
         }
-        let is_new = |code: &usize| is_found[*code] && !was_known[*code];
-        let of_first = |first: &SeriesView| part.labels(first).get(label).to_owned();
+        let is_new = is_found.into_iter().zip(was_known).map(|(is_found, was_known)| is_found && !was_known);
         let new: Vec<String> =
-            (0..first_of.len()).filter(is_new).filter_map(|code| first_of[code]).map(of_first).collect();
+            values.into_iter().zip(is_new).filter_map(|(value, is_new)| is_new.then_some(value)).collect();
         let has_any = !new.is_empty();
         self.values.extend(new);
         self.values.sort_unstable();

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+use indexmap::IndexSet;
 use proto::answer::Cell;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Answer, Fold, LabelSet, ProfileType};
@@ -227,17 +228,10 @@ impl Counted {
 }
 
 /// Distinct values, each with an index.
-type Interned<T> = HashMap<T, usize, RandomState>;
+type Interned<T> = IndexSet<T, RandomState>;
 
 fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
-    let next = interned.len();
-    *interned.entry(thing).or_insert(next)
-}
-
-fn into_order<T>(interned: Interned<T>) -> Vec<T> {
-    let mut things: Vec<_> = interned.into_iter().collect();
-    things.sort_by_key(|&(_, i)| i);
-    things.into_iter().map(|(thing, _)| thing).collect()
+    interned.insert_full(thing).0
 }
 
 /// Key of a series: its group, the combination of its `leaf_*` values, and that of its `stack_*` values.
@@ -303,33 +297,36 @@ impl SeriesBuilder {
 
     /// Returns the series, each once, sorted by labels.
     fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
-        let labels = into_order(self.labels);
-        let types = into_order(self.types);
-        let stored = into_order(self.stored);
-        let has_stack_labels = named.iter().any(|(labels, _)| !labels.is_empty());
+        let labels: Vec<Labels> = self.labels.into_iter().collect();
+        let types: Vec<ProfileType> = self.types.into_iter().collect();
+        let stored: Vec<Labels> = self.stored.into_iter().collect();
         let mut merged: HashMap<(Labels, usize, usize), TimeSums, RandomState> = HashMap::default();
+        let mut series: Vec<Sums> = Vec::with_capacity(self.sums.len());
+        let has_stack_labels = named.iter().any(|(labels, _)| !labels.is_empty());
         for ((grouped, combinations), sums) in self.sums {
+            let Grouped { profile_type, stored, .. } = grouped;
+            let times = stored.unwrap_or_default();
             let Some(labels) = labels.get(grouped.labels) else { continue };
-            let mut labels = labels.clone();
-            if has_stack_labels {
-                let mut all: Vec<(String, String)> = Vec::new();
-                for ((labels, known), combination) in named.iter().zip(combinations) {
-                    all.extend(known.texts(combination, labels, table));
-                }
-                all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-                labels = Labels::new(all);
+            if !has_stack_labels {
+                // Each group is a series of its own.
+                series.push(Sums { labels: labels.clone(), profile_type, times, sums: add_up(sums) });
+                continue;
             }
+            let mut all: Vec<(String, String)> = Vec::new();
+            for ((labels, known), combination) in named.iter().zip(combinations) {
+                all.extend(known.texts(combination, labels, table));
+            }
+            all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
             // Combinations with equal labels become one series.
-            merged.entry((labels, grouped.profile_type, grouped.stored.unwrap_or_default())).or_default().extend(sums);
+            merged.entry((Labels::new(all), profile_type, times)).or_default().extend(sums);
         }
+        let of_merged =
+            |((labels, profile_type, times), sums)| Sums { labels, profile_type, times, sums: add_up(sums) };
+        series.extend(merged.into_iter().map(of_merged));
         for times in &mut self.times {
             times.sort_unstable();
             times.dedup();
         }
-        let mut series: Vec<Sums> = merged
-            .into_iter()
-            .map(|((labels, profile_type, times), sums)| Sums { labels, profile_type, times, sums: add_up(sums) })
-            .collect();
         // The order must not depend on indices, which follow the order of the responses. Values of equal labels are
         // added as floats in this order.
         let key = |sums: &Sums| (types.get(sums.profile_type), stored.get(sums.times));
@@ -340,6 +337,9 @@ impl SeriesBuilder {
 
 /// Adds up the sums of the same time, and sorts by time.
 fn add_up(mut sums: TimeSums) -> TimeSums {
+    if sums.len() < 2 {
+        return sums;
+    }
     sums.sort_unstable_by_key(|&(time, _)| time);
     let mut out: TimeSums = Vec::with_capacity(sums.len());
     for (time, sum) in sums {
