@@ -154,6 +154,10 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
         election_timeout_min: ELECTION_MS_MIN,
         election_timeout_max: ELECTION_MS_MAX,
         enable_pre_vote: Some(true),
+        // The single member of a group is elected on request, and has no followers that wait for heartbeats. With
+        // several members, ticks are needed. They cost a node with many shards more CPU time than everything else while
+        // idle.
+        enable_tick: false,
         // Otherwise, a restarted leader would serve reads from the last flush before it knows the committed index. An
         // election writes an entry of its own, and reads wait until that entry is applied.
         enable_leader_restore: Some(false),
