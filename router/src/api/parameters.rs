@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, header};
+use http_body_util::BodyExt as _;
 use proto::Window;
 
 use super::error::ApiError;
@@ -21,28 +22,26 @@ pub(crate) struct Parameters {
 /// Length of the time range if the request has no `start`, in nanoseconds.
 const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
 
-/// Longest time that the form of a request may take to arrive. A form has at most 2 MB.
+/// Largest size of the form of a request, in bytes.
+const FORM_BYTES_MAX: usize = 2 << 20;
+/// Number of bytes of a form that is too large that are read before it is refused. A client that gets a response while
+/// it is sending sees a broken connection instead of the error.
+const DISCARDED_BYTES_MAX: usize = 32 << 20;
+/// Longest time that the form of a request may take to arrive.
 const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
 impl<S: Send + Sync> FromRequest<S> for Parameters {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, _state: &S) -> Result<Self, ApiError> {
         let mut parameters = Self { pairs: Vec::new(), now_ns: now_ns() };
         parameters.add(request.uri().query().unwrap_or_default().as_bytes());
         if request.method() == Method::POST {
             let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             let is_form = content_type.is_none_or(|kind| kind.starts_with("application/x-www-form-urlencoded"));
-            // axum reads at most 2 MB.
-            let form = tokio::time::timeout(FORM_PATIENCE, Bytes::from_request(request, state)).await;
+            let form = tokio::time::timeout(FORM_PATIENCE, read_form(request.into_body())).await;
             let late = |_elapsed| ApiError::timeout(format!("the form did not arrive within {FORM_PATIENCE:?}"));
-            let body = form.map_err(late)?.map_err(|rejection| {
-                if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                    ApiError::too_large("the form has more than 2 MB: split the query")
-                } else {
-                    ApiError::bad_data("the form could not be read: send it again")
-                }
-            })?;
+            let body = form.map_err(late)??;
             if !is_form && !body.is_empty() {
                 return Err(ApiError::bad_data("send the parameters as application/x-www-form-urlencoded"));
             }
@@ -50,6 +49,25 @@ impl<S: Send + Sync> FromRequest<S> for Parameters {
         }
         Ok(parameters)
     }
+}
+
+/// Reads the form in a body.
+async fn read_form(mut body: Body) -> Result<Vec<u8>, ApiError> {
+    let mut form = Vec::new();
+    let mut discarded = 0;
+    while let Some(frame) = body.frame().await {
+        let unreadable = |_error| ApiError::bad_data("the form could not be read: send it again");
+        let Ok(bytes) = frame.map_err(unreadable)?.into_data() else { continue };
+        if form.len() + bytes.len() <= FORM_BYTES_MAX && discarded == 0 {
+            form.extend_from_slice(&bytes);
+            continue;
+        }
+        discarded += bytes.len();
+        if discarded > DISCARDED_BYTES_MAX {
+            break;
+        }
+    }
+    if discarded > 0 { Err(ApiError::too_large("the form has more than 2 MB: split the query")) } else { Ok(form) }
 }
 
 impl Parameters {
