@@ -119,7 +119,7 @@ pub struct Connection<Io> {
     patience: Duration,
     /// Time at which the head must be complete; `None` before the first byte of a head.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// True after the first complete head.
+    /// True once the first complete head of an HTTP request has arrived on the connection.
     is_in_use: bool,
     fault: Fault,
 }

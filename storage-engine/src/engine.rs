@@ -191,8 +191,8 @@ impl Engine {
         self.store.state_mut().clock.pass(now_ns);
     }
 
-    /// Returns whether a window is due to be sealed or summed up, or the samples in memory of all engines exceed their
-    /// shared budget and no engine has more than this one.
+    /// Returns true if a window is due to be sealed or summed up. Also returns true if the samples of all engines in
+    /// memory exceed the shared budget, and this engine has the most of them.
     pub fn wants_flush(&self) -> bool {
         flush::wants_flush(&self.store)
     }

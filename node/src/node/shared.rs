@@ -151,7 +151,7 @@ impl Shared {
         bytes
     }
 
-    /// Returns the last sum of the unflushed entries of all shards, in bytes.
+    /// Returns the total size of the unflushed entries of all shards, in bytes, as it was last computed.
     pub(super) fn unflushed_bytes(&self) -> u64 {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }

@@ -57,7 +57,7 @@ fn add_empty_raw(store: &Store) {
     raw.into_iter().for_each(|key| state.partitions.add(key));
 }
 
-/// Loads the partitions that have samples in no chunk yet. These partitions stay in memory.
+/// Loads the partitions in which some samples are not sealed into a chunk yet. These partitions stay in memory.
 fn load_heads(store: &Store) -> Result<(), EngineError> {
     let raw: Vec<PartitionKey> = {
         let state = store.state();

@@ -49,8 +49,8 @@ pub(crate) struct Function {
     pub(super) lines: u32,
     pub(super) unit: u32,
     pub(super) start_line: u32,
-    /// Offset of the table with the index in the inline tree by address, and offset of the inline tree; `None` if no
-    /// call is inlined into the function.
+    /// Two offsets: of the table that maps an address to an index in the inline tree, and of the inline tree. `None` if
+    /// no call is inlined into the function.
     pub(super) inlined: Option<(u32, u32)>,
 }
 

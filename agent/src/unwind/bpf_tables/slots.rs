@@ -237,7 +237,7 @@ impl Slots {
     }
 }
 
-/// Returns the entry of a file that has no table yet.
+/// Makes the entry of a file whose unwind table is not in BPF yet.
 pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[LoadedPart]) -> FileEntry {
     let mut entry = FileEntry { number, go, ..FileEntry::default() };
     for (to, part) in entry.parts.iter_mut().zip(parts) {
