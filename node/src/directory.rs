@@ -71,7 +71,10 @@ impl DataDirectory {
     /// Releases the lock, even if other threads still have references to `self`. All files in the directory must be
     /// closed before.
     pub(crate) fn release(&self) {
-        self.lock.lock().take();
+        if let Some(lock) = self.lock.lock().take() {
+            // Closing the file does not suffice: a child process between its fork and its exec has the file open, too.
+            let _closed_if_it_fails = lock.unlock();
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -84,6 +87,12 @@ impl DataDirectory {
 
     pub(crate) fn shard(&self, shard: u32) -> PathBuf {
         self.path.join(format!("shard-{shard:04}"))
+    }
+}
+
+impl Drop for DataDirectory {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
