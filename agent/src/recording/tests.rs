@@ -48,7 +48,7 @@ fn recording(request: ExportProfilesServiceRequest, off_cpu: bool) -> Recording 
     Recording { request, started, duration, off_cpu, is_full: false, fault: None }
 }
 
-/// Returns an encoded frame at an address in the code of this test, whose file has number 1.
+/// Returns an encoded frame at an address in the code of this test program. The file of the program has number 1.
 fn code() -> u64 {
     crate::process::file::table::FileTable::default().number_own(address())
 }

@@ -64,8 +64,8 @@ pub struct Appended {
 pub struct Deleted {
     /// Number of deleted raw samples.
     pub samples: u64,
-    /// Number of deleted sums, each of one series over one minute, hour or day. A sum counts only if the finer values
-    /// of its time had expired before.
+    /// Number of deleted sums, each of one series over one minute, hour or day. A sum is included only if the finer
+    /// values of its time had expired before the deletion.
     pub windows: u64,
 }
 

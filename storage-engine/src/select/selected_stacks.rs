@@ -38,7 +38,7 @@ pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
     /// Importer that copies unknown locations; `None` until the first unknown location.
     importer: Option<Importer<'a>>,
-    /// Number of locations that the router knows. Known locations have smaller numbers.
+    /// Number of locations that the router knows. These are the locations 0 to `known - 1`.
     known: u32,
     tree: &'a mut SelectedStacks,
     path: Vec<u32>,
