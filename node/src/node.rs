@@ -17,7 +17,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use prometheus_client::registry::Registry;
 use proto::wire::node_server::NodeServer;
 use proto::{Tokens, limits};
@@ -30,9 +29,8 @@ use tonic::{Request, Status};
 
 use crate::config::Config;
 use crate::error::{NodeError, ReplicaError};
-use crate::node::hosted::{Hosted, State};
+use crate::node::hosted::State;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
-use crate::replica::Replica;
 
 /// Longest time that a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
@@ -64,18 +62,17 @@ pub struct UnreadyShard {
 pub struct ServeError(#[from] tonic::transport::Error);
 
 impl Node {
-    /// Opens the data directory, registers the node's metrics, and starts the replicas of all shards. [`Node::ready`]
-    /// returns when they serve. A replica that does not open fails alone, unless no replica opens.
+    /// Opens the data directory and the log, registers the node's metrics, and starts to open the replicas of all
+    /// shards. [`Node::ready`] returns when all replicas serve. A replica that does not open fails alone.
     ///
     /// # Errors
-    /// [`NodeError`]: an option is invalid; another process holds the directory; or the directory, the log or the state
-    /// of every shard cannot be used.
+    /// [`NodeError`]: an option is invalid; another process holds the directory; or the directory or the log cannot be
+    /// used.
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         let shared = Shared::open(config, registry).await?;
         upkeep::watch_space(&shared);
-        let replicas = open_replicas(&shared).await?;
         let tasks = TaskTracker::new();
-        upkeep::start(&shared, &tasks, replicas);
+        upkeep::start(&shared, &tasks);
         Ok(Arc::new(Self { shared, tasks }))
     }
 
@@ -182,38 +179,6 @@ impl Node {
             }
         }
     }
-}
-
-/// Opens the replicas of all shards in parallel. Returns those that open, by shard. The others fail alone.
-///
-/// # Errors
-/// No replica opens, or the log has failed, or the disk is full.
-async fn open_replicas(shared: &Shared) -> Result<Vec<(u32, Arc<Replica>)>, NodeError> {
-    let open = |hosted| async move { (hosted, shared.open_replica(Hosted::number(hosted)).await) };
-    let opened = join_all(shared.shards.values().map(|hosted| open(&**hosted))).await;
-    let mut replicas = Vec::new();
-    let mut failed = Vec::new();
-    for (hosted, opened) in opened {
-        match opened {
-            Ok(replica) => replicas.push((hosted.number(), replica)),
-            Err(error) => failed.push((hosted, error)),
-        }
-    }
-    let is_disk_full = |error: &NodeError| matches!(error, NodeError::Replica(error) if error.is_disk_full());
-    let ends = replicas.is_empty() || shared.raft_log.failure().get().is_some();
-    for (hosted, error) in failed {
-        if ends || is_disk_full(&error) {
-            return Err(error);
-        }
-        let shard = hosted.number();
-        tracing::error!(shard, %error, "the shard does not open: requests to it fail, and other shards are served");
-        let error = match error {
-            NodeError::Replica(error) => error,
-            other => ReplicaError::Consensus(other.into()),
-        };
-        hosted.set_state(State::Failed(Arc::new(error)));
-    }
-    Ok(replicas)
 }
 
 impl Node {

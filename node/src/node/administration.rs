@@ -22,18 +22,20 @@ const PURGE_INTERVAL: Duration = Duration::from_millis(20);
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a task on a shard and returns its report, a JSON object. Refuses the task if the replica does not serve. The
-/// clock is that of the node, whatever the shard.
+/// clock is that of the node, and needs no replica.
 pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -> Result<String, Status> {
-    let Some(replica) = shared.hosted(shard)?.serving() else {
-        return Err(Status::unavailable(format!("shard {shard} is not being served: look at /ready and the log")));
+    let replica = || {
+        let refused = || Status::unavailable(format!("shard {shard} is not being served: look at /ready and the log"));
+        shared.hosted(shard)?.serving().ok_or_else(refused)
     };
     let report = match task {
-        AdministrationTask::Compact => compact(&replica).await?,
+        AdministrationTask::Compact => compact(&replica()?).await?,
         AdministrationTask::Statistics => {
-            let statistics = read(&replica, |replica| replica.shard().engine().statistics()).await?;
+            let statistics = read(&replica()?, |replica| replica.shard().engine().statistics()).await?;
             statistics_report(&statistics)
         }
         AdministrationTask::Verify => {
+            let replica = replica()?;
             let Verified { values, samples, faults, described, .. } =
                 read(&replica, |replica| replica.shard().engine().verify()).await?;
             let quarantined = replica.shard().engine().damaged_windows();
@@ -48,7 +50,9 @@ pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -
         }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
-            let accepted = shared.accept_clock(replica.log()).await;
+            let closed = || Status::unavailable("the clock was not accepted: the Raft log is being opened: try again");
+            let log = shared.raft_log.current().ok_or_else(closed)?;
+            let accepted = shared.accept_clock(&log).await;
             accepted.map_err(|error| Status::unavailable(format!("the clock was not accepted: {error}")))?;
             clock_report(shared)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{RwLock, watch};
+use tokio::sync::{RwLock, Semaphore, SemaphorePermit, watch};
 
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, StateLabels};
@@ -17,6 +17,10 @@ pub(super) struct Hosted {
     /// Lock that each query of the shard holds for reading. The upkeep holds it for writing while it opens the replica
     /// again, so that queries wait.
     pub(super) queries: Arc<RwLock<()>>,
+    /// Budget for appends that wait for the end of a repair: an equal part of the node's budget for appends in flight.
+    /// An append holds one permit for each of its bytes while it waits.
+    repair_waits: Semaphore,
+    waiting_bytes_max: u32,
 }
 
 /// State of a shard's replica.
@@ -55,8 +59,23 @@ impl State {
 }
 
 impl Hosted {
-    pub(super) fn new(number: u32, metrics: Metrics) -> Self {
-        Self { number, state: watch::Sender::new(State::Starting), metrics, queries: Arc::default() }
+    /// Returns a shard whose replica is not open. Appends of `waiting_bytes_max` bytes may wait for a repair.
+    pub(super) fn new(number: u32, metrics: Metrics, waiting_bytes_max: u32) -> Self {
+        Self {
+            number,
+            state: watch::Sender::new(State::Starting),
+            metrics,
+            queries: Arc::default(),
+            repair_waits: Semaphore::new(waiting_bytes_max as usize),
+            waiting_bytes_max,
+        }
+    }
+
+    /// Reserves `bytes` for an append that waits for the end of a repair, until the permit is dropped. Returns `None` if
+    /// too many bytes wait already. An append that is larger than the budget may wait alone.
+    pub(super) fn wait_for_repair(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.waiting_bytes_max);
+        self.repair_waits.try_acquire_many(permits).ok()
     }
 
     pub(super) fn number(&self) -> u32 {

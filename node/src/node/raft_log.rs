@@ -90,11 +90,15 @@ impl RaftLog {
         Ok(log)
     }
 
+    /// Returns the log; `None` while it is closed, opened or closing.
+    pub(super) fn current(&self) -> Option<Arc<LogDatabase>> {
+        self.open.try_lock().ok().and_then(|open| open.clone())
+    }
+
     /// Returns the space of purged entries to the file system, if there are any. Does nothing while the log is closed.
     /// Returns true if space was reclaimed.
     pub(super) async fn reclaim(&self) -> bool {
-        let log = self.open.try_lock().ok().and_then(|open| open.clone());
-        match log.filter(|log| log.is_reclaimable()) {
+        match self.current().filter(|log| log.is_reclaimable()) {
             // An error is reported, and ends the replicas.
             Some(log) => reclaim(log).await.is_ok(),
             None => false,
@@ -112,10 +116,11 @@ impl RaftLog {
 /// Returns the space of purged entries to the file system. If another call of this function is running, waits for it
 /// first.
 pub(super) async fn reclaim(log: Arc<LogDatabase>) -> Result<(), Arc<ReplicaError>> {
-    let failure = log.failure().clone();
-    let reclaimed = spawn_blocking(move || log.reclaim()).await;
-    let reclaimed = reclaimed.map_err(|panic| ReplicaError::Consensus(panic.into())).and_then(|done| done);
-    reclaimed.map_err(|error| failure.report(error))
+    // The error is reported before this reference to the log is dropped. Otherwise, the log could be closed and opened
+    // again in between, and the error would count as one of the new log.
+    let reclaim = move || log.reclaim().map_err(|error| log.failure().report(error));
+    let reclaimed = spawn_blocking(reclaim).await;
+    reclaimed.unwrap_or_else(|panic| Err(Arc::new(ReplicaError::Consensus(panic.into()))))
 }
 
 async fn close(log: Arc<LogDatabase>) {

@@ -5,7 +5,8 @@
 //!
 //! Invariant: a partition that is still being written to is never dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::config::Retention;
 use crate::consensus::Proposal;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
-use crate::node::hosted::State;
+use crate::node::hosted::{Hosted, State};
 use crate::node::shared::Shared;
 use crate::replica::Replica;
 
@@ -33,8 +34,8 @@ pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
 
 /// Measures the disk use of the data once. Appends are refused until the next measurement if it exceeds the cap.
 pub(super) async fn watch_cap(shared: &Arc<Shared>) {
-    if let Some(disk_bytes) = measure(shared).await {
-        shared.note_use(disk_bytes);
+    if let Some(used) = measure(shared).await {
+        shared.note_use(used.total());
     }
 }
 
@@ -42,7 +43,7 @@ pub(super) async fn watch_cap(shared: &Arc<Shared>) {
 /// Only the leader of a shard does this. Returns when the space of the dropped partitions is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured again, because an earlier measurement may include space that the last drop has freed since.
-    let Some(disk_bytes) = measure(shared).await else { return };
+    let Some(used) = measure(shared).await else { return };
     let serving = shared.shards.values().filter_map(|hosted| hosted.serving());
     let leaders: Vec<Arc<Replica>> = serving.filter(|replica| replica.is_leader()).collect();
     let Some(first) = leaders.first() else { return };
@@ -54,23 +55,26 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
             return;
         }
     };
-    let excess_bytes = excess(disk_bytes, shared.config.disk_bytes_max, has_damaged_files(shared));
+    let damaged = damaged_shards(shared);
+    let excess_bytes = used.excess(shared.config.disk_bytes_max, &damaged);
     let mut readable = Vec::new();
     let mut all_kept = Vec::new();
     for replica in leaders {
-        match kept(&replica, excess_bytes).await {
+        let shard = replica.shard().id();
+        match kept(&replica, if damaged.contains(&shard) { 0 } else { excess_bytes }).await {
             Ok(kept) => {
-                readable.push(replica);
+                readable.push(shard);
                 all_kept.push(kept);
             }
-            Err(error) => warn_of_retry(replica.shard().id(), &error),
+            Err(error) => warn_of_retry(shard, &error),
         }
     }
     let newest_unsealed_ns = all_kept.iter().filter_map(|kept| kept.newest_unsealed_ns).max();
     let written_before_ns = shared.clock.written_before_ns(newest_unsealed_ns);
     let drops = to_drop(&all_kept, now_ns, written_before_ns, shared.config.retention, excess_bytes);
-    for (replica, drops) in readable.into_iter().zip(drops) {
-        let shard = replica.shard().id();
+    // A drop may take minutes. Meanwhile, the replicas of the other shards must not be kept from being closed.
+    for (shard, drops) in readable.into_iter().zip(drops) {
+        let Some(replica) = shared.shards.get(&shard).and_then(|hosted| hosted.serving()) else { continue };
         if let Err(error) = drop_all(replica, drops).await {
             warn_of_retry(shard, &error);
         }
@@ -81,18 +85,43 @@ fn warn_of_retry(shard: u32, error: &str) {
     tracing::warn!(shard, error, "old partitions could not be dropped; will retry");
 }
 
-/// Returns true if a shard of the node has damaged files, or is being repaired.
-fn has_damaged_files(shared: &Shared) -> bool {
-    let is_repairing = shared.shards.values().any(|hosted| matches!(hosted.state(), State::Repairing));
-    is_repairing || shared.replicas().any(|replica| replica.shard().engine().has_damaged_files())
+/// Returns the shards that have failed, have damaged files, or are being repaired. Dropping partitions of such a shard
+/// frees no space.
+fn damaged_shards(shared: &Shared) -> BTreeSet<u32> {
+    let is_damaged = |hosted: &Hosted| match hosted.state() {
+        State::Repairing | State::Failed(_) => true,
+        State::Serving(replica) | State::ReadOnly(replica) => replica.shard().engine().has_damaged_files(),
+        State::Starting | State::Stopped => false,
+    };
+    shared.shards.values().filter(|hosted| is_damaged(hosted)).map(|hosted| hosted.number()).collect()
 }
 
-/// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
-///
-/// Returns 0 while a shard has damaged files. Its dropped data then still takes space, so each call would drop another
-/// partition and free nothing.
-fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
-    if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
+/// Disk use of the data of a node, in bytes.
+#[derive(Debug)]
+struct Used {
+    /// The Raft logs of all shards.
+    raft: u64,
+    /// The state of each shard.
+    shards: BTreeMap<u32, u64>,
+}
+
+impl Used {
+    fn total(&self) -> u64 {
+        self.raft + self.shards.values().sum::<u64>()
+    }
+
+    /// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
+    ///
+    /// Shards in `damaged` free no space. The other shards then keep at least their equal part of the cap, however
+    /// large the damaged shards are.
+    fn excess(&self, cap: u64, damaged: &BTreeSet<u32>) -> u64 {
+        let limit = cap - cap / MARGIN_PART;
+        let intact = self.shards.iter().filter(|(shard, _)| !damaged.contains(shard));
+        let (intact, intact_bytes) = intact.fold((0, self.raft), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+        let kept = u128::from(limit) * intact / (self.shards.len().max(1) as u128);
+        let droppable = u128::from(intact_bytes).saturating_sub(kept);
+        u64::try_from(droppable).unwrap_or(u64::MAX).min(self.total().saturating_sub(limit))
+    }
 }
 
 /// Facts about the existing partitions of a shard that decide which of them are dropped.
@@ -189,20 +218,25 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
-/// Measures the disk use of the Raft logs and the states, in bytes. Returns `None` after an error, which is logged.
-/// Other content of the directory, for example symbol tables, has its own limits.
-async fn measure(shared: &Arc<Shared>) -> Option<u64> {
+/// Measures the disk use of the Raft logs and the states. Returns `None` after an error, which is logged. Other content
+/// of the directory, for example symbol tables, has its own limits.
+async fn measure(shared: &Arc<Shared>) -> Option<Used> {
     let raft = shared.directory.raft();
-    let shards: Vec<_> = shared.shards.keys().map(|&shard| shared.directory.shard(shard)).collect();
-    let of_shards = move || shards.iter().map(|shard| used_bytes(shard)).sum::<std::io::Result<u64>>();
-    let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, of_shards()?))).await;
-    let measured = measured.map_err(std::io::Error::other).and_then(|measured| measured);
+    let shards: Vec<_> = shared.shards.keys().map(|&shard| (shard, shared.directory.shard(shard))).collect();
+    let measure = move || {
+        let of_shard = |(shard, path): (u32, PathBuf)| Ok((shard, used_bytes(&path)?));
+        Ok::<_, std::io::Error>(Used {
+            raft: used_bytes(&raft)?,
+            shards: shards.into_iter().map(of_shard).collect::<std::io::Result<_>>()?,
+        })
+    };
+    let measured = spawn_blocking(measure).await.map_err(std::io::Error::other).and_then(|measured| measured);
     match measured {
-        Ok((raft, shards)) => {
-            for (part, bytes) in [("raft", raft), ("shards", shards)] {
+        Ok(used) => {
+            for (part, bytes) in [("raft", used.raft), ("shards", used.total() - used.raft)] {
                 shared.metrics.disk_bytes.get_or_create_owned(&DiskLabels { part }).set(gauge(bytes));
             }
-            Some(raft + shards)
+            Some(used)
         }
         Err(error) => {
             tracing::error!(%error, "the size of the data cannot be measured");
@@ -253,9 +287,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dropped_for_its_size_while_files_are_damaged() {
-        assert_eq!([excess(70, 80, false), excess(75, 80, false), excess(90, 80, false)], [0, 5, 20]);
-        assert_eq!(excess(90, 80, true), 0);
+    fn an_eighth_of_the_cap_is_kept_free() {
+        let of = |bytes| Used { raft: 10, shards: BTreeMap::from([(1, bytes - 10)]) };
+        let excess = |bytes| of(bytes).excess(80, &BTreeSet::new());
+        assert_eq!([excess(70), excess(75), excess(90)], [0, 5, 20]);
+    }
+
+    #[test]
+    fn damaged_shards_cost_the_others_no_more_than_their_part() {
+        let used = Used { raft: 0, shards: BTreeMap::from([(1, 60), (2, 20), (3, 20), (4, 20)]) };
+        let excess = |damaged: &[u32]| used.excess(80, &damaged.iter().copied().collect());
+        assert_eq!(excess(&[]), 50);
+        // 70 bytes are for four shards, so three intact shards keep 52.5 of them.
+        assert_eq!(excess(&[1]), 60 - 52);
+        assert_eq!(excess(&[2]), 50);
+        assert_eq!(excess(&[1, 2, 3, 4]), 0);
     }
 
     #[test]

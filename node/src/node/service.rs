@@ -21,7 +21,7 @@ use crate::metrics::Refusal;
 use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
 use crate::node::hosted::{Hosted, State};
 use crate::node::retention::expired_before_ns;
-use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, REPAIR_PATIENCE, Shared};
 use crate::node::{Node, administration};
 use crate::replica::Replica;
 
@@ -113,14 +113,25 @@ impl Shared {
         })
     }
 
-    /// Waits for the end of a repair of the shard, and returns its replica if it accepts appends.
-    async fn appendable(&self, hosted: &Hosted) -> Result<Arc<Replica>, Refused> {
+    /// Waits for the end of a repair of the shard, and returns its replica if it accepts appends. `bytes` is the size of
+    /// the request in memory.
+    async fn appendable(&self, hosted: &Hosted, bytes: usize) -> Result<Arc<Replica>, Refused> {
+        // Requests to a shard in repair must not take the whole budget of the node.
+        let waits = match hosted.state() {
+            State::Repairing => Some(hosted.wait_for_repair(bytes).ok_or_else(|| {
+                let text = format!("shard {} is being repaired, and many appends wait: try again", hosted.number());
+                Refused(Refusal::Busy, Status::resource_exhausted(text))
+            })?),
+            _ => None,
+        };
+        let state = self.state_after_repair(hosted).await;
+        drop(waits);
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
             let text = full_text(self.is_over_cap(), self.is_unrepaired());
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
-        match self.state_after_repair(hosted).await {
+        match state {
             _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
@@ -141,11 +152,13 @@ impl Shared {
         let hosted = self.hosted(shard)?;
         // This wait comes first, because a repair holds the lock for longer than a query may wait.
         self.state_after_repair(hosted).await;
-        // The state is read after this wait, because the upkeep holds the lock while it closes the replica. The permit
-        // comes after the lock, so that no query of another shard waits for this shard's replica.
-        let of_shard = Arc::clone(&hosted.queries).read_owned().await;
-        let permit = Arc::clone(&self.queries).acquire_owned().await;
-        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        // The state is read after this wait, because the upkeep holds the lock while it closes the replica.
+        let of_shard = tokio::time::timeout(REPAIR_PATIENCE, Arc::clone(&hosted.queries).read_owned()).await;
+        let of_shard = of_shard.map_err(|_elapsed| {
+            Status::unavailable(format!(
+                "shard {shard} is being closed or opened for more than {REPAIR_PATIENCE:?}: try again"
+            ))
+        })?;
         let replica = match hosted.state() {
             _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
             State::Starting | State::Repairing => {
@@ -167,6 +180,9 @@ impl Shared {
             State::ReadOnly(replica) if replica.is_alone() => replica,
             State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
         };
+        // The permit comes last, so that no query of another shard waits for this shard's replica.
+        let permit = Arc::clone(&self.queries).acquire_owned().await;
+        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let caller = Caller::default();
         let has_gone = Arc::clone(&caller.has_gone);
         let closing = self.closing.clone();
@@ -181,13 +197,12 @@ impl Shared {
 }
 
 /// Returns the reason and the remedy of a refusal for lack of space. `is_unrepaired` is true if the engine has damaged
-/// files that cannot be repaired: nothing is then dropped to stay below the cap.
+/// files that cannot be repaired: dropping data of that shard then frees no space.
 fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     match (is_over_cap, is_unrepaired) {
         (true, true) => {
-            "disk is full: the data has reached its cap, and nothing is dropped, because damaged files that cannot be \
-             repaired keep the space; the node's log names the damage: raise the cap on disk use, or restore the data \
-             directory from a backup"
+            "disk is full: the data has reached its cap, and damaged files that cannot be repaired keep space; the \
+             node's log names the damage: raise the cap on disk use, or restore the data directory from a backup"
         }
         (true, false) => {
             "disk is full: the data has reached its cap, and the oldest partitions are being dropped; if this \
@@ -250,8 +265,9 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         return Err(misplaced(Status::failed_precondition(text)));
     }
     // The batch counts from now on, because it is in memory while the append waits for a repair.
-    let _in_flight = shared.take_in(batch.memory_bytes())?;
-    let replica = shared.appendable(hosted).await?;
+    let bytes = batch.memory_bytes();
+    let _in_flight = shared.take_in(bytes)?;
+    let replica = shared.appendable(hosted, bytes).await?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
@@ -321,7 +337,7 @@ fn dangling() -> Refused {
 }
 
 async fn delete(shared: &Shared, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
-    let replica = shared.appendable(shared.hosted(shard)?).await.map_err(|Refused(_, status)| status)?;
+    let replica = shared.appendable(shared.hosted(shard)?, 0).await.map_err(|Refused(_, status)| status)?;
     check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
     match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {

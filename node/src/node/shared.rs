@@ -30,7 +30,7 @@ pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
 /// Longest time that a request waits for the end of a repair.
-const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Shared state of one node.
 #[derive(Debug)]
@@ -74,7 +74,9 @@ impl Shared {
         let metrics = Metrics::register(registry);
         let (raft_log, shards) = RaftLog::open(&config, &directory, &metrics).await?;
         directory.make_shards(shards)?;
-        let hosted = |number| (number, Arc::new(Hosted::new(number, metrics.clone())));
+        let appends_bytes_max = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
+        let waiting_bytes_max = appends_bytes_max / u32::from(shards.get());
+        let hosted = |number| (number, Arc::new(Hosted::new(number, metrics.clone(), waiting_bytes_max)));
         let budgets = Budgets::new(BudgetSizes {
             engines: shards.get().into(),
             head_bytes_max: config.head_bytes_max,
@@ -137,7 +139,7 @@ impl Shared {
         self.shards.values().filter_map(|hosted| hosted.replica())
     }
 
-    /// Returns true if damaged files of a shard cannot be repaired. Nothing is then dropped for the cap on disk use.
+    /// Returns true if damaged files of a shard cannot be repaired. Dropping data of that shard then frees no space.
     pub(super) fn is_unrepaired(&self) -> bool {
         self.replicas().any(|replica| replica.shard().engine().repair_failure().is_some())
     }

@@ -30,11 +30,10 @@ const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Guard that makes the queries of a shard wait until its replica serves.
 type QueriesHeld = OwnedRwLockWriteGuard<()>;
 
-/// Runs a replica, and opens it again after damage or a full disk. Returns when the node stops, or when the replica has
-/// failed for good. The other shards go on.
-pub(super) async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>, first: Arc<Replica>) {
-    let mut replica = first;
-    let mut queries_held = None;
+/// Opens a shard's replica and runs it. Opens it again after damage or a full disk. Returns when the node stops, or when
+/// the replica has failed for good. The other shards go on.
+pub(super) async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
+    let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
     let mut repaired = Repaired::default();
     loop {
         let error = tokio::select! {
@@ -64,6 +63,52 @@ pub(super) async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>, first: A
         let Some((opened, held)) = reopen_when_there_is_space(&shared, &hosted, replica).await else { return };
         replica = opened;
         queries_held = Some(held);
+    }
+}
+
+/// Opens the replica after the start of the node. If the disk is full, waits for space. Returns the same as [`repair`],
+/// without a guard if the replica opens at once: no query has been accepted yet.
+async fn open_first(shared: &Shared, hosted: &Hosted) -> Option<(Arc<Replica>, Option<QueriesHeld>)> {
+    hosted.set_state(State::Starting);
+    let opened = shared.closing.run_until_cancelled(shared.open_replica(hosted.number())).await;
+    let state = match opened {
+        Some(Ok(replica)) => return Some((replica, None)),
+        Some(Err(error)) => end_after(shared, hosted, error),
+        None => Some(State::Stopped),
+    };
+    if let Some(state) = state {
+        hosted.set_state(state);
+        return None;
+    }
+    let failure = shared.raft_log.failure().clone();
+    match reopen(shared, hosted, &failure, &mut None, REOPEN_INTERVAL, &State::Starting).await {
+        Ok((replica, held)) => Some((replica, Some(held))),
+        Err(end) => {
+            hosted.set_state(end);
+            None
+        }
+    }
+}
+
+/// Returns the state in which a shard ends after an attempt to open its replica has failed with `error`. Returns `None`
+/// if another attempt may succeed, because the disk is full.
+fn end_after(shared: &Shared, hosted: &Hosted, error: NodeError) -> Option<State> {
+    let shard = hosted.number();
+    let error = match error {
+        NodeError::Replica(error) => error,
+        other => ReplicaError::Consensus(other.into()),
+    };
+    // The failure of the log precedes, because it is the cause.
+    match shared.raft_log.failure().get() {
+        Some(error) if error.is_final() => Some(State::Failed(error)),
+        None if !error.is_disk_full() => {
+            tracing::error!(shard, %error, "the shard does not open: requests to it fail, and other shards are served");
+            Some(State::Failed(Arc::new(error)))
+        }
+        _ => {
+            tracing::warn!(shard, %error, "the replica does not open yet");
+            None
+        }
     }
 }
 
@@ -190,14 +235,10 @@ async fn reopen(
         }
         let error = match shared.open_replica(hosted.number()).await {
             Ok(replica) => return Ok((replica, held)),
-            Err(NodeError::Replica(error)) => error,
-            Err(other) => ReplicaError::Consensus(other.into()),
+            Err(error) => error,
         };
-        // The failure of the log precedes, because it is the cause.
-        match log.failure().get() {
-            Some(error) if error.is_final() => return Err(State::Failed(error)),
-            None if !error.is_disk_full() => return Err(State::Failed(Arc::new(error))),
-            _ => tracing::warn!(shard = hosted.number(), %error, "the replica does not open yet"),
+        if let Some(end) = end_after(shared, hosted, error) {
+            return Err(end);
         }
     }
 }
@@ -206,8 +247,14 @@ async fn reopen(
 /// makes new queries wait, so that no query is refused while files are closed and opened. Returns `None` if the node
 /// stops.
 async fn hold_queries(shared: &Shared, hosted: &Hosted, pause: Duration) -> Option<QueriesHeld> {
+    let log = shared.raft_log.failure();
     let held = async {
-        sleep(pause).await;
+        // If the log fails during the pause, the replicas of all shards have to be closed before the log is opened
+        // again. A pause for the repair of this shard must not keep the other shards waiting.
+        match log.get() {
+            Some(_failed) => sleep(pause).await,
+            None => drop(tokio::time::timeout(pause, log.wait()).await),
+        }
         while shared.is_full() {
             sleep(pause).await;
         }

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 
+use crate::error::ReplicaError;
+use crate::node::hosted::{Hosted, State};
 use crate::node::retention::{keep_retention, watch_cap};
 use crate::node::shared::Shared;
 use crate::node::supervise::supervise;
-use crate::replica::Replica;
 use crate::space::Space;
 
 /// Interval of checks of the free space. A disk that writes 1 GB/s fills less than half of the largest reserve in this
@@ -23,22 +25,13 @@ const RECLAIM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// entries of all shards to a file, so it must not follow each flush of one of many shards.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts all background tasks. `replicas` are the open replicas by shard. The tasks end when the node closes.
-pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replicas: Vec<(u32, Arc<Replica>)>) {
-    let supervised: Vec<_> = replicas
-        .into_iter()
-        .filter_map(|(shard, replica)| {
-            let hosted = Arc::clone(shared.shards.get(&shard)?);
-            Some(tasks.spawn(supervise(Arc::clone(shared), hosted, replica)))
-        })
-        .collect();
+/// Starts all background tasks, which open the replicas of all shards. The tasks end when the node closes.
+pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
+    let supervised: Vec<_> =
+        shared.shards.values().map(|hosted| tasks.spawn(supervised(Arc::clone(shared), Arc::clone(hosted)))).collect();
     let closer = Arc::clone(shared);
     tasks.spawn(async move {
-        for replica in supervised {
-            if let Err(error) = replica.await {
-                tracing::error!(%error, "the supervision of a replica panicked");
-            }
-        }
+        join_all(supervised).await;
         closer.raft_log.close().await;
     });
     tasks.spawn(every(Arc::clone(shared), SPACE_INTERVAL, async |shared| watch_space(shared)));
@@ -46,6 +39,14 @@ pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replicas: Vec<(u3
     tasks.spawn(every(Arc::clone(shared), CAP_INTERVAL, watch_cap));
     tasks.spawn(every(Arc::clone(shared), RETENTION_INTERVAL, keep_retention));
     tasks.spawn(reclaim_log(Arc::clone(shared)));
+}
+
+/// Supervises a shard's replica. If the supervision panics, the shard has failed.
+async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
+    if let Err(error) = tokio::spawn(supervise(shared, Arc::clone(&hosted))).await {
+        tracing::error!(shard = hosted.number(), %error, "the supervision of a replica panicked");
+        hosted.set_state(State::Failed(Arc::new(ReplicaError::Consensus(error.into()))));
+    }
 }
 
 async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Shared>)) {

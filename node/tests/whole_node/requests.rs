@@ -256,8 +256,11 @@ async fn a_state_without_the_purged_entries_is_refused() {
     }
     opened.node.shutdown().await;
     std::fs::remove_dir_all(folder.path().join("shard-0001")).unwrap();
-    let error = Node::open(config, &mut Registry::default()).await.unwrap_err().to_string();
+    let again = open_with(config).await;
+    let failed = tokio::time::timeout(Duration::from_secs(10), again.node.failed()).await;
+    let error = failed.expect("the node goes on without a shard").to_string();
     assert!(error.contains("as of entry 0, and the log is purged up to entry "), "{error}");
+    again.node.shutdown().await;
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Tests of an append that waits for a repair, of queries whose callers go away, and of the text for a full disk.
 
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
@@ -10,9 +11,13 @@ use super::*;
 use crate::{Config, Retention};
 
 async fn opened(folder: &tempfile::TempDir) -> Arc<Node> {
+    opened_with(folder, None).await
+}
+
+async fn opened_with(folder: &tempfile::TempDir, shards: Option<NonZeroU16>) -> Arc<Node> {
     let day = Duration::from_secs(86_400);
     let retention = Retention { raw: day, minutes: day, hours: day, days: day };
-    let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+    let config = Config { shards, ..Config::new(folder.path().to_owned(), retention, 1 << 30) };
     let node = Node::open(config, &mut Registry::default()).await.unwrap();
     node.ready().await;
     node
@@ -40,6 +45,24 @@ async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
     let refusal = waiting.await.unwrap().unwrap_err();
     assert!(refusal.message().contains("stopping") && start.elapsed() < Duration::from_secs(3), "{refusal}");
     assert_eq!(node.shared.appends.available_permits(), APPENDS_IN_FLIGHT_BYTES_MAX);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_that_wait_for_a_repair_take_only_the_part_of_their_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = opened_with(&folder, NonZeroU16::new(2)).await;
+    let epoch = node.shared.placement.epoch();
+    let repaired = &node.shared.shards[&1];
+    repaired.set_state(State::Repairing);
+    let waiting = repaired.wait_for_repair(APPENDS_IN_FLIGHT_BYTES_MAX).expect("one append may wait");
+    let start = Instant::now();
+    let refusal = node.append(1, epoch, testkit::batches::batch(None, [1])).await.unwrap_err();
+    assert!(refusal.message().contains("shard 1 is being repaired"), "{refusal}");
+    assert!(start.elapsed() < REPAIR_PATIENCE, "the append waited without budget");
+    node.append(2, epoch, testkit::batches::batch(None, [2])).await.unwrap();
+    drop(waiting);
+    assert!(repaired.wait_for_repair(1).is_some());
+    node.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
