@@ -195,6 +195,23 @@ async fn entries_are_streamed_in_order_whatever_their_size() {
 }
 
 #[tokio::test]
+async fn entries_to_send_are_bounded_by_bytes_in_memory_and_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let entries: Vec<_> = (0..8).map(|index| entry(index, 400 << 10)).chain([entry(8, 3 << 20)]).collect();
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    append(&mut store, entries.clone()).await.await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.limited_get_log_entries(2, 9).await.unwrap(), entries[2..5]);
+        assert_eq!(store.limited_get_log_entries(2, 4).await.unwrap(), entries[2..4]);
+        assert_eq!(store.limited_get_log_entries(8, 9).await.unwrap(), entries[8..]);
+        assert!(store.limited_get_log_entries(9, 10).await.is_err(), "the log has no such entry");
+        drop(store);
+        // The entries are not in memory after a restart.
+        store = LogStore::new(1, open(folder.path()).0);
+    }
+}
+
+#[tokio::test]
 async fn many_appends_share_few_syncs() {
     let folder = tempfile::tempdir().unwrap();
     let (log, metrics) = open(folder.path());
