@@ -1,24 +1,30 @@
-//! Consensus: the log, the state machine and the Raft group of a shard. Only this folder uses openraft.
+//! Consensus: Raft groups, their logs, and the transport between their members. Only this folder uses openraft.
 //!
 //! # Promise
 //! An entry is acknowledged when a majority of its shard's members has synced the entry and this node has applied it.
 //! All records on disk have varve's own encoding ([`record`]), so that another version of openraft cannot change the
 //! disk format.
 //! # Layers
-//! Each module uses only the modules to its left in this list: [`payload`], [`types`], [`record`], [`log`],
-//! [`state_machine`], [`network`], [`group`].
+//! Each module uses only the modules to its left in this list: [`member`], [`payload`], [`state`], [`types`],
+//! [`record`], [`log`], [`state_machine`], [`group`], [`peers`].
 
 mod error;
 mod group;
 mod log;
-mod network;
+mod member;
 mod payload;
+mod peers;
 mod proposal;
 mod record;
+mod state;
 mod state_machine;
 mod types;
 
 pub(crate) use error::ConsensusError;
 pub(crate) use group::Group;
 pub(crate) use log::{LogDatabase, LogStore};
+pub(crate) use member::{DirectoryId, Member};
+pub(crate) use payload::Payload;
+pub(crate) use peers::{Dialer, Peers, Receiving};
 pub(crate) use proposal::Proposal;
+pub(crate) use state::{GroupState, Outcome};

@@ -19,7 +19,7 @@ use proto::placement::FIRST_DATA_SHARD;
 use crate::error::NodeError;
 
 /// Version of the layout of the data directory.
-const FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 5;
 
 /// A locked data directory. [`DataDirectory::release`], dropping it, or the end of the process unlocks it. Work that
 /// opens or repairs files in the directory therefore keeps a reference to it.

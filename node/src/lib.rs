@@ -16,8 +16,8 @@
 //! # Layers
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`
-//! - `shard` (the engine)
 //! - `consensus` (log, state machine, Raft group)
+//! - `shard` (the engine, as the state of a group)
 //! - `replica` (engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
 

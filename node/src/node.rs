@@ -142,19 +142,28 @@ impl Node {
         tokens: Option<Tokens>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
+        let peers = Arc::clone(&self.shared.peers);
+        let peer_service = peers.service();
+        let shutdown = async move {
+            shutdown.await;
+            peers.close();
+        };
         let service = NodeServer::from_arc(self)
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
-        let guarded = InterceptedService::new(service, move |request: Request<()>| {
+        let guard = move |request: Request<()>| {
             let authorization = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
             match tokens.as_ref().map(|tokens| tokens.check(authorization)) {
                 Some(Err(no_token)) => Err(Status::unauthenticated(no_token.to_string())),
                 _ => Ok(request),
             }
-        });
+        };
         // With TCP_NODELAY, the kernel sends a response at once instead of waiting for more bytes.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        Ok(Server::builder().add_service(guarded).serve_with_incoming_shutdown(incoming, shutdown).await?)
+        let services = Server::builder()
+            .add_service(InterceptedService::new(service, guard.clone()))
+            .add_service(InterceptedService::new(peer_service, guard));
+        Ok(services.serve_with_incoming_shutdown(incoming, shutdown).await?)
     }
 
     /// Refuses new requests, finishes appends in flight, flushes, and closes the data directory's files.

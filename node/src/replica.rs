@@ -1,5 +1,6 @@
 //! A replica of one shard: engine and consensus, which are opened and closed together.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{ConsensusError, Group, LogDatabase, LogStore, Proposal};
-use crate::directory::DataDirectory;
+use crate::consensus::{
+    ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers, Proposal, Receiving,
+};
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
@@ -19,6 +21,8 @@ use crate::shard::Shard;
 #[derive(Debug)]
 pub(crate) struct Replica {
     group: Group,
+    /// Guard of the member: it receives messages of other members.
+    _receiving: Receiving,
     shard: Arc<Shard>,
     log: Arc<LogDatabase>,
     /// Reference that can be upgraded until no task of openraft uses the shard's log any more.
@@ -28,22 +32,22 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Opens the engine, and joins the Raft group, whose log is in `log`. [`Replica::recovered`] returns when the
-    /// replica can serve requests.
+    /// Opens the engine and its member of the Raft group, whose log is in `log`. The first start creates the group, with
+    /// this node as its only member. [`Replica::recovered`] returns when the replica can serve requests.
     pub(crate) async fn open(
         shard: u32,
         config: &Config,
-        directory: &Arc<DataDirectory>,
         log: Arc<LogDatabase>,
         budgets: &Budgets,
         metrics: &Metrics,
         clock: Arc<Clock>,
+        peers: &Arc<Peers>,
     ) -> Result<Arc<Self>, NodeError> {
         let failure = log.failure().of_replica(shard);
         let open = {
             let log = Arc::clone(&log);
             let metrics = metrics.of_shard(shard);
-            let directory = Arc::clone(directory);
+            let directory = Arc::clone(log.directory());
             let budgets = budgets.clone();
             move || {
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
@@ -63,8 +67,17 @@ impl Replica {
         let opened = spawn_blocking(open).await.map_err(panicked)??;
         let store = LogStore::new(shard, Arc::clone(&log));
         let log_in_use = store.while_open();
-        let group = Group::join(config.node_id, &config.advertise_address, store, &opened, failure.clone()).await?;
-        Ok(Arc::new(Self { group, shard: opened, log, log_in_use, failure, clock }))
+        let state = Arc::clone(&opened) as Arc<dyn GroupState>;
+        let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
+        let receiving = peers.receive(shard, &group);
+        let address = config.advertise_address.clone();
+        let member = Member { address, directory: log.directory_id() };
+        if let Err(error) = create_if_new(&group, config.node_id, member).await {
+            // Otherwise, tasks of openraft would still use the log after another attempt to open the replica.
+            group.stop().await;
+            return Err(error.into());
+        }
+        Ok(Arc::new(Self { group, _receiving: receiving, shard: opened, log, log_in_use, failure, clock }))
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -89,7 +102,13 @@ impl Replica {
 
     /// Proposes a command. After a majority has synced the command, returns the outcome of applying it.
     pub(crate) async fn propose(&self, proposal: Proposal) -> Result<Outcome, ConsensusError> {
-        self.group.propose(|| proposal.at(self.clock.log_ns().unsigned_abs())).await
+        match self.group.propose(|| proposal.at(self.clock.log_ns().unsigned_abs())).await? {
+            Applied::Shard(outcome) => Ok(outcome),
+            other => {
+                let error = ReplicaError::Consensus(format!("a shard's command has the outcome {other:?}").into());
+                Err(ConsensusError::Failed(self.failure.report(error)))
+            }
+        }
     }
 
     /// Returns when a read would see everything that was acknowledged before this call.
@@ -172,6 +191,11 @@ impl Replica {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// Creates the group, with this node as its only member, unless it is already created.
+async fn create_if_new(group: &Group, node_id: u64, member: Member) -> Result<(), ReplicaError> {
+    if group.is_created().await? { Ok(()) } else { group.create(BTreeMap::from([(node_id, member)])).await }
 }
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {

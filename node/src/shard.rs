@@ -1,4 +1,4 @@
-//! One shard's engine: applies entries in log order, and flushes.
+//! One shard's engine, as the state of its group: applies entries in log order, and flushes.
 //!
 //! Invariant: one thread at a time applies entries, and goes on during a flush. The flushed position is kept together
 //! with the membership at this position, so that the log can be purged.
@@ -9,10 +9,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use storage_engine::{Budgets, DamageCounts, Engine, Flushed, Outcome, Position};
+use prost::Message as _;
+use storage_engine::{Budgets, DamageCounts, Engine, Flushed, Position};
 
+use crate::consensus::{GroupState, Outcome, Payload};
 use crate::directory::DataDirectory;
-use crate::error::ReplicaError;
+use crate::error::{RecordError, ReplicaError};
 use crate::metrics::{ShardMetrics, gauge};
 
 /// Largest number of damaged windows that one log line names.
@@ -83,16 +85,6 @@ impl Shard {
         &self.engine
     }
 
-    /// Returns the position of the last applied entry, with the membership at this position.
-    pub(crate) fn applied(&self) -> Flushed {
-        Flushed { position: self.engine.applied(), membership: self.engine.membership() }
-    }
-
-    /// Returns the position of the last flushed entry, with the membership at this position.
-    pub(crate) fn flushed(&self) -> Flushed {
-        self.flushed.lock().clone()
-    }
-
     /// Returns the index of the last entry that is on disk in the engine; `None` if there is none.
     pub(crate) fn flushed_index(&self) -> Option<u64> {
         self.flushed.lock().position.as_ref().map(|position| position.index)
@@ -101,28 +93,6 @@ impl Shard {
     /// Returns the size of the entries that a restart would apply again, in bytes.
     pub(crate) fn unflushed_bytes(&self) -> u64 {
         self.unflushed_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Applies an entry at the next position. `entry_bytes` is its encoded size. Blocks.
-    pub(crate) fn apply(
-        &self,
-        position: Position,
-        entry: &proto::Entry,
-        entry_bytes: usize,
-    ) -> Result<Outcome, ReplicaError> {
-        let index = position.index;
-        self.unflushed_bytes.fetch_add(entry_bytes as u64, Ordering::Relaxed);
-        let outcome = self.engine.apply(position, entry)?;
-        self.note_applied(index)?;
-        Ok(outcome)
-    }
-
-    /// Moves to the next position without changing data. For entries that consensus makes for itself. Blocks.
-    pub(crate) fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<Outcome, ReplicaError> {
-        let index = position.index;
-        self.engine.skip(position, membership)?;
-        self.note_applied(index)?;
-        Ok(Outcome::Applied)
     }
 
     fn note_applied(&self, index: u64) -> Result<(), ReplicaError> {
@@ -194,4 +164,42 @@ impl Shard {
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
         Ok(())
     }
+}
+
+impl GroupState for Shard {
+    fn applied(&self) -> Flushed {
+        Flushed { position: self.engine.applied(), membership: self.engine.membership() }
+    }
+
+    fn flushed(&self) -> Flushed {
+        self.flushed.lock().clone()
+    }
+
+    fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError> {
+        let index = position.index;
+        self.unflushed_bytes.fetch_add(command.bytes().len() as u64, Ordering::Relaxed);
+        let outcome = self.engine.apply(position, &*entry(command)?)?;
+        self.note_applied(index)?;
+        Ok(Outcome::Shard(outcome))
+    }
+
+    fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<(), ReplicaError> {
+        let index = position.index;
+        self.engine.skip(position, membership)?;
+        self.note_applied(index)
+    }
+}
+
+/// Returns the entry of a command. An error means that the bytes cannot be decoded. Their checksum was right, so broken
+/// software proposed the entry, and no replica may apply it.
+fn entry(command: Payload) -> Result<Arc<proto::Entry>, RecordError> {
+    if let Some(entry) = command.decoded() {
+        return Ok(entry);
+    }
+    let broken = RecordError::Content { record: "entry's command" };
+    let Ok(wire) = proto::wire::Entry::decode(command.bytes().clone()) else { return Err(broken) };
+    proto::Entry::from_wire(wire).map(Arc::new).map_err(|error| {
+        tracing::error!(%error, "an entry of the log contradicts itself");
+        broken
+    })
 }

@@ -1,112 +1,188 @@
-//! The member of a shard's Raft group that runs on this node.
+//! The member of a Raft group that runs on this node.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use openraft::async_runtime::WatchReceiver as _;
-use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
+use openraft::errors::{ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
-use openraft::{BasicNode, ReadPolicy, SnapshotPolicy};
-use storage_engine::Outcome;
+use openraft::network::{NetSnapshot, RaftNetworkFactory};
+use openraft::storage::RaftLogStorage;
+use openraft::{ReadPolicy, SnapshotPolicy};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
-use crate::consensus::error::ConsensusError;
-use crate::consensus::log::LogStore;
-use crate::consensus::network::Peers;
+use crate::consensus::error::{ConsensusError, Leader};
+use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
+use crate::consensus::state::{GroupState, Outcome};
 use crate::consensus::state_machine::StateMachine;
 use crate::consensus::types::Types;
 use crate::error::ReplicaError;
 use crate::failure::Failure;
-use crate::shard::Shard;
 
-/// Interval at which a leader sends heartbeats to its followers, in milliseconds.
-const HEARTBEAT_MS: u64 = 300;
-/// Shortest election timeout of a follower, in milliseconds. A single member does not wait: it starts an election at
-/// once.
-const ELECTION_MS_MIN: u64 = 1500;
-const ELECTION_MS_MAX: u64 = 3000;
+/// Interval at which a leader sends heartbeats to its followers.
+pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
+/// Time within which a follower that hears its leader grants no vote to others.
+const LEASE: Duration = Duration::from_millis(600);
+/// Random time, on top of [`LEASE`], after which a follower that does not hear its leader starts an election. A new
+/// leader then usually acknowledges within a second. At least two heartbeats must be missing for that.
+const ELECTION_SPREAD: Duration = Duration::from_millis(300);
+/// Longest time that a proposal or a read waits for a majority.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Raft = openraft::Raft<Types, StateMachine>;
 
-/// The running consensus of one shard.
+/// The running member of one group.
 #[derive(Debug)]
 pub(crate) struct Group {
-    raft: Raft,
+    handle: Arc<Handle>,
     machine: StateMachine,
     failure: Failure,
     /// Lock that is held while a proposal gets its time and its index, so that times never go back in the log.
     proposing: Mutex<()>,
+    watching: JoinHandle<()>,
+}
+
+/// What other members and the timer of the node need of a member.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) raft: Raft,
+    /// True if the group has several voters. A single one needs neither heartbeats nor election timeouts.
+    has_others: AtomicBool,
+    /// Time at which this member starts an election, unless it hears its leader before.
+    election_at: parking_lot::Mutex<Instant>,
+}
+
+impl Handle {
+    /// Records that the leader was heard, or that this member has voted.
+    pub(super) fn heard(&self) {
+        *self.election_at.lock() = Instant::now() + LEASE + random(ELECTION_SPREAD);
+    }
+
+    /// Sends heartbeats if this member is the leader and `beats` is true. Starts an election if this member has not
+    /// heard its leader for too long. The timer of the node calls this for all groups.
+    pub(super) async fn tick(&self, beats: bool) {
+        if !self.has_others.load(Ordering::Relaxed) {
+            return;
+        }
+        let requested = if self.raft.is_leader() {
+            self.heard();
+            if beats { self.raft.trigger().heartbeat().await } else { Ok(()) }
+        } else if *self.election_at.lock() <= Instant::now() {
+            // After a refusal, the next attempt needs no lease to expire.
+            *self.election_at.lock() = Instant::now() + ELECTION_SPREAD + random(ELECTION_SPREAD);
+            // With pre-vote, this election cannot depose a leader that is alive.
+            self.raft.trigger().elect(true).await
+        } else {
+            Ok(())
+        };
+        // It fails only if openraft has stopped, which [`watch`] reports.
+        drop(requested);
+    }
+}
+
+/// Returns a random part of a duration.
+fn random(of: Duration) -> Duration {
+    // The keys of each hasher are random.
+    let random = RandomState::new().hash_one(()) % 1024;
+    of * u32::try_from(random).unwrap_or_default() / 1024
 }
 
 impl Group {
-    /// Starts this node's member of the group. The first start creates the group, with this node as its only member.
+    /// Starts this node's member of a group. A member with an empty log waits for a leader, or for
+    /// [`Group::create`].
     ///
     /// # Errors
     /// The log or the state cannot be read.
-    pub(crate) async fn join(
+    pub(crate) async fn open<L, N>(
         node_id: u64,
-        advertise_address: &str,
-        store: LogStore,
-        shard: &Arc<Shard>,
+        log: L,
+        network: N,
+        state: Arc<dyn GroupState>,
         failure: Failure,
-    ) -> Result<Self, ReplicaError> {
-        let machine = StateMachine::new(Arc::clone(shard), failure.clone())?;
-        let raft = Raft::new(node_id, options()?, Peers, store, machine.clone()).await.map_err(consensus_error)?;
-        let group = Self { raft, machine, failure, proposing: Mutex::new(()) };
-        if let Err(error) = group.elect(node_id, advertise_address).await {
+    ) -> Result<Self, ReplicaError>
+    where
+        L: RaftLogStorage<Types>,
+        N: RaftNetworkFactory<Types>,
+        N::Network: NetSnapshot<Types, SnapshotData = ()>,
+    {
+        let machine = StateMachine::new(state, failure.clone())?;
+        let raft = Raft::new(node_id, options()?, network, log, machine.clone()).await.map_err(consensus_error)?;
+        let has_others = AtomicBool::new(false);
+        let handle = Arc::new(Handle { raft, has_others, election_at: parking_lot::Mutex::new(Instant::now()) });
+        handle.heard();
+        let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
+        let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
+        if let Err(error) = group.elect().await {
             // Otherwise, tasks of openraft would still use the log after another attempt to open the replica.
             group.stop().await;
             return Err(error);
         }
-        tokio::spawn(report_when_stopped(group.raft.clone(), group.failure.clone()));
         Ok(group)
     }
 
-    /// Starts an election. The first start creates the group before.
-    async fn elect(&self, node_id: u64, advertise_address: &str) -> Result<(), ReplicaError> {
-        if self.raft.is_initialized().await.map_err(consensus_error)? {
-            // With pre-vote, this election cannot depose a leader that is alive.
-            return self.raft.trigger().elect(true).await.map_err(consensus_error);
-        }
-        let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
-        self.raft.initialize(members).await.map_err(consensus_error)
+    /// Starts an election if the group is created, because a single member need not wait for an election timeout. With
+    /// pre-vote, this election cannot depose a leader that is alive.
+    async fn elect(&self) -> Result<(), ReplicaError> {
+        if self.is_created().await? { self.raft().trigger().elect(true).await.map_err(consensus_error) } else { Ok(()) }
+    }
+
+    /// Returns true if the group was created, and this member knows it.
+    pub(crate) async fn is_created(&self) -> Result<bool, ReplicaError> {
+        self.raft().is_initialized().await.map_err(consensus_error)
+    }
+
+    /// Creates the group with these members, by node id. Of all members, only one creates the group, and only once: a
+    /// group that was created twice would acknowledge entries that it then loses.
+    ///
+    /// # Errors
+    /// This member already belongs to a group, or it is not one of the members, or the log has failed.
+    pub(crate) async fn create(&self, members: BTreeMap<u64, Member>) -> Result<(), ReplicaError> {
+        self.raft().initialize(members).await.map_err(consensus_error)
     }
 
     /// Returns when everything that was acknowledged before the start is applied. Never returns if the replica fails.
     pub(crate) async fn recovered(&self) {
-        if self.raft.wait_for_recovery(None).await.is_err() {
+        if self.raft().wait_for_recovery(None).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
     /// Proposes the payload that `payload` returns. After a majority has synced the entry, returns the outcome of
-    /// applying it.
+    /// applying it. Waits at most [`PATIENCE`]; the outcome is unknown afterwards.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
+        tokio::time::timeout(PATIENCE, self.propose_now(payload)).await.unwrap_or(Err(ConsensusError::Unknown))
+    }
+
+    async fn propose_now(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
             let _proposing = self.proposing.lock().await;
-            self.raft.client_write_ff(payload(), Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
+            self.raft().client_write_ff(payload(), Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
         }
         match outcome.await {
             Ok(Ok(response)) => Ok(response.data),
-            Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ConsensusError::NotLeader { leader: to.leader_id }),
+            Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(not_leader(to)),
             Ok(Err(_discarded)) => Err(ConsensusError::Unknown),
             Err(_dropped) => Err(self.stopped(&Fatal::Stopped)),
         }
     }
 
-    /// Returns when a read would see everything that was acknowledged before this call.
+    /// Returns when a read would see everything that was acknowledged before this call. Waits at most [`PATIENCE`].
     pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
-        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
-            Ok(_read_log_id) => Ok(()),
-            Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
-                Err(ConsensusError::NotLeader { leader: to.leader_id })
-            }
-            Err(RaftError::APIError(error)) => Err(ConsensusError::NoQuorum(error.into())),
+        let linear = self.raft().ensure_linearizable(ReadPolicy::ReadIndex);
+        match tokio::time::timeout(PATIENCE, linear).await {
+            Ok(Ok(_read_log_id)) => Ok(()),
+            Ok(Err(RaftError::Fatal(fatal))) => Err(self.stopped(&fatal)),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(not_leader(to)),
+            Ok(Err(RaftError::APIError(error))) => Err(ConsensusError::NoQuorum(error.into())),
+            Err(elapsed) => Err(ConsensusError::NoQuorum(elapsed.into())),
         }
     }
 
@@ -117,14 +193,23 @@ impl Group {
     }
 
     pub(crate) fn is_leader(&self) -> bool {
-        self.raft.is_leader()
+        self.raft().is_leader()
+    }
+
+    fn raft(&self) -> &Raft {
+        &self.handle.raft
+    }
+
+    /// Returns the handle through which messages of other members reach this member.
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
     }
 
     /// Requests a purge of the log up to the last flushed entry. Openraft purges the log a moment later.
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
         // Openraft purges entries that a "snapshot" covers, and a snapshot here is the position of the last flush. The
         // request fails only when consensus has stopped.
-        self.raft.trigger().snapshot().await.map_err(|fatal| match fatal {
+        self.raft().trigger().snapshot().await.map_err(|fatal| match fatal {
             // The replica is being closed, which is no failure.
             Fatal::Stopped => self.failure.get().unwrap_or_else(|| Arc::new(consensus_error(fatal))),
             fatal => self.failure.report(consensus_error(fatal)),
@@ -133,7 +218,7 @@ impl Group {
 
     /// Stops consensus: nothing is proposed, acknowledged or applied any more.
     pub(crate) async fn stop(&self) {
-        if let Err(error) = self.raft.shutdown().await {
+        if let Err(error) = self.raft().shutdown().await {
             tracing::error!(%error, "consensus did not stop in order");
         }
     }
@@ -147,21 +232,33 @@ impl Group {
     }
 }
 
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The task holds a handle that would keep openraft running.
+        self.watching.abort();
+    }
+}
+
+fn not_leader(to: ForwardToLeader<Types>) -> ConsensusError {
+    let leader = to.leader_id.zip(to.leader_node).map(|(node, Member { address, .. })| Leader { node, address });
+    ConsensusError::NotLeader { leader }
+}
+
 fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
     let options = openraft::Config {
         cluster_name: "varve".to_owned(),
-        heartbeat_interval: HEARTBEAT_MS,
-        election_timeout_min: ELECTION_MS_MIN,
-        election_timeout_max: ELECTION_MS_MAX,
+        heartbeat_interval: milliseconds(HEARTBEAT),
+        // Openraft takes the largest timeout for the lease.
+        election_timeout_min: milliseconds(LEASE) - 1,
+        election_timeout_max: milliseconds(LEASE),
         enable_pre_vote: Some(true),
-        // The single member of a group is elected on request, and has no followers that wait for heartbeats. With
-        // several members, ticks are needed. They cost a node with many shards more CPU time than everything else while
-        // idle.
+        // Instead of openraft's timer for each group, one timer serves all groups of a node ([`Handle::tick`]). The
+        // heartbeats of all groups then travel in one message, and idle groups cost much less CPU time.
         enable_tick: false,
         // Otherwise, a restarted leader would serve reads from the last flush before it knows the committed index. An
         // election writes an entry of its own, and reads wait until that entry is applied.
         enable_leader_restore: Some(false),
-        // The log is purged after a flush of the engine, and not by a number of entries.
+        // The log is purged after a flush of the state, and not by a number of entries.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: 0,
         ..openraft::Config::default()
@@ -169,12 +266,22 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
     options.validate().map(Arc::new).map_err(consensus_error)
 }
 
-/// Reports an unexpected stop of openraft, for example after a panic.
-async fn report_when_stopped(raft: Raft, failure: Failure) {
-    let mut metrics = raft.metrics();
-    drop(raft);
+/// Returns a short duration in milliseconds.
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keeps track of whether the group has several voters, and reports an unexpected stop of openraft, for example after a
+/// panic.
+async fn watch(handle: Arc<Handle>, failure: Failure) {
+    let mut metrics = handle.raft.metrics();
     loop {
-        let state = metrics.borrow_watched().running_state.clone();
+        let state = {
+            let metrics = metrics.borrow_watched();
+            let has_others = metrics.membership_config.membership().voter_ids().nth(1).is_some();
+            handle.has_others.store(has_others, Ordering::Relaxed);
+            metrics.running_state.clone()
+        };
         match state {
             Err(Fatal::Stopped) => return,
             Err(fatal) => {

@@ -2,14 +2,15 @@
 
 mod database;
 mod families;
+mod keys;
 mod purged_ranges;
 mod recovery;
 mod store;
-mod sync_thread;
 mod synced_mark;
+mod tail;
 #[cfg(test)]
 mod tests;
-mod unapplied;
+mod write_thread;
 
 pub(crate) use database::LogDatabase;
 pub(crate) use store::LogStore;

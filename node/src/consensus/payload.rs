@@ -1,48 +1,38 @@
-//! The command of a log entry: its bytes and, if this process proposed it, the decoded entry.
+//! The command of a log entry: its bytes and, if this process proposed it, the decoded command.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message as _;
 
-use crate::error::RecordError;
-
-/// The bytes of a `proto::wire::Entry`, which the leader encodes once. The proposing process also keeps the decoded
-/// entry, so that applying it does not decode it again.
+/// The bytes of a command, which the leader encodes once. Only the state of the group decodes them. The proposing
+/// process also keeps the decoded command, so that applying it does not decode it again.
 #[derive(Clone)]
 pub(crate) struct Payload {
     bytes: Bytes,
-    entry: Option<Arc<proto::Entry>>,
+    decoded: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Payload {
     /// Returns a payload that this process proposes.
-    pub(super) fn proposed(bytes: Bytes, entry: proto::Entry) -> Self {
-        Self { bytes, entry: Some(Arc::new(entry)) }
+    pub(crate) fn proposed(bytes: Bytes, decoded: impl Any + Send + Sync) -> Self {
+        Self { bytes, decoded: Some(Arc::new(decoded)) }
     }
 
     /// Returns a payload that was read from the log or received from a leader.
-    pub(super) fn read(bytes: Bytes) -> Self {
-        Self { bytes, entry: None }
+    pub(crate) fn read(bytes: Bytes) -> Self {
+        Self { bytes, decoded: None }
     }
 
+    /// Returns the encoded command.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Returns the entry to apply. An error means that the bytes cannot be decoded. Their checksum was right, so broken
-    /// software proposed the entry, and no replica may apply it.
-    pub(super) fn entry(self) -> Result<Arc<proto::Entry>, RecordError> {
-        if let Some(entry) = self.entry {
-            return Ok(entry);
-        }
-        let broken = RecordError::Content { record: "entry's command" };
-        let Ok(wire) = proto::wire::Entry::decode(self.bytes) else { return Err(broken) };
-        proto::Entry::from_wire(wire).map(Arc::new).map_err(|error| {
-            tracing::error!(%error, "an entry of the log contradicts itself");
-            broken
-        })
+    /// Returns the decoded command, if this process proposed it as a `T`. Otherwise, the bytes must be decoded.
+    pub(crate) fn decoded<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(self.decoded.as_ref()?).downcast().ok()
     }
 }
 

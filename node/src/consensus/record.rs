@@ -1,5 +1,5 @@
-//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark, accepted time and
-//! the number of shards.
+//! The records that consensus stores on disk: entries, votes, log ids, memberships, the sync mark, accepted time, the
+//! number of shards and the identity of the data directory.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
@@ -9,13 +9,15 @@
 //! time        | version u8 | accepted time i64, ns since 1970 | crc u32 |
 //! shards      | version u8 | number of shards u16 | crc u32 |
 //! membership  | version u8 | is_logged u8 | term u64 | node u64 | index u64 | config | crc u32 |
-//! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
+//! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | member … |
+//! member      | node u64 | directory 16 bytes | address_len u16 | address |
+//! directory   | version u8 | identity of the data directory, 16 bytes | crc u32 |
 //! ```
 //!
 //! Integers are big-endian. `crc` is the CRC-32C of the other bytes of the record. The `crc` of an entry also covers
 //! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
-//! 1 a `proto::wire::Entry`, 2 a config. A config lists the sets of voters, several during a change of members, and
-//! then all nodes with their addresses. `is_logged` is 0 if no entry set the membership; its term, node and index are
+//! 1 a command of the group, 2 a config. A config lists the sets of voters, several during a change of members, and
+//! then all nodes with their addresses and the identities of their data directories. `is_logged` is 0 if no entry set the membership; its term, node and index are
 //! then 0, too.
 //!
 //! Invariant: decoding returns a record exactly as it was written, or an error. No field is used before the checksum is
@@ -25,10 +27,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 
 use bytes::{Buf as _, BufMut as _, Bytes, TryGetError};
+use openraft::EntryPayload;
 use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
-use openraft::{BasicNode, EntryPayload};
 
+use crate::consensus::member::{DirectoryId, Member};
 use crate::consensus::payload::Payload;
 use crate::consensus::types::{LeaderId, LogEntry, LogId, Membership, StoredMembership, Vote};
 use crate::error::RecordError;
@@ -180,6 +183,17 @@ pub(super) fn decode_shards(value: &[u8]) -> Result<NonZeroU16, RecordError> {
     NonZeroU16::new(shards).ok_or(RecordError::Content { record })
 }
 
+pub(super) fn encode_directory(directory: &DirectoryId) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_slice(directory);
+    seal(out)
+}
+
+pub(super) fn decode_directory(value: &[u8]) -> Result<DirectoryId, RecordError> {
+    let record = "identity of the data directory";
+    unseal(record, value)?.try_into().map_err(|_length| RecordError::Length { record })
+}
+
 /// Encodes a membership and the log id of the entry that set it.
 pub(super) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
     let mut out = vec![VERSION];
@@ -224,10 +238,11 @@ fn put_config(out: &mut Vec<u8>, membership: &Membership) {
         set.iter().for_each(|&node| out.put_u64(node));
     }
     out.put_u16(length(membership.nodes().count()));
-    for (&node, BasicNode { addr }) in membership.nodes() {
+    for (&node, Member { address, directory }) in membership.nodes() {
         out.put_u64(node);
-        out.put_u16(length(addr.len()));
-        out.put_slice(addr.as_bytes());
+        out.put_slice(directory);
+        out.put_u16(length(address.len()));
+        out.put_slice(address.as_bytes());
     }
 }
 
@@ -245,11 +260,13 @@ fn get_config(rest: &mut &[u8]) -> Result<Membership, RecordError> {
     let mut nodes = BTreeMap::new();
     for _ in 0..rest.try_get_u16().map_err(short)? {
         let node = rest.try_get_u64().map_err(short)?;
+        let (&directory, remaining) = rest.split_first_chunk().ok_or(RecordError::Length { record })?;
+        *rest = remaining;
         let address_len = usize::from(rest.try_get_u16().map_err(short)?);
         let (address, remaining) = rest.split_at_checked(address_len).ok_or(RecordError::Length { record })?;
         *rest = remaining;
         let address = std::str::from_utf8(address).map_err(|_not_utf8| RecordError::Content { record })?;
-        nodes.insert(node, BasicNode::new(address));
+        nodes.insert(node, Member { address: address.to_owned(), directory });
     }
     if !rest.is_empty() {
         return Err(RecordError::Length { record });
@@ -291,8 +308,8 @@ mod tests {
     }
 
     fn membership() -> Membership {
-        let nodes =
-            BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("")), (9, BasicNode::new("learner:4041"))]);
+        let member = |address: &str, byte: u8| Member { address: address.to_owned(), directory: [byte; 16] };
+        let nodes = BTreeMap::from([(1, member("a:1", 7)), (2, member("", 0)), (9, member("learner:4041", 255))]);
         Membership::new(vec![BTreeSet::from([1, 2]), BTreeSet::from([2])], nodes).unwrap()
     }
 
@@ -349,6 +366,8 @@ mod tests {
         let shards = NonZeroU16::new(64).unwrap();
         assert_eq!(decode_shards(&encode_shards(shards)).unwrap(), shards);
         assert!(damaged(&encode_shards(shards)).all(|value| decode_shards(&value).is_err()));
+        assert_eq!(decode_directory(&encode_directory(&[7; 16])).unwrap(), [7; 16]);
+        assert!(damaged(&encode_directory(&[7; 16])).all(|value| decode_directory(&value).is_err()));
         assert_eq!(decode_mark(&encode_mark(9)).unwrap(), 9);
         assert!(damaged(&encode_mark(9)).all(|value| decode_mark(&value).is_err()));
         let vote = Vote::new_committed(u64::MAX, 5);

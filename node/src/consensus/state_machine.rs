@@ -1,4 +1,4 @@
-//! The adapter from openraft's state machine to a shard's engine.
+//! The adapter from openraft's state machine to the state of a group.
 //!
 //! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. This version has no
 //! snapshots that could be sent to a replica.
@@ -11,39 +11,39 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot, SnapshotMeta};
 use openraft::{EntryPayload, OptionalSend};
-use storage_engine::{Flushed, Outcome, Position};
+use storage_engine::{Flushed, Position};
 
 use crate::consensus::record;
+use crate::consensus::state::{GroupState, Outcome};
 use crate::consensus::types::{LogEntry, LogId, StoredMembership, Types};
 use crate::error::{RecordError, ReplicaError};
 use crate::failure::Failure;
-use crate::shard::Shard;
 
 /// Largest number of entries that one blocking task applies.
 const APPLY_ENTRIES_MAX: usize = 256;
 
-/// A shard's engine as a state machine. Clones share the shard.
+/// The state of a group as a state machine. Clones share the state.
 #[derive(Clone, Debug)]
 pub(super) struct StateMachine {
-    shard: Arc<Shard>,
+    state: Arc<dyn GroupState>,
     failure: Failure,
 }
 
 impl StateMachine {
-    /// Returns the state machine of a shard.
+    /// Returns the state machine of a group.
     ///
     /// # Errors
     /// [`ReplicaError::Record`]: the position or the membership in the state cannot be read.
-    pub(super) fn new(shard: Arc<Shard>, failure: Failure) -> Result<Self, ReplicaError> {
-        let machine = Self { shard, failure };
-        decode(machine.shard.applied())?;
-        decode(machine.shard.flushed())?;
+    pub(super) fn new(state: Arc<dyn GroupState>, failure: Failure) -> Result<Self, ReplicaError> {
+        let machine = Self { state, failure };
+        decode(machine.state.applied())?;
+        decode(machine.state.flushed())?;
         Ok(machine)
     }
 
     /// Returns the number of members that have a vote, by the membership at the last applied entry.
     pub(super) fn voters(&self) -> Result<usize, RecordError> {
-        Ok(decode(self.shard.applied())?.membership.voter_ids().count())
+        Ok(decode(self.state.applied())?.membership.voter_ids().count())
     }
 
     /// Applies the next entry. Blocks.
@@ -51,15 +51,13 @@ impl StateMachine {
         let log_id = record::encode_log_id(&entry.log_id).into();
         let position = Position { index: entry.log_id.index, log_id };
         match entry.payload {
-            EntryPayload::Blank => self.shard.skip(position, None),
+            EntryPayload::Blank => self.state.skip(position, None).map(|()| Outcome::None),
             EntryPayload::Membership(members) => {
                 let stored = StoredMembership::new(Some(entry.log_id), members);
-                self.shard.skip(position, Some(record::encode_membership(&stored).into()))
+                let membership = record::encode_membership(&stored).into();
+                self.state.skip(position, Some(membership)).map(|()| Outcome::None)
             }
-            EntryPayload::Normal(payload) => {
-                let entry_bytes = payload.bytes().len();
-                self.shard.apply(position, &*payload.entry()?, entry_bytes)
-            }
+            EntryPayload::Normal(command) => self.state.apply(position, command),
         }
     }
 }
@@ -70,7 +68,7 @@ impl RaftStateMachine<Types> for StateMachine {
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
         let Decoded { log_id, membership } =
-            decode(self.shard.applied()).map_err(|error| self.failure.io_error(error))?;
+            decode(self.state.applied()).map_err(|error| self.failure.io_error(error))?;
         Ok((log_id, membership))
     }
 
@@ -121,7 +119,7 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, ()>> {
         let Decoded { log_id, membership } =
-            decode(self.shard.flushed()).map_err(|error| self.failure.io_error(error))?;
+            decode(self.state.flushed()).map_err(|error| self.failure.io_error(error))?;
         Ok(Snapshot { meta: SnapshotMeta { last_log_id: log_id, last_membership: membership }, snapshot: () })
     }
 }

@@ -1,14 +1,15 @@
 //! The types that parametrize openraft.
 
 use openraft::alias::{EntryOf, LeaderIdOf, LogIdOf, StoredMembershipOf, VoteOf};
-use storage_engine::Outcome;
 
+use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
+use crate::consensus::state::Outcome;
 
 openraft::declare_raft_types!(
-    /// The types with which openraft is instantiated. A member is identified by a number; the membership holds its
-    /// address.
-    pub(crate) Types: D = Payload, R = Outcome
+    /// The types with which openraft is instantiated. A member is identified by its node id; the membership holds its
+    /// address and the identity of its data directory.
+    pub(crate) Types: D = Payload, R = Outcome, Node = Member
 );
 
 pub(super) type LogEntry = EntryOf<Types>;
@@ -16,4 +17,4 @@ pub(super) type LogId = LogIdOf<Types>;
 pub(super) type LeaderId = LeaderIdOf<Types>;
 pub(super) type Vote = VoteOf<Types>;
 pub(super) type StoredMembership = StoredMembershipOf<Types>;
-pub(super) type Membership = openraft::Membership<u64, openraft::BasicNode>;
+pub(super) type Membership = openraft::Membership<u64, Member>;

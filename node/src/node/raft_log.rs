@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::config::Config;
-use crate::consensus::LogDatabase;
+use crate::consensus::{DirectoryId, LogDatabase};
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -30,12 +30,12 @@ pub(super) struct RaftLog {
 }
 
 impl RaftLog {
-    /// Opens the log. Returns it with the number of shards.
+    /// Opens the log. Returns it with the number of shards and the identity of the data directory.
     pub(super) async fn open(
         config: &Config,
         directory: &Arc<DataDirectory>,
         metrics: &Metrics,
-    ) -> Result<(Self, NonZeroU16), NodeError> {
+    ) -> Result<(Self, NonZeroU16, DirectoryId), NodeError> {
         let log = Self {
             node_id: config.node_id,
             directory: Arc::clone(directory),
@@ -45,8 +45,9 @@ impl RaftLog {
         };
         let database = log.open_database(config.shards).await?;
         let shards = database.shards();
+        let directory_id = database.directory_id();
         *log.open.lock().await = Some(database);
-        Ok((log, shards))
+        Ok((log, shards, directory_id))
     }
 
     async fn open_database(&self, shards: Option<NonZeroU16>) -> Result<Arc<LogDatabase>, NodeError> {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::consensus::{Dialer, Peers};
 use crate::directory::DataDirectory;
 use crate::error::NodeError;
 use crate::metrics::Metrics;
@@ -41,6 +42,8 @@ pub(super) struct Shared {
     pub(super) metrics: Metrics,
     pub(super) clock: Arc<Clock>,
     pub(super) raft_log: RaftLog,
+    /// Transport between the members of Raft groups.
+    pub(super) peers: Arc<Peers>,
     /// Shards of this node, by number.
     pub(super) shards: BTreeMap<u32, Arc<Hosted>>,
     /// Memory budgets that the engines of all shards share.
@@ -72,7 +75,7 @@ impl Shared {
         config.check()?;
         let directory = Arc::new(DataDirectory::open(&config.data_dir)?);
         let metrics = Metrics::register(registry);
-        let (raft_log, shards) = RaftLog::open(&config, &directory, &metrics).await?;
+        let (raft_log, shards, directory_id) = RaftLog::open(&config, &directory, &metrics).await?;
         directory.make_shards(shards)?;
         let appends_bytes_max = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
         let waiting_bytes_max = appends_bytes_max / u32::from(shards.get());
@@ -85,6 +88,7 @@ impl Shared {
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
+            peers: Peers::new(config.node_id, directory_id, Dialer::plaintext()),
             directory,
             placement: Placement::uniform(shards),
             clock: Arc::new(Clock::new(config.retention, metrics.clone())),
@@ -120,7 +124,8 @@ impl Shared {
             // The semaphore is never closed, so this does not fail.
             let _permit = self.opening.acquire().await;
             let clock = Arc::clone(&self.clock);
-            Replica::open(shard, &self.config, &self.directory, log, &self.budgets, &self.metrics, clock).await
+            let Self { config, budgets, metrics, peers, .. } = self;
+            Replica::open(shard, config, log, budgets, metrics, clock, peers).await
         };
         let mut opened = std::pin::pin!(opened);
         let began = Instant::now();

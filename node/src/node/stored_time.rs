@@ -18,7 +18,7 @@ impl Shared {
         let (now_ns, to_store_ns) = self.clock.now_and_to_store_ns(log.accepted_ns());
         // Without entries, there is no data that the time could affect.
         if let Some(limit_ns) = to_store_ns.filter(|_limit_ns| has_data) {
-            store_accepted(log, limit_ns).await?;
+            log.store_accepted(limit_ns).await?;
         }
         Ok(now_ns)
     }
@@ -29,16 +29,11 @@ impl Shared {
         let _storing = self.storing_time.lock().await;
         let read_at = Instant::now();
         let system_ns = self.clock.report().system_ns;
-        store_accepted(log, system_ns).await?;
+        log.store_accepted(system_ns).await?;
         let stored_for_ns = i64::try_from(read_at.elapsed().as_nanos()).unwrap_or(i64::MAX);
         self.clock.accept(system_ns.saturating_add(stored_for_ns));
         Ok(())
     }
-}
-
-/// Stores an accepted time for the next start. Returns when the write is synced.
-async fn store_accepted(log: &LogDatabase, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
-    log.store_accepted(accepted_ns).await.map_err(|error| log.failure().report(error))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! meta           shard u32 | `v`              vote record
 //! meta           shard u32 | `p`              log id record: the last purged entry
 //! meta           `node`                       node id u64
+//! meta           `directory`                  directory record: the identity of the data directory
 //! meta           `time`                       time record: the limit of accepted time
 //! meta           `shards`                     shards record: the number of shards of the node
 //! ```
@@ -18,43 +19,47 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use openraft::storage::IOFlushed;
-use openraft::type_config::TypeConfigExt as _;
 use parking_lot::Mutex;
 use rocksdb::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
 };
+use tokio::sync::oneshot;
 
-use crate::consensus::log::families::{LOG, META};
+use crate::consensus::log::families::{LOG, META, family};
+use crate::consensus::log::keys::{DIRECTORY_KEY, NODE_KEY, PURGED, SHARDS_KEY, TIME_KEY, VOTE, meta_key};
 use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::recovery;
-use crate::consensus::log::sync_thread::SyncThread;
 use crate::consensus::log::synced_mark::SyncedMark;
-use crate::consensus::log::unapplied::UnappliedBytes;
+use crate::consensus::log::tail::TailBytes;
+use crate::consensus::log::write_thread::{Done, SharedTail, Write, WriteThread, Writer};
+use crate::consensus::member::DirectoryId;
 use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, RecordError, ReplicaError};
 use crate::failure::Failure;
-use crate::metrics::{Metrics, gauge};
+use crate::metrics::Metrics;
 
-const NODE_KEY: &[u8] = b"node";
-const TIME_KEY: &[u8] = b"time";
-const SHARDS_KEY: &[u8] = b"shards";
+/// What the first start stores, and no later start may change.
+#[derive(Clone, Copy, Debug)]
+struct Identity {
+    directory: DirectoryId,
+    /// Number of shards of the node.
+    shards: NonZeroU16,
+}
 
-/// The logs of all shards. A write is on disk for certain only after a later [`LogDatabase::sync`].
+/// The logs of all shards. The methods that are not `async` block.
 #[derive(Debug)]
 pub(crate) struct LogDatabase {
     database: Arc<DB>,
     // Declared after `database`: the thread holds the last reference to the database, and drops it when it ends.
-    sync_thread: SyncThread,
+    write_thread: WriteThread,
     failure: Failure,
-    metrics: Metrics,
-    /// Number of shards of the node.
-    shards: NonZeroU16,
+    identity: Identity,
     /// Size of the entries in memory.
-    unapplied_bytes: UnappliedBytes,
+    tail_bytes: TailBytes,
     /// Ranges of keys whose entries were purged but still take space.
-    purged: Mutex<PurgedRanges>,
+    purged: Arc<Mutex<PurgedRanges>>,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
     /// The last stored accepted time, in nanoseconds since 1970; `None` if none was stored.
@@ -63,7 +68,7 @@ pub(crate) struct LogDatabase {
     /// are closed.
     open: Arc<()>,
     /// The directory, which stays locked until all files are closed.
-    _directory: Arc<DataDirectory>,
+    directory: Arc<DataDirectory>,
 }
 
 impl LogDatabase {
@@ -79,22 +84,30 @@ impl LogDatabase {
         let path = &directory.raft();
         let database = Arc::new(recovery::open(path)?);
         let mark = SyncedMark::open(path)?;
-        let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
-            .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
+        let purged = Arc::<Mutex<PurgedRanges>>::default();
+        let writer = Writer {
+            database: Arc::clone(&database),
+            mark,
+            failure: failure.clone(),
+            metrics,
+            purged: Arc::clone(&purged),
+            in_flight: Arc::default(),
+        };
+        let write_thread =
+            WriteThread::start(writer).map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
         let mut log = Self {
             database,
-            sync_thread,
+            write_thread,
             failure,
-            metrics,
-            shards: NonZeroU16::MIN,
-            unapplied_bytes: UnappliedBytes::default(),
-            purged: Mutex::default(),
+            identity: Identity { directory: DirectoryId::default(), shards: NonZeroU16::MIN },
+            tail_bytes: TailBytes::default(),
+            purged,
             reclaiming: Mutex::default(),
             accepted_ns: Mutex::default(),
             open: Arc::default(),
-            _directory: Arc::clone(directory),
+            directory: Arc::clone(directory),
         };
-        log.shards = log.identify(node_id, shards)?;
+        log.identity = log.identify(node_id, shards)?;
         *log.accepted_ns.lock() = log.read_accepted()?;
         log.find_purged()?;
         Ok(log)
@@ -104,7 +117,7 @@ impl LogDatabase {
     fn find_purged(&self) -> Result<(), ReplicaError> {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
-            if let [a, b, c, d, b'p'] = *key {
+            if let [a, b, c, d, PURGED] = *key {
                 let shard = u32::from_be_bytes([a, b, c, d]);
                 let last = record::decode_log_id(&value)?;
                 let range = PurgedRange { from: entry_key(shard, 0), to: entry_key(shard, last.index + 1) };
@@ -114,46 +127,53 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// Checks the node id and the number of shards, or stores them in a new database. Returns the number of shards.
-    fn identify(&self, node_id: u64, shards: Option<NonZeroU16>) -> Result<NonZeroU16, NodeError> {
+    /// Checks the node id and the number of shards, or stores them in a new database. Returns the identity.
+    fn identify(&self, node_id: u64, shards: Option<NonZeroU16>) -> Result<Identity, NodeError> {
         let Some(value) = self.get(NODE_KEY)? else {
             let shards = shards.unwrap_or(NonZeroU16::MIN);
+            let directory = random_identity().map_err(ReplicaError::Files)?;
             let mut batch = WriteBatch::default();
             batch.put_cf(self.family(META)?, NODE_KEY, node_id.to_be_bytes());
+            batch.put_cf(self.family(META)?, DIRECTORY_KEY, record::encode_directory(&directory));
             batch.put_cf(self.family(META)?, SHARDS_KEY, record::encode_shards(shards));
-            self.write(batch)?;
-            return Ok(shards);
+            // The thread does not write yet. The write is synced with the first write of the thread.
+            self.database.write(batch).map_err(ReplicaError::Log)?;
+            return Ok(Identity { directory, shards });
         };
         let length = |_length| ReplicaError::Record(RecordError::Length { record: "node id" });
         let found = u64::from_be_bytes(value.as_ref().try_into().map_err(length)?);
         if found != node_id {
             return Err(NodeError::OtherNode { found, expected: node_id });
         }
-        let found = match self.get(SHARDS_KEY)? {
-            Some(value) => record::decode_shards(&value).map_err(ReplicaError::Record)?,
-            // Earlier builds had one shard, and did not store the number.
-            None => NonZeroU16::MIN,
-        };
+        // An empty value stands for a missing one: both have the wrong length.
+        let directory = self.get(DIRECTORY_KEY)?.unwrap_or_default();
+        let directory = record::decode_directory(&directory).map_err(ReplicaError::Record)?;
+        let found = self.get(SHARDS_KEY)?.unwrap_or_default();
+        let found = record::decode_shards(&found).map_err(ReplicaError::Record)?;
         match shards {
             Some(expected) if expected != found => Err(NodeError::OtherShards { found, expected }),
-            _ => Ok(found),
+            _ => Ok(Identity { directory, shards: found }),
         }
     }
 
-    /// Removes the number of shards, as in the log of an earlier build.
-    #[cfg(test)]
-    pub(super) fn forget_shards(&self) {
-        self.database.delete_cf(self.family(META).unwrap(), SHARDS_KEY).unwrap();
+    /// Returns the data directory, which stays locked as long as there is a reference to it.
+    pub(crate) fn directory(&self) -> &Arc<DataDirectory> {
+        &self.directory
+    }
+
+    /// Returns the identity of the data directory. A node with a new, empty directory has another one.
+    pub(crate) fn directory_id(&self) -> DirectoryId {
+        self.identity.directory
     }
 
     /// Returns the number of shards of the node. They are numbered from
     /// [`FIRST_DATA_SHARD`](proto::placement::FIRST_DATA_SHARD) on.
     pub(crate) fn shards(&self) -> NonZeroU16 {
-        self.shards
+        self.identity.shards
     }
 
-    pub(super) fn unapplied_bytes(&self) -> &UnappliedBytes {
-        &self.unapplied_bytes
+    pub(super) fn tail_bytes(&self) -> &TailBytes {
+        &self.tail_bytes
     }
 
     /// Reads the accepted time from the database, in nanoseconds since 1970; `None` if none is stored.
@@ -168,14 +188,8 @@ impl LogDatabase {
     }
 
     /// Stores the accepted time. Returns when the write is synced.
-    pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), ReplicaError> {
-        let mut batch = WriteBatch::default();
-        batch.put_cf(self.family(META)?, TIME_KEY, record::encode_time(accepted_ns));
-        self.write(batch)?;
-        let (sender, receiver) = Types::oneshot();
-        self.sync(IOFlushed::signal(sender), 0)?;
-        let not_synced = |error: &dyn std::fmt::Display| ReplicaError::Consensus(error.to_string().into());
-        receiver.await.map_err(|dropped| not_synced(&dropped))?.map_err(|error| not_synced(&error))?;
+    pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
+        self.write(Write::Time(accepted_ns)).await?;
         *self.accepted_ns.lock() = Some(accepted_ns);
         Ok(())
     }
@@ -191,8 +205,7 @@ impl LogDatabase {
     }
 
     fn family(&self, name: &'static str) -> Result<&ColumnFamily, ReplicaError> {
-        let closed = || ReplicaError::Consensus(format!("the log database has no column family {name}").into());
-        self.database.cf_handle(name).ok_or_else(closed)
+        family(&self.database, name)
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReplicaError> {
@@ -200,36 +213,31 @@ impl LogDatabase {
         Ok(value.map(Bytes::from))
     }
 
-    fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
-        self.database.write(batch).map_err(|error| self.refused(error))
+    /// Writes, and returns when the write is synced.
+    pub(super) async fn write(&self, write: Write) -> Result<(), Arc<ReplicaError>> {
+        let (done, written) = oneshot::channel();
+        let ended = |error| self.failure.report(error);
+        self.write_thread.request(write, Done::Writer(done)).await.map_err(ended)?;
+        let dropped = |dropped: oneshot::error::RecvError| ReplicaError::Consensus(dropped.into());
+        written.await.map_err(|error| self.failure.report(dropped(error)))?
     }
 
-    /// Returns the error of a refused write. A failed sync makes RocksDB refuse writes, so the error of the sync is
-    /// reported first.
-    fn refused(&self, error: rocksdb::Error) -> ReplicaError {
-        self.sync_thread.wait_for_report();
-        ReplicaError::Log(error)
+    /// Requests a write of entries, which are already in the tail. `callback` is called when they are synced.
+    pub(super) async fn append(
+        &self,
+        shard: u32,
+        entries: Vec<LogEntry>,
+        tail: SharedTail,
+        callback: IOFlushed<Types>,
+    ) -> Result<(), ReplicaError> {
+        self.write_thread.request(Write::Append { shard, entries, tail }, Done::Openraft(callback)).await
     }
 
-    /// Calls `callback` when everything that was written before this call is on disk. `entries` is the number of
-    /// entries that wait for this sync, for the metrics.
-    pub(crate) fn sync(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
-        self.sync_thread.request(callback, entries)
-    }
-
-    /// Writes entries without syncing them.
-    pub(crate) fn append(&self, shard: u32, entries: &[LogEntry]) -> Result<(), ReplicaError> {
-        let family = self.family(LOG)?;
-        let mut batch = WriteBatch::default();
-        for entry in entries {
-            let key = entry_key(shard, entry.log_id.index);
-            let value = record::encode_entry(&key, entry);
-            self.metrics.entry_bytes.inc_by(value.len() as u64);
-            batch.put_cf(family, key, value);
-        }
-        self.write(batch)?;
-        self.metrics.entries.inc_by(entries.len() as u64);
-        Ok(())
+    /// Writes an entry without a sync, as if the process ended before the sync.
+    #[cfg(test)]
+    pub(super) fn write_unsynced(&self, shard: u32, entry: &LogEntry) {
+        let key = entry_key(shard, entry.log_id.index);
+        self.database.put_cf(self.family(LOG).unwrap(), key, record::encode_entry(&key, entry)).unwrap();
     }
 
     /// Returns the existing entries with an index in `[start, end)`. A gap between them is an error. Stops after the
@@ -275,30 +283,9 @@ impl LogDatabase {
         Ok(Some(decode(&key, value)?))
     }
 
-    /// Deletes the entries whose index is at least `index`.
-    pub(crate) fn truncate(&self, shard: u32, index: u64) -> Result<(), ReplicaError> {
-        let mut batch = WriteBatch::default();
-        batch.delete_range_cf(self.family(LOG)?, entry_key(shard, index), entry_key(shard, u64::MAX));
-        self.write(batch)
-    }
-
-    /// Deletes the entries up to and including `last`, and stores `last` as the purge position.
-    pub(crate) fn purge(&self, shard: u32, last: &LogId) -> Result<(), ReplicaError> {
-        let first = self.last_purged(shard)?.map_or(0, |log_id| log_id.index + 1);
-        // The range begins at the end of the last purge. A range that always began at 0 would overlap every file.
-        let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, last.index + 1) };
-        let mut batch = WriteBatch::default();
-        batch.delete_range_cf(self.family(LOG)?, range.from, range.to);
-        batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(last));
-        self.write(batch)?;
-        self.metrics.of_shard(shard).first_log_index.set(gauge(last.index + 1));
-        self.purged.lock().add(shard, range);
-        Ok(())
-    }
-
     /// Returns the log id of the last purged entry; `None` if nothing was purged.
     pub(crate) fn last_purged(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
-        let Some(value) = self.get(&meta_key(shard, b'p'))? else { return Ok(None) };
+        let Some(value) = self.get(&meta_key(shard, PURGED))? else { return Ok(None) };
         Ok(Some(record::decode_log_id(&value)?))
     }
 
@@ -329,21 +316,19 @@ impl LogDatabase {
     /// Writes everything to table files, so that no old WAL file is needed any more.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
         for family in [META, LOG] {
-            self.database.flush_cf(self.family(family)?).map_err(|error| self.refused(error))?;
+            let flushed = self.database.flush_cf(self.family(family)?);
+            flushed.map_err(|error| {
+                // A failed sync makes RocksDB refuse writes, so the error of the sync is reported first.
+                self.write_thread.wait_for_report();
+                ReplicaError::Log(error)
+            })?;
         }
         Ok(())
     }
 
-    /// Writes a vote without syncing it.
-    pub(crate) fn write_vote(&self, shard: u32, vote: &Vote) -> Result<(), ReplicaError> {
-        let mut batch = WriteBatch::default();
-        batch.put_cf(self.family(META)?, meta_key(shard, b'v'), record::encode_vote(vote));
-        self.write(batch)
-    }
-
     /// Returns the last vote of a shard; `None` if this node has not voted.
     pub(crate) fn vote(&self, shard: u32) -> Result<Option<Vote>, ReplicaError> {
-        let Some(value) = self.get(&meta_key(shard, b'v'))? else { return Ok(None) };
+        let Some(value) = self.get(&meta_key(shard, VOTE))? else { return Ok(None) };
         Ok(Some(record::decode_vote(&value)?))
     }
 }
@@ -353,8 +338,8 @@ fn decode(key: &[u8], value: Box<[u8]>) -> Result<LogEntry, RecordError> {
     record::decode_entry(&key, Bytes::from(value))
 }
 
-fn meta_key(shard: u32, tag: u8) -> [u8; 5] {
-    let mut key = [tag; 5];
-    key[..4].copy_from_slice(&shard.to_be_bytes());
-    key
+fn random_identity() -> std::io::Result<DirectoryId> {
+    let mut identity = DirectoryId::default();
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut identity)?;
+    Ok(identity)
 }

@@ -1,10 +1,14 @@
 //! The column families of the log database, and RocksDB's options.
 
-use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
+use rocksdb::{
+    BlockBasedOptions, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, Options,
+};
+
+use crate::error::ReplicaError;
 
 /// Name of the column family of entries, whose keys are shard and index.
 pub(super) const LOG: &str = "log";
-/// Name of the column family of votes, purge positions, the node id, the number of shards and the accepted time.
+/// Name of the column family of votes, purge positions, the accepted time, and the identity of the node.
 pub(super) const META: &str = "meta";
 
 /// Size of the write buffer of [`LOG`], in bytes. Most entries are purged soon, so a large buffer keeps them out of
@@ -31,6 +35,12 @@ pub(super) fn families() -> [ColumnFamilyDescriptor; 2] {
         ColumnFamilyDescriptor::new(LOG, log_options()),
         ColumnFamilyDescriptor::new(META, family_options(META_WRITE_BUFFER_BYTES)),
     ]
+}
+
+/// Returns a column family of the open database.
+pub(super) fn family<'a>(database: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, ReplicaError> {
+    let closed = || ReplicaError::Consensus(format!("the log database has no column family {name}").into());
+    database.cf_handle(name).ok_or_else(closed)
 }
 
 fn family_options(write_buffer_bytes: usize) -> Options {

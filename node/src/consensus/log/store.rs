@@ -1,4 +1,7 @@
 //! The adapter from openraft's log storage to one shard's log in the database.
+//!
+//! Nothing here touches the database on a thread of the async runtime: the thread of the log writes, and blocking
+//! threads read.
 
 use std::fmt::Debug;
 use std::io;
@@ -8,31 +11,33 @@ use std::sync::{Arc, Weak};
 use futures::Stream;
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
-use openraft::type_config::TypeConfigExt as _;
 use parking_lot::Mutex;
 
 use crate::consensus::log::database::LogDatabase;
-use crate::consensus::log::unapplied::Unapplied;
+use crate::consensus::log::tail::Tail;
+use crate::consensus::log::write_thread::{SharedTail, Write};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
-use crate::error::RecordError;
+use crate::error::{RecordError, ReplicaError};
 
 /// Total size of entries, in bytes, at which one read stops if entries are read in order to apply them.
-const READ_BYTES_MAX: usize = 4 << 20;
+const APPLY_BYTES: usize = 4 << 20;
+/// Total size of entries, in bytes, at which one read stops if entries are read in order to send them to a follower.
+const SEND_BYTES: usize = 1 << 20;
 
 /// The log of one shard. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
     shard: u32,
     log: Arc<LogDatabase>,
-    unapplied: Arc<Mutex<Unapplied>>,
+    tail: SharedTail,
     /// Marker that a clone exists. It is dropped last.
     open: Arc<()>,
 }
 
 impl LogStore {
     pub(crate) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
-        let unapplied = Arc::new(Mutex::new(Unapplied::new(log.unapplied_bytes().clone())));
-        Self { shard, log, unapplied, open: Arc::default() }
+        let tail = Arc::new(Mutex::new(Tail::new(log.tail_bytes().clone())));
+        Self { shard, log, tail, open: Arc::default() }
     }
 
     /// Returns a weak reference that can be upgraded until all clones are dropped. Until then, a task of openraft may
@@ -41,8 +46,51 @@ impl LogStore {
         Arc::downgrade(&self.open)
     }
 
-    fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
-        self.log.read(self.shard, start, end, bytes_max).map_err(|error| self.log.failure().io_error(error))
+    /// Reads the database on a blocking thread.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&LogDatabase, u32) -> Result<T, ReplicaError> + Send + 'static,
+    ) -> io::Result<T> {
+        let store = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let done = read(&store.log, store.shard);
+            done.map_err(|error| store.log.failure().io_error(error))
+        });
+        done.await.map_err(io::Error::other)?
+    }
+
+    /// Returns the entries of `[start, end)` that the database has.
+    async fn read_entries(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
+        self.read(move |log, shard| log.read(shard, start, end, bytes_max)).await
+    }
+
+    async fn write(&self, write: Write) -> io::Result<()> {
+        self.log.write(write).await.map_err(io::Error::other)
+    }
+
+    /// Returns an error if there is a gap between two entries.
+    fn check_gaps(&self, entries: &[LogEntry]) -> io::Result<()> {
+        let is_gap = |pair: &&[LogEntry]| pair[0].log_id.index + 1 != pair[1].log_id.index;
+        match entries.windows(2).find(is_gap) {
+            Some(pair) => Err(self.missing(pair[0].log_id.index + 1)),
+            None => Ok(()),
+        }
+    }
+
+    fn missing(&self, index: u64) -> io::Error {
+        self.log.failure().io_error(RecordError::Missing { shard: self.shard, index })
+    }
+
+    /// Returns the next entries to apply, from `start` on.
+    async fn to_apply(&self, start: u64, end: u64) -> io::Result<Vec<LogEntry>> {
+        let kept = self.tail.lock().read_to_apply(start, end, APPLY_BYTES);
+        let entries = if kept.is_empty() { self.read_entries(start, end, APPLY_BYTES).await? } else { kept };
+        self.check_gaps(&entries)?;
+        match entries.first() {
+            Some(first) if first.log_id.index != start => Err(self.missing(start)),
+            // The log may end before the range does.
+            _ => Ok(entries),
+        }
     }
 }
 
@@ -66,12 +114,33 @@ impl RaftLogReader<Types> for LogStore {
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let range = half_open(&range);
-        self.read(range.start, range.end, usize::MAX)
+        let Range { start, end } = half_open(&range);
+        // First the tail: the entries before its first entry are in the database by now.
+        let kept = self.tail.lock().read(start, end, usize::MAX);
+        let end = kept.first().map_or(end, |first| first.log_id.index);
+        let mut entries = if start < end { self.read_entries(start, end, usize::MAX).await? } else { Vec::new() };
+        entries.extend(kept);
+        self.check_gaps(&entries)?;
+        Ok(entries)
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<LogEntry>> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let kept = self.tail.lock().read_to_send(start, end, SEND_BYTES);
+        let entries = if kept.is_empty() { self.read_entries(start, end, SEND_BYTES).await? } else { kept };
+        self.check_gaps(&entries)?;
+        if entries.first().is_some_and(|first| first.log_id.index == start) {
+            return Ok(entries);
+        }
+        let purged = self.read(|log, shard| log.last_purged(shard)).await?;
+        // The entries may have been purged a moment ago. Openraft then finds that it needs a snapshot.
+        if purged.is_some_and(|last| last.index >= start) { Ok(Vec::new()) } else { Err(self.missing(start)) }
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        self.log.vote(self.shard).map_err(|error| self.log.failure().io_error(error))
+        self.read(|log, shard| log.vote(shard)).await
     }
 
     // After a restart the range holds all entries since the last flush, which must not be in memory at one time.
@@ -85,17 +154,8 @@ impl RaftLogReader<Types> for LogStore {
             let store = store.clone();
             async move {
                 if ready.len() == 0 && next < end {
-                    let kept = store.unapplied.lock().take(next, end);
-                    let read = if kept.is_empty() { store.read(next, end, READ_BYTES_MAX) } else { Ok(kept) };
-                    ready = match read {
-                        // The log may end before the range does.
-                        Ok(entries) if entries.first().is_none_or(|entry| entry.log_id.index == next) => {
-                            entries.into_iter()
-                        }
-                        Ok(_) => {
-                            let missing = RecordError::Missing { shard: store.shard, index: next };
-                            return Some((Err(store.log.failure().io_error(missing)), (ready, end)));
-                        }
+                    ready = match store.to_apply(next, end).await {
+                        Ok(entries) => entries.into_iter(),
                         Err(error) => return Some((Err(error), (ready, end))),
                     };
                 }
@@ -111,9 +171,12 @@ impl RaftLogStorage<Types> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
-        let failed = |error| self.log.failure().io_error(error);
-        let last_purged_log_id = self.log.last_purged(self.shard).map_err(failed)?;
-        let last = self.log.last(self.shard).map_err(failed)?.map(|entry| entry.log_id);
+        let last_purged_log_id = self.read(|log, shard| log.last_purged(shard)).await?;
+        let kept = self.tail.lock().last().map(|entry| entry.log_id);
+        let last = match kept {
+            Some(last) => Some(last),
+            None => self.read(|log, shard| log.last(shard)).await?.map(|entry| entry.log_id),
+        };
         Ok(LogState { last_purged_log_id, last_log_id: last.or(last_purged_log_id) })
     }
 
@@ -122,12 +185,7 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        let failed = |error| self.log.failure().io_error(error);
-        self.log.write_vote(self.shard, vote).map_err(failed)?;
-        // Votes and entries share a queue, so they are synced in the order of their writes.
-        let (sender, receiver) = Types::oneshot();
-        self.log.sync(IOFlushed::signal(sender), 0).map_err(failed)?;
-        receiver.await.map_err(io::Error::other)?
+        self.write(Write::Vote { shard: self.shard, vote: *vote }).await
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> io::Result<()>
@@ -135,25 +193,24 @@ impl RaftLogStorage<Types> for LogStore {
         I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let failed = |error| self.log.failure().io_error(error);
         let entries: Vec<_> = entries.into_iter().collect();
-        self.log.append(self.shard, &entries).map_err(failed)?;
-        let count = entries.len();
-        // Openraft reads entries to apply them only after their sync, so they are in memory by then.
-        entries.into_iter().for_each({
-            let mut unapplied = self.unapplied.lock();
-            move |entry| unapplied.push(entry)
+        // The entries can be read from now on. The lock is held only for a moment.
+        entries.iter().for_each({
+            let mut tail = self.tail.lock();
+            move |entry| tail.push(entry.clone())
         });
-        self.log.sync(callback, count).map_err(failed)
+        let requested = self.log.append(self.shard, entries, Arc::clone(&self.tail), callback).await;
+        requested.map_err(|error| self.log.failure().io_error(error))
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let from = last.map_or(0, |last| last.index + 1);
-        self.unapplied.lock().clear();
-        self.log.truncate(self.shard, from).map_err(|error| self.log.failure().io_error(error))
+        self.tail.lock().truncate(from);
+        self.write(Write::Truncate { shard: self.shard, from, tail: Arc::clone(&self.tail) }).await
     }
 
     async fn purge(&mut self, last: LogId) -> io::Result<()> {
-        self.log.purge(self.shard, &last).map_err(|error| self.log.failure().io_error(error))
+        self.tail.lock().purge(last.index + 1);
+        self.write(Write::Purge { shard: self.shard, last }).await
     }
 }

@@ -15,12 +15,12 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt as _;
 use openraft::{EntryPayload, OptionalSend, StorageError};
 use prometheus_client::registry::Registry;
-use storage_engine::Outcome;
 use tempfile::TempDir;
 use testkit::small_disk::SmallDisk;
 
 use super::{append, entry, locked, open};
 use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::state::Outcome;
 use crate::consensus::types::{LogId, StoredMembership, Types, Vote};
 use crate::directory::used_bytes;
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ impl RaftStateMachine<Types> for Positions {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
             }
             if let Some(responder) = responder {
-                responder.send(Outcome::Applied);
+                responder.send(Outcome::None);
             }
         }
         Ok(())
@@ -157,16 +157,11 @@ async fn the_number_of_shards_is_set_once() {
 }
 
 #[tokio::test]
-async fn a_log_of_an_earlier_build_has_one_shard() {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(folder.path());
-    log.forget_shards();
-    drop(log);
-    let metrics = Metrics::register(&mut Registry::default());
-    let two = std::num::NonZeroU16::new(2);
-    let error = LogDatabase::open(&locked(folder.path()), 1, two, Failure::of_log(), metrics).unwrap_err();
-    assert!(error.to_string().contains("1 shard,"), "{error}");
-    assert_eq!(open(folder.path()).0.shards().get(), 1);
+async fn the_identity_of_a_directory_is_random_and_survives_reopening() {
+    let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let identity = open(one.path()).0.directory_id();
+    assert_eq!(open(one.path()).0.directory_id(), identity);
+    assert_ne!(open(two.path()).0.directory_id(), identity);
 }
 
 #[tokio::test]
@@ -197,6 +192,23 @@ async fn entries_are_streamed_in_order_whatever_their_size() {
     let stream = store.entries_stream(3..17).await;
     let streamed: Vec<_> = Box::pin(stream).try_collect().await.unwrap();
     assert_eq!(streamed, entries[3..17]);
+}
+
+#[tokio::test]
+async fn entries_to_send_are_bounded_by_bytes_in_memory_and_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let entries: Vec<_> = (0..8).map(|index| entry(index, 400 << 10)).chain([entry(8, 3 << 20)]).collect();
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    append(&mut store, entries.clone()).await.await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(store.limited_get_log_entries(2, 9).await.unwrap(), entries[2..5]);
+        assert_eq!(store.limited_get_log_entries(2, 4).await.unwrap(), entries[2..4]);
+        assert_eq!(store.limited_get_log_entries(8, 9).await.unwrap(), entries[8..]);
+        assert!(store.limited_get_log_entries(9, 10).await.is_err(), "the log has no such entry");
+        drop(store);
+        // The entries are not in memory after a restart.
+        store = LogStore::new(1, open(folder.path()).0);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,198 @@
+//! The transport between the members of groups: for each ordered pair of nodes, one gRPC stream that carries the
+//! messages of all groups (`varve.v1.Peers`).
+//!
+//! Every message names its group, its sender, and the data directory that it is meant for. So a node whose data
+//! directory was emptied or replaced takes no part in the groups of its old directory, in which it may have voted.
+//! One timer lets the members of all groups send heartbeats, so that these travel together.
+//! # Layers
+//! Each module uses only the modules to its left in this list: [`messages`], [`link`], [`network`], [`service`].
+
+mod link;
+mod messages;
+mod network;
+mod service;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use proto::limits::ENTRY_BYTES_MAX;
+use proto::wire::peers_server::PeersServer;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
+
+use crate::consensus::group::{Group, HEARTBEAT, Handle};
+use crate::consensus::member::DirectoryId;
+use crate::consensus::peers::link::Link;
+pub(crate) use crate::consensus::peers::network::GroupNetwork;
+use crate::consensus::peers::service::Receiver;
+
+/// Largest request, in bytes: one entry of the largest size, or several smaller ones.
+const REQUEST_BYTES_MAX: usize = ENTRY_BYTES_MAX + (4 << 20);
+/// Largest message, in bytes. A message takes requests until it has a certain size, and then the last one still fits.
+const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (4 << 20);
+
+/// Function that makes the endpoint of the node at an address.
+type MakeEndpoint = dyn Fn(&str) -> Result<Endpoint, tonic::transport::Error> + Send + Sync;
+
+/// Maker of the endpoints to which this node connects. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Dialer(Arc<MakeEndpoint>);
+
+impl Dialer {
+    /// Returns a dialer. `endpoint` makes the endpoint of the node at an address, `host:port`.
+    pub(crate) fn new(
+        endpoint: impl Fn(&str) -> Result<Endpoint, tonic::transport::Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(endpoint))
+    }
+
+    /// Returns a dialer of connections without encryption.
+    pub(crate) fn plaintext() -> Self {
+        Self::new(|address| Endpoint::from_shared(format!("http://{address}")))
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dialer")
+    }
+}
+
+/// Handles of the members on this node, by shard. Each has the number of its registration.
+type Members = Arc<Mutex<HashMap<u32, (u64, Arc<Handle>)>>>;
+
+/// Interval of the timer. It divides the interval of heartbeats, and makes elections at most this late.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The connections of this node to other nodes, and the members that receive the messages of other nodes.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    node_id: u64,
+    directory: DirectoryId,
+    dialer: Dialer,
+    members: Members,
+    registered: AtomicU64,
+    /// Connections by node and address. A connection closes when no group uses it any more.
+    links: Mutex<HashMap<(u64, String), Weak<Link>>>,
+    timer: JoinHandle<()>,
+    /// Cancelled when no messages are received any more.
+    closed: CancellationToken,
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.timer.abort();
+    }
+}
+
+/// Lets the members of all groups send heartbeats and start elections.
+async fn run_timer(members: Members) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beaten = Instant::now();
+    loop {
+        let now = ticks.tick().await;
+        let beats = now.duration_since(beaten) >= HEARTBEAT;
+        if beats {
+            beaten = now;
+        }
+        let handles: Vec<_> = members.lock().values().map(|(_number, handle)| Arc::clone(handle)).collect();
+        for handle in handles {
+            handle.tick(beats).await;
+        }
+    }
+}
+
+impl Peers {
+    /// Returns the transport of a node, and starts its timer. `directory` is the identity of its data directory.
+    pub(crate) fn new(node_id: u64, directory: DirectoryId, dialer: Dialer) -> Arc<Self> {
+        let members = Members::default();
+        Arc::new(Self {
+            node_id,
+            directory,
+            dialer,
+            timer: tokio::spawn(run_timer(Arc::clone(&members))),
+            members,
+            registered: AtomicU64::new(0),
+            closed: CancellationToken::new(),
+            links: Mutex::default(),
+        })
+    }
+
+    /// Returns the network of a group, for [`Group::open`].
+    pub(crate) fn network(self: &Arc<Self>, shard: u32) -> GroupNetwork {
+        GroupNetwork::new(Arc::clone(self), shard)
+    }
+
+    /// Passes messages and ticks for a group to its member on this node, until the returned guard is dropped.
+    pub(crate) fn receive(&self, shard: u32, group: &Group) -> Receiving {
+        let number = self.registered.fetch_add(1, Ordering::Relaxed);
+        self.members.lock().insert(shard, (number, Arc::clone(group.handle())));
+        Receiving { members: Arc::clone(&self.members), shard, number }
+    }
+
+    /// Returns the gRPC service that receives the messages of other nodes.
+    pub(crate) fn service(self: &Arc<Self>) -> PeersServer<Self> {
+        PeersServer::from_arc(Arc::clone(self))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Ends the streams of other nodes. A server that finishes its requests would wait for these streams.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    fn closed(&self) -> CancellationToken {
+        self.closed.clone()
+    }
+
+    fn node_id(&self) -> u64 {
+        self.node_id
+    }
+
+    fn receiver(&self) -> Receiver {
+        Receiver { node_id: self.node_id, directory: self.directory, members: Arc::clone(&self.members) }
+    }
+
+    /// Returns the connection to a node, which all groups share.
+    fn link(&self, node: u64, address: &str) -> Result<Arc<Link>, Arc<str>> {
+        let mut links = self.links.lock();
+        links.retain(|_key, link| link.strong_count() > 0);
+        let key = (node, address.to_owned());
+        if let Some(link) = links.get(&key).and_then(Weak::upgrade) {
+            return Ok(link);
+        }
+        let endpoint = (self.dialer.0)(address).map_err(|error| format!("its address is invalid: {error}"))?;
+        let link = Arc::new(Link::new(endpoint));
+        links.insert(key, Arc::downgrade(&link));
+        Ok(link)
+    }
+}
+
+/// Guard of a member that receives messages.
+#[derive(Debug)]
+pub(crate) struct Receiving {
+    members: Members,
+    shard: u32,
+    number: u64,
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        let mut members = self.members.lock();
+        // The member may have been opened again meanwhile.
+        if members.get(&self.shard).is_some_and(|&(number, _)| number == self.number) {
+            members.remove(&self.shard);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

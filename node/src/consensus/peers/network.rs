@@ -1,0 +1,144 @@
+//! The adapter from openraft's network to the connections of this node. Each group has one, and all of them share the
+//! connections.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::OptionalSend;
+use openraft::alias::SnapshotOf;
+use openraft::error::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
+};
+use proto::wire;
+use proto::wire::peer_reply::Reply as WireReply;
+
+use crate::consensus::member::Member;
+use crate::consensus::peers::Peers;
+use crate::consensus::peers::link::Link;
+use crate::consensus::peers::messages::{self, Request};
+use crate::consensus::types::{Types, Vote};
+
+/// Longest time that an append with entries waits for its reply. A follower replies after its disk has synced the
+/// entries, and a slow disk takes seconds.
+const APPEND_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that any other request waits for its reply. Openraft gives up some of them earlier.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The network of one group.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupNetwork {
+    peers: Arc<Peers>,
+    shard: u32,
+}
+
+impl GroupNetwork {
+    pub(super) fn new(peers: Arc<Peers>, shard: u32) -> Self {
+        Self { peers, shard }
+    }
+}
+
+impl RaftNetworkFactory<Types> for GroupNetwork {
+    type Network = Peer;
+
+    async fn new_client(&mut self, target: u64, member: &Member) -> Peer {
+        let link = self.peers.link(target, &member.address);
+        Peer { sender: self.peers.node_id(), shard: self.shard, target, member: member.clone(), link }
+    }
+}
+
+/// One member of a group, on another node.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    sender: u64,
+    shard: u32,
+    target: u64,
+    member: Member,
+    /// The connection, or the reason why there cannot be one.
+    link: Result<Arc<Link>, Arc<str>>,
+}
+
+impl Peer {
+    async fn call(&self, request: &Request, patience: Duration) -> Result<Option<WireReply>, Unreachable<Types>> {
+        let request = wire::PeerRequest {
+            // The connection numbers its requests.
+            number: 0,
+            shard: self.shard,
+            sender: self.sender,
+            directory: Bytes::copy_from_slice(&self.member.directory),
+            message: Some(request.to_wire(self.shard)),
+        };
+        let replied = match &self.link {
+            Ok(link) => link.call(request, patience).await,
+            Err(reason) => Err(Arc::clone(reason)),
+        };
+        replied.map_err(|error| self.unreachable(&error))
+    }
+
+    /// Openraft waits before it tries an unreachable member again.
+    fn unreachable(&self, error: &dyn std::fmt::Display) -> Unreachable<Types> {
+        let Self { target, member, shard, .. } = self;
+        Unreachable::from_string(format!("shard {shard}, node {target} at {member}: {error}"))
+    }
+}
+
+impl RaftNetworkV2<Types> for Peer {
+    type SnapshotData = ();
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let patience = if request.entries.is_empty() { PATIENCE } else { APPEND_PATIENCE };
+        let previous = request.prev_log_id;
+        let reply = self.call(&Request::Append(request), patience).await?;
+        let reply = messages::append_reply_from_wire(reply, previous.as_ref());
+        Ok(reply.map_err(|error| self.unreachable(&error))?)
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let reply = self.call(&Request::Vote(request), PATIENCE).await?;
+        Ok(messages::vote_reply_from_wire(reply).map_err(|error| self.unreachable(&error))?)
+    }
+
+    // The default implementation would grant the vote.
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let reply = self.call(&Request::PreVote(request), PATIENCE).await?;
+        Ok(messages::vote_reply_from_wire(reply).map_err(|error| self.unreachable(&error))?)
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        _vote: Vote,
+        _snapshot: SnapshotOf<Types, ()>,
+        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let error = "its log ends before the first entry of the leader's log, and this version sends no snapshots";
+        Err(self.unreachable(&error).into())
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let message = Request::TransferLeader(request.clone());
+        let reply = self.call(&message, PATIENCE).await?;
+        let reply = messages::transfer_reply_from_wire(reply, &request);
+        Ok(reply.map_err(|error| self.unreachable(&error))?)
+    }
+}

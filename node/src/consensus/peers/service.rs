@@ -1,0 +1,148 @@
+//! The gRPC service that receives the messages of other nodes, and passes each to the member of its group.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{Stream, stream};
+use openraft::raft::AppendEntriesResponse;
+use prost::Message as _;
+use proto::wire;
+use proto::wire::peer_reply::Reply as WireReply;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::consensus::group::Handle;
+use crate::consensus::member::DirectoryId;
+use crate::consensus::peers::messages::{self, Request as Message};
+use crate::consensus::peers::{Members, Peers};
+
+/// Largest total size of the requests of one stream that are processed at one time, in bytes. Further requests wait in
+/// the connection. A peer that keeps to its own limit on entries in flight never waits.
+const PROCESSED_BYTES_MAX: usize = 64 << 20;
+/// Size that each request counts at least, in bytes.
+const PROCESSED_BYTES_MIN: usize = 1 << 10;
+/// Largest number of replies in one message.
+const REPLIES_MAX: usize = 1024;
+
+#[tonic::async_trait]
+impl wire::peers_server::Peers for Peers {
+    type ExchangeStream = Pin<Box<dyn Stream<Item = Result<wire::PeerReplies, Status>> + Send>>;
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<wire::PeerRequests>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let (replies, replied) = mpsc::channel(REPLIES_MAX);
+        let receiver = self.receiver();
+        let closed = self.closed();
+        tokio::spawn(async move {
+            closed.run_until_cancelled(process(receiver, request.into_inner(), replies)).await;
+        });
+        let replies = stream::unfold(replied, |mut replied| async move {
+            let mut replies = Vec::new();
+            // Zero means that the stream of requests has ended, and all of them have their replies.
+            let received = replied.recv_many(&mut replies, REPLIES_MAX).await;
+            (received > 0).then_some((Ok(wire::PeerReplies { replies }), replied))
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+}
+
+/// What processing a request needs.
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    pub(super) node_id: u64,
+    pub(super) directory: DirectoryId,
+    pub(super) members: Members,
+}
+
+/// Processes the requests of one stream, many at one time, until the sender or the receiver of replies is gone.
+async fn process(
+    receiver: Receiver,
+    mut messages: Streaming<wire::PeerRequests>,
+    replies: mpsc::Sender<wire::PeerReply>,
+) {
+    let permits = Arc::new(Semaphore::new(PROCESSED_BYTES_MAX));
+    // Dropping the set ends the requests that are being processed.
+    let mut processed = JoinSet::new();
+    loop {
+        let message = tokio::select! {
+            message = messages.message() => message,
+            () = replies.closed() => return,
+        };
+        let Ok(Some(wire::PeerRequests { requests })) = message else { break };
+        for request in requests {
+            let bytes = request.encoded_len().clamp(PROCESSED_BYTES_MIN, PROCESSED_BYTES_MAX);
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            // The semaphore is never closed.
+            let Ok(permit) = Arc::clone(&permits).acquire_many_owned(bytes).await else { return };
+            let receiver = receiver.clone();
+            let replies = replies.clone();
+            processed.spawn(async move {
+                let number = request.number;
+                let reply = receiver.reply(request).await;
+                // If the receiver is gone, nobody waits for the reply.
+                let _gone = replies.send(wire::PeerReply { number, reply: Some(reply) }).await.is_err();
+                drop(permit);
+            });
+            while processed.try_join_next().is_some() {}
+        }
+    }
+    drop(replies);
+    while processed.join_next().await.is_some() {}
+}
+
+impl Receiver {
+    /// Processes a request. A request that is refused changes nothing.
+    async fn reply(&self, request: wire::PeerRequest) -> WireReply {
+        let wire::PeerRequest { number: _, shard, sender, directory, message } = request;
+        let node = self.node_id;
+        if *directory != self.directory {
+            tracing::warn!(shard, sender, "a message for another data directory is refused");
+            return messages::refusal(&format!(
+                "node {node} has a new, empty data directory, or another node answers at its address: it takes no part \
+                 in the group, because it may have voted and acknowledged with the old directory; restore that \
+                 directory, or replace the member"
+            ));
+        }
+        let handle = self.members.lock().get(&shard).map(|(_number, handle)| Arc::clone(handle));
+        let Some(handle) = handle else {
+            return messages::refusal(&format!("node {node} has no running member of shard {shard}"));
+        };
+        let Some(message) = message else { return messages::refusal(&"the request has no message") };
+        match Message::from_wire(shard, message) {
+            Ok(message) => processed(&handle, message).await,
+            Err(error) => {
+                tracing::warn!(shard, sender, %error, "a message of a peer is refused");
+                messages::refusal(&error)
+            }
+        }
+    }
+}
+
+async fn processed(handle: &Handle, message: Message) -> WireReply {
+    let raft = &handle.raft;
+    let reply = match message {
+        Message::Append(request) => {
+            let reply = raft.append_entries(request).await;
+            if reply.as_ref().is_ok_and(|reply| !matches!(reply, AppendEntriesResponse::HigherVote(_))) {
+                handle.heard();
+            }
+            reply.map(messages::append_reply)
+        }
+        Message::Vote(request) => {
+            let reply = raft.vote(request).await;
+            if reply.as_ref().is_ok_and(|reply| reply.vote_granted) {
+                handle.heard();
+            }
+            reply.map(|reply| messages::vote_reply(&reply))
+        }
+        Message::PreVote(request) => raft.pre_vote(request).await.map(|reply| messages::vote_reply(&reply)),
+        Message::TransferLeader(request) => {
+            let reply = raft.handle_transfer_leader(request).await;
+            return reply.map_or_else(|fatal| messages::refusal(&fatal), messages::transfer_reply);
+        }
+    };
+    reply.unwrap_or_else(|error| messages::refusal(&error))
+}
