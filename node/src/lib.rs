@@ -16,6 +16,7 @@
 //! # Layers
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `host` (data directory, disk space, clock)
+//! - `meta` (state machine of the meta group)
 //! - `shard` (the engine)
 //! - `consensus` (log, state machine, Raft group)
 //! - `replica` (engine and consensus of one shard)
@@ -26,6 +27,7 @@ mod consensus;
 mod error;
 mod failure;
 mod host;
+pub mod meta;
 mod metrics;
 mod node;
 mod replica;
