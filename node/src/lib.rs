@@ -15,23 +15,24 @@
 //! one member, although the code is written for several.
 //! # Layers
 //! A module uses only modules on the lines above its own.
-//! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`
-//! - `consensus` (log, state machine, Raft group)
+//! - `error`, `failure`; `config`, `metrics`; `host` (data directory, disk space, clock)
+//! - `consensus` (log, state machine, Raft groups, transport); `meta` (the meta group)
 //! - `shard` (the engine, as the state of a group)
 //! - `replica` (engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
 
-mod clock;
 mod config;
 mod consensus;
-mod directory;
 mod error;
 mod failure;
+mod host;
+pub mod meta;
 mod metrics;
 mod node;
 mod replica;
 mod shard;
-mod space;
+
+use host::{clock, directory, space};
 
 pub use config::{Config, DISK_BYTES_MIN, Retention};
 pub use error::{NodeError, RecordError, ReplicaError};

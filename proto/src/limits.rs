@@ -135,3 +135,61 @@ pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// Largest message between router and node, in bytes. A response with [`QUERY_CELLS_MAX`] cells has about this size.
 pub const NODE_MESSAGE_BYTES_MAX: usize = 512 << 20;
+
+/// Maximum number of nodes of a cluster. Each node has connections to all others.
+pub const CLUSTER_NODES_MAX: usize = 1024;
+
+/// Longest address of a node, in bytes: the longest DNS name, and a port.
+pub const NODE_ADDRESS_BYTES_MAX: usize = 260;
+
+/// Longest name of a zone, in bytes. The names of cloud providers have about 20 bytes.
+pub const ZONE_BYTES_MAX: usize = 64;
+
+/// Maximum number of shards of a cluster. There are as many slots, and a shard without a slot gets no samples.
+pub const CLUSTER_SHARDS_MAX: u32 = 4096;
+
+/// Maximum number of members of one shard. More members make a write slower, and no more durable in practice.
+pub const SHARD_MEMBERS_MAX: usize = 7;
+
+/// Maximum number of epochs of a placement. Each takes about 8 KiB in every router and node. With one new epoch in a
+/// week, this is enough for five years.
+pub const PLACEMENT_EPOCHS_MAX: usize = 256;
+
+/// Largest time by which a new epoch may begin before the command that adds the epoch was proposed, in nanoseconds.
+/// Clocks of nodes differ by less.
+pub const EPOCH_PAST_MAX_NS: i64 = 60 * 1_000_000_000;
+
+/// Time after the end of an epoch, in nanoseconds, for which queries still ask the epoch's shards. Samples of this time
+/// may have been placed before the next epoch was known. They may be [`TIME_AHEAD_MAX_NS`] ahead, and the epoch may
+/// begin [`EPOCH_PAST_MAX_NS`] before its proposal. The rest of the time is for nodes that learn of the epoch late. So
+/// a node must not accept batches if it could not confirm its placement for 45 minutes.
+pub const EPOCH_OVERLAP_NS: i64 = 3600 * 1_000_000_000;
+
+/// Maximum number of services that one epoch spreads over several slots. Only the largest services of a fleet need it.
+pub const SPREAD_SERVICES_MAX: usize = 1024;
+
+/// Maximum number of slots of one service. A query for the service asks the shards of all of them.
+pub const SERVICE_SLOTS_MAX: u16 = 256;
+
+/// Maximum number of tenants of a cluster. Each node and router holds all of them in memory.
+pub const TENANTS_MAX: usize = 4096;
+
+/// Maximum number of tokens of all tenants. Each request is compared with all of them.
+pub const TOKENS_MAX: usize = 4096;
+
+/// Maximum number of different retentions of all tenants. The number of a class is one byte of the keys of a shard.
+pub const RETENTION_CLASSES_MAX: usize = 256;
+
+/// Longest retention, in seconds: 100 years, as for ranges of queries. Longer ones could overflow 64 bits in
+/// nanoseconds.
+pub const RETENTION_SECONDS_MAX: u64 = 100 * 365 * 86_400;
+
+/// Maximum number of labels that hours drop, and also of those that days drop.
+pub const DROPPED_LABELS_MAX: usize = SERIES_LABELS_MAX;
+
+/// Largest state of the meta group, in bytes, as protobuf. Every change writes the whole state, and every router reads
+/// it.
+pub const META_STATE_BYTES_MAX: usize = 4 << 20;
+
+/// Largest command to the meta group, in bytes. A cluster may be initialized with all its shards by one command.
+pub const META_COMMAND_BYTES_MAX: usize = 1 << 20;

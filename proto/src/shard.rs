@@ -1,9 +1,11 @@
-//! The messages of a shard: requests of a router, responses, and the entries of the Raft log.
+//! The messages of a shard: requests of a router, responses, and the entries of the Raft log. `meta` holds the state
+//! and the commands of shard 0, the meta group.
 
 pub mod answer;
 pub mod entry;
 mod error;
 pub mod location_sets;
+pub mod meta;
 pub mod placement;
 pub mod selection;
 mod shards;

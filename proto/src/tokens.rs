@@ -82,7 +82,8 @@ impl Tokens {
     }
 }
 
-fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+/// Compares two byte strings. The duration depends only on their lengths.
+pub(crate) fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 

@@ -1,126 +1,172 @@
-//! Placement of samples on shards: (tenant, service) -> slot -> shard.
+//! Placement of samples on shards: (tenant, service, series, time) -> slot -> shard.
+//!
+//! A placement consists of epochs. Each epoch has its own assignment of slots to shards, and has the samples of a time
+//! range `(begin, begin of the next epoch]`. A sample is placed by its own time, so resharding moves no data, and late
+//! samples reach the shards that queries ask.
+//!
+//! Invariant: epochs begin at full minutes. Shards round times up within the minute, so no sample changes its epoch.
 
+mod epoch;
+mod route;
+mod slot;
+
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
-
+pub use self::epoch::{Epoch, Spread};
+pub use self::route::Route;
+pub use self::slot::{SLOTS, Slot};
 use crate::formats::wire;
+use crate::label::Fingerprint;
+use crate::limits::{EPOCH_OVERLAP_NS, PLACEMENT_EPOCHS_MAX};
 use crate::shard::error::SelectionError;
+use crate::shard::selection::Window;
 use crate::tenant::TenantId;
-
-/// Number of hash slots. A slot is a group of services, by the hash of tenant and service; a shard has whole slots.
-pub const SLOTS: u16 = 4096;
 
 /// Number of the first shard with data. Shard 0 is reserved for metadata.
 pub const FIRST_DATA_SHARD: u32 = 1;
 
-/// One of [`SLOTS`] hash slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(u16);
-
-impl Slot {
-    /// Returns the slot of a tenant's service. All series of a service are in one shard, so that they share one
-    /// dictionary. Dictionaries are most of the stored bytes.
-    #[must_use]
-    pub fn of(tenant: &TenantId, service_name: &str) -> Self {
-        let mut key = Vec::with_capacity(tenant.as_str().len() + service_name.len() + 1);
-        key.extend_from_slice(tenant.as_str().as_bytes());
-        // No tenant name contains a slash, so different services have different keys.
-        key.push(b'/');
-        key.extend_from_slice(service_name.as_bytes());
-        // The remainder is below SLOTS, which is a u16.
-        Self(u16::try_from(xxh3_64(&key) % u64::from(SLOTS)).unwrap_or_default())
-    }
-}
-
-/// The assignment of slots to shards. Each change of the assignment begins a new epoch.
-#[derive(Clone, Debug)]
+/// The assignments of slots to shards, one for each epoch. The first epoch has all times before the second one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    epoch: u64,
-    shard_of_slot: Vec<u32>,
+    /// The first epoch.
+    first: Arc<Epoch>,
+    /// All other epochs, ascending by number and by begin.
+    later: Vec<Arc<Epoch>>,
 }
 
 impl Placement {
-    /// Divides the slots evenly among `shards` data shards, which are numbered from [`FIRST_DATA_SHARD`] on. The epoch
-    /// is the number of shards, so that a node refuses a router that divides the slots among another number.
+    /// Makes a placement of epochs, which must ascend by number and by begin.
+    ///
+    /// # Errors
+    /// Returns a [`SelectionError`] if there is no epoch, if there are too many, or if they do not ascend.
+    pub fn new(epochs: impl IntoIterator<Item = Arc<Epoch>>) -> Result<Self, SelectionError> {
+        let mut epochs = epochs.into_iter();
+        let first = epochs.next().ok_or(SelectionError::Inconsistent("a placement must have an epoch"))?;
+        let later: Vec<_> = epochs.take(PLACEMENT_EPOCHS_MAX).collect();
+        if later.len() >= PLACEMENT_EPOCHS_MAX {
+            return Err(SelectionError::Inconsistent("a placement must have at most 256 epochs"));
+        }
+        let placement = Self { first, later };
+        let ascends = |a: &Epoch, b: &Epoch| a.number() < b.number() && a.begins_ns() < b.begins_ns();
+        if !placement.epochs().zip(placement.later.iter()).all(|(a, b)| ascends(a, b)) {
+            return Err(SelectionError::Inconsistent("the epochs of a placement must ascend by number and by time"));
+        }
+        Ok(placement)
+    }
+
+    /// Divides the slots evenly among `shards` data shards, which are numbered from [`FIRST_DATA_SHARD`] on. The number
+    /// of the only epoch is the number of shards, so that a node refuses a router that divides the slots among another
+    /// number.
     #[must_use]
     pub fn uniform(shards: NonZeroU16) -> Self {
-        let shard = |slot: u16| FIRST_DATA_SHARD + u32::from(slot % shards);
-        Self { epoch: u64::from(shards.get()), shard_of_slot: (0..SLOTS).map(shard).collect() }
+        Self { first: Arc::new(Epoch::uniform(shards)), later: Vec::new() }
     }
 
     /// Encodes the placement.
     #[must_use]
     pub fn to_wire(&self) -> wire::PlacementResponse {
-        wire::PlacementResponse { epoch: self.epoch, shard_of_slot: self.shard_of_slot.clone() }
+        wire::PlacementResponse { epochs: self.epochs().map(|epoch| epoch.to_wire()).collect() }
     }
 
     /// Decodes a placement.
     ///
     /// # Errors
-    /// Returns a [`SelectionError`] unless each slot has a data shard.
+    /// Returns a [`SelectionError`] unless each epoch has a data shard for each slot, and epochs ascend.
     pub fn from_wire(from: wire::PlacementResponse) -> Result<Self, SelectionError> {
-        let wire::PlacementResponse { epoch, shard_of_slot } = from;
-        if shard_of_slot.len() != usize::from(SLOTS) || shard_of_slot.iter().any(|&shard| shard < FIRST_DATA_SHARD) {
-            return Err(SelectionError::Inconsistent("a placement must name a data shard for each of 4096 slots"));
+        if from.epochs.len() > PLACEMENT_EPOCHS_MAX {
+            return Err(SelectionError::Inconsistent("a placement must have at most 256 epochs"));
         }
-        Ok(Self { epoch, shard_of_slot })
+        let epochs = from.epochs.into_iter().map(|epoch| Epoch::from_wire(epoch).map(Arc::new));
+        Self::new(epochs.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Epoch of the placement, which grows with every change.
+    /// All epochs, ascending.
+    pub fn epochs(&self) -> impl DoubleEndedIterator<Item = &Arc<Epoch>> {
+        std::iter::once(&self.first).chain(&self.later)
+    }
+
+    /// The newest epoch.
+    #[must_use]
+    pub fn newest(&self) -> &Epoch {
+        self.later.last().unwrap_or(&self.first)
+    }
+
+    /// Number of the newest epoch, which grows with every change.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.newest().number()
     }
 
-    /// Shard of a slot.
+    /// Shard of a sample of a service. `fingerprint` is that of the sample's series, and is only used if the service is
+    /// spread over several slots.
     #[must_use]
-    pub fn shard(&self, slot: Slot) -> u32 {
-        self.shard_of_slot[usize::from(slot.0)]
+    pub fn shard_of(&self, tenant: &TenantId, service: &str, fingerprint: Fingerprint, time_ns: i64) -> u32 {
+        self.route(tenant, service, || fingerprint).shard_at(time_ns)
     }
 
-    /// Shards that have at least one slot, ascending, each once.
+    /// Returns the shards of one series, by time. Calls `fingerprint` only if the service is spread over several slots.
+    #[must_use]
+    pub fn route(&self, tenant: &TenantId, service: &str, fingerprint: impl Fn() -> Fingerprint) -> Route {
+        let shard = |epoch: &Epoch| epoch.shard_of(tenant, service, &fingerprint);
+        let later = self.later.iter().map(|epoch| (epoch.begins_ns(), shard(epoch)));
+        Route::new(shard(&self.first), later)
+    }
+
+    /// Shards of all epochs, ascending, each once.
     #[must_use]
     pub fn shards(&self) -> Vec<u32> {
-        let mut shards = self.shard_of_slot.clone();
-        shards.sort_unstable();
-        shards.dedup();
-        shards
+        merged(self.epochs().map(|epoch| epoch.shards()))
+    }
+
+    /// Shards that can have samples of a time range, ascending, each once.
+    #[must_use]
+    pub fn shards_in(&self, window: Window) -> Vec<u32> {
+        merged(self.epochs_in(window).map(Epoch::shards))
+    }
+
+    /// Shards that can have samples of a service and a time range, ascending, each once.
+    #[must_use]
+    pub fn shards_of_service(&self, tenant: &TenantId, service: &str, window: Window) -> Vec<u32> {
+        let of_epochs: Vec<Vec<u32>> =
+            self.epochs_in(window).map(|epoch| epoch.shards_of_service(tenant, service)).collect();
+        merged(of_epochs.iter().map(Vec::as_slice))
+    }
+
+    /// Returns whether samples of a time range can be in several epochs. Samples of one series can then be in several
+    /// shards.
+    #[must_use]
+    pub fn spans_epochs(&self, window: Window) -> bool {
+        self.epochs_in(window).nth(1).is_some()
+    }
+
+    /// Epochs that can have samples of a time range.
+    fn epochs_in<'a>(&'a self, window: Window) -> impl Iterator<Item = &'a Epoch> {
+        let next = self.later.iter().map(Some).chain([None]);
+        let overlaps = move |(index, (epoch, next)): (usize, (&'a Arc<Epoch>, Option<&Arc<Epoch>>))| {
+            let has_begun = index == 0 || epoch.begins_ns() < window.end_ns;
+            let is_over = |next: &Arc<Epoch>| next.begins_ns().saturating_add(EPOCH_OVERLAP_NS) <= window.start_ns;
+            (has_begun && !next.is_some_and(is_over)).then_some(&**epoch)
+        };
+        self.epochs().zip(next).enumerate().filter_map(overlaps)
     }
 }
+
+/// Merges ascending lists.
+fn merged<'a>(lists: impl Iterator<Item = &'a [u32]>) -> Vec<u32> {
+    let mut lists = lists;
+    let mut all = lists.next().unwrap_or_default().to_vec();
+    for list in lists {
+        all.extend(list);
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Services with several slots: for each tenant and service, the number of slots.
+pub type SpreadServices = BTreeMap<TenantId, BTreeMap<String, Spread>>;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn uniform(shards: u16) -> Placement {
-        Placement::uniform(NonZeroU16::new(shards).unwrap())
-    }
-
-    #[test]
-    fn slots_are_divided_evenly_and_placements_read_back() {
-        for shards in [1, 3, 16, 64] {
-            let placement = uniform(shards);
-            assert_eq!(placement.shards(), (1..=u32::from(shards)).collect::<Vec<_>>());
-            for shard in placement.shards() {
-                let slots = (0..SLOTS).filter(|&slot| placement.shard(Slot(slot)) == shard).count();
-                assert!(slots.abs_diff(usize::from(SLOTS / shards)) <= 1, "shard {shard} has {slots} slots");
-            }
-            assert_eq!(placement.epoch(), u64::from(shards));
-            let read = Placement::from_wire(placement.to_wire()).unwrap();
-            assert_eq!((read.epoch, read.shard_of_slot), (placement.epoch, placement.shard_of_slot));
-        }
-    }
-
-    #[test]
-    fn placements_without_a_data_shard_for_each_slot_are_refused() {
-        let sent = || uniform(2).to_wire();
-        let changes: [fn(&mut wire::PlacementResponse); 3] =
-            [|sent| sent.shard_of_slot[7] = 0, |sent| sent.shard_of_slot.push(1), |sent| sent.shard_of_slot.clear()];
-        for change in changes {
-            let mut sent = sent();
-            change(&mut sent);
-            assert!(Placement::from_wire(sent).is_err());
-        }
-    }
-}
+mod tests;

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto::placement::{Placement, Slot};
+use proto::label::SERVICE_NAME_LABEL;
+use proto::placement::{Placement, Route};
 use proto::tier::interval_of;
-use proto::{StackHash, TenantId, Tier};
+use proto::{LabelSet, StackHash, TenantId, Tier, Window};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Number of keys in one set. The keys of a set share a cache line of the processor.
@@ -66,30 +67,32 @@ impl KnownStacks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionKey(u64);
 
-/// Finds the partition of each sample of one service, by the sample's time.
+/// Finds the partition of each sample of one series, by the sample's time.
 #[derive(Debug)]
-pub(crate) struct ServicePartitions {
-    shard: u32,
-    /// Hash of the tenant and the shard.
-    seed: u64,
-    /// Start (in nanoseconds) and key of the last returned partition. The next sample is nearly always in the same
-    /// partition.
-    last: Option<(i64, PartitionKey)>,
+pub(crate) struct SeriesPartitions {
+    route: Route,
+    /// Time range and key of the last returned partition. The next sample is nearly always in the same partition.
+    last: Option<(Window, PartitionKey)>,
 }
 
-impl ServicePartitions {
+impl SeriesPartitions {
     /// Finds the partition that contains `time_ns`, and returns its key. Adds the partition to `plan`.
     pub(crate) fn at(&mut self, time_ns: i64, plan: &mut DefinitionPlan<'_>) -> PartitionKey {
-        let length = Tier::Raw.partition_ns();
-        if let Some((start_ns, partition)) = self.last
-            && (1..=length).contains(&time_ns.saturating_sub(start_ns))
+        if let Some((Window { start_ns, end_ns }, partition)) = self.last
+            && start_ns < time_ns
+            && time_ns <= end_ns
         {
             return partition;
         }
+        let length = Tier::Raw.partition_ns();
         let interval = interval_of(time_ns, length);
-        let partition = PartitionKey(xxh3_64_with_seed(&interval.to_le_bytes(), self.seed));
-        self.last = Some((i64::from(interval) * length, partition));
-        plan.reaches(self.shard, partition);
+        let start_ns = i64::from(interval) * length;
+        let (shard, leg) = self.route.leg_at(time_ns);
+        let seed = xxh3_64_with_seed(plan.tenant.as_str().as_bytes(), shard.into());
+        let partition = PartitionKey(xxh3_64_with_seed(&interval.to_le_bytes(), seed));
+        let range = Window { start_ns: start_ns.max(leg.start_ns), end_ns: (start_ns + length).min(leg.end_ns) };
+        self.last = Some((range, partition));
+        plan.reaches(shard, partition);
         partition
     }
 }
@@ -120,10 +123,11 @@ impl<'k> DefinitionPlan<'k> {
         self.known.is_none()
     }
 
-    /// Returns a value that finds the partition of each sample of a service.
-    pub(crate) fn partitions(&self, service_name: &str) -> ServicePartitions {
-        let shard = self.placement.shard(Slot::of(self.tenant, service_name));
-        ServicePartitions { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
+    /// Returns a value that finds the partition of each sample of a series.
+    pub(crate) fn partitions(&self, series: &LabelSet) -> SeriesPartitions {
+        let fingerprint = || series.fingerprint(self.tenant);
+        let route = self.placement.route(self.tenant, series.get(SERVICE_NAME_LABEL), fingerprint);
+        SeriesPartitions { route, last: None }
     }
 
     fn reaches(&mut self, shard: u32, partition: PartitionKey) {
@@ -182,6 +186,10 @@ pub(crate) fn planned<T, E>(
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
+    use std::sync::Arc;
+
+    use proto::Label;
+    use proto::placement::{Epoch, SLOTS};
 
     use super::*;
 
@@ -191,10 +199,11 @@ mod tests {
         let placement = Placement::uniform(NonZeroU16::MIN);
         let tenants = ["one", "two"].map(|name| TenantId::new(name).unwrap());
         let stack = StackHash(7 << 64 | 9);
+        let api = LabelSet::new(vec![Label::new(SERVICE_NAME_LABEL, "api")]);
         let hours = |n: i64| n * 3_600_000_000_000;
         let is_new = |tenant, time_ns, acknowledged: bool| {
             let mut plan = DefinitionPlan::new(Some(&known), tenant, &placement);
-            let partition = plan.partitions("api").at(time_ns, &mut plan);
+            let partition = plan.partitions(&api).at(time_ns, &mut plan);
             let unknown = plan.key_of_unknown(partition, stack);
             if acknowledged {
                 known.add(unknown.as_slice());
@@ -206,11 +215,29 @@ mod tests {
         assert!(!is_new(&tenants[0], hours(6), false), "the last nanosecond of the same partition");
         assert!(is_new(&tenants[0], hours(6) + 1, false) && is_new(&tenants[1], hours(1), false));
         let mut whole = DefinitionPlan::new(None, &tenants[0], &placement);
-        let mut partitions = whole.partitions("api");
+        let mut partitions = whole.partitions(&api);
         let partition = partitions.at(hours(1), &mut whole);
         assert!(whole.key_of_unknown(partition, stack).is_some() && !whole.is_spread());
         partitions.at(hours(7), &mut whole);
         assert!(whole.is_spread());
+    }
+
+    #[test]
+    fn a_stack_is_unknown_in_the_shard_of_the_next_epoch() {
+        let tenant = TenantId::default_tenant();
+        let minute_ns = Tier::Minute.window_ns();
+        let epoch = |number: u64, begins_ns| {
+            Arc::new(Epoch::new(number, begins_ns, vec![number as u32; SLOTS.into()], Default::default()).unwrap())
+        };
+        let placement = Placement::new([epoch(1, i64::MIN), epoch(2, 9 * minute_ns)]).unwrap();
+        let api = LabelSet::new(vec![Label::new(SERVICE_NAME_LABEL, "api")]);
+        let mut plan = DefinitionPlan::new(None, &tenant, &placement);
+        let mut partitions = plan.partitions(&api);
+        let keys = [8 * minute_ns, 9 * minute_ns, 9 * minute_ns + 1, 20 * minute_ns, 1]
+            .map(|time_ns| partitions.at(time_ns, &mut plan));
+        assert_eq!((keys[0], keys[1], keys[2], keys[4]), (keys[4], keys[0], keys[3], keys[0]));
+        assert_ne!(keys[0], keys[2]);
+        assert!(!plan.is_spread(), "each shard gets samples of one partition");
     }
 
     #[test]

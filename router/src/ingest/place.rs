@@ -1,13 +1,13 @@
 //! Place: the fifth step of a push. Distributes the samples among the shards: the hash of tenant and service gives a
-//! slot, and each slot belongs to one shard.
+//! slot, and each slot belongs to one shard in each epoch of the placement. The epoch follows from the sample's time.
 
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 use proto::label::SERVICE_NAME_LABEL;
-use proto::placement::Slot;
-use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Profile, Push, SeriesSamples, TenantId};
+use proto::placement::Route;
+use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Profile, Push, Samples, SeriesSamples, TenantId};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::ingest::normalize::Destination;
@@ -23,8 +23,16 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
     let Destination { tenant, placement } = destination;
     let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
     for profile in push.profiles {
-        let shard = placement.shard(Slot::of(tenant, profile.labels.get(SERVICE_NAME_LABEL)));
-        shards.entry(shard).or_default().push(profile);
+        let fingerprint = || profile.labels.fingerprint(tenant);
+        let route = placement.route(tenant, profile.labels.get(SERVICE_NAME_LABEL), fingerprint);
+        match only_shard(&route, &profile.samples) {
+            Some(only) => shards.entry(only).or_default().push(profile),
+            None => {
+                for (shard, samples) in divided(&route, &profile.samples) {
+                    shards.entry(shard).or_default().push(Profile { labels: profile.labels.clone(), samples });
+                }
+            }
+        }
     }
     let is_split = shards.len() > 1;
     let mut dictionary = push.dictionary;
@@ -38,6 +46,26 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
         Batch { tenant: tenant.clone(), id, retention_class: 0, dictionary, series }
     };
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
+}
+
+/// Returns the shard of all samples; `None` if they can be in several shards.
+fn only_shard(route: &Route, samples: &Samples) -> Option<u32> {
+    route.only().or_else(|| {
+        let (first, leg) = route.leg_at(*samples.times_ns.first()?);
+        let is_there = |&time_ns: &i64| leg.start_ns < time_ns && time_ns <= leg.end_ns;
+        samples.times_ns.iter().all(is_there).then_some(first)
+    })
+}
+
+/// Divides the samples of a series among shards, by their times. The samples of a shard keep their order.
+fn divided(route: &Route, samples: &Samples) -> BTreeMap<u32, Samples> {
+    let Samples { times_ns, pairs, values, attribute_sets } = samples;
+    let mut shards: BTreeMap<u32, Samples> = BTreeMap::new();
+    let columns = times_ns.iter().zip(pairs).zip(values).zip(attribute_sets);
+    for (((&time_ns, &pair), &value), &attribute_set) in columns {
+        shards.entry(route.shard_at(time_ns)).or_default().push(time_ns, pair, value, attribute_set);
+    }
+    shards
 }
 
 /// Returns the ID of a push, by which a shard recognizes a retry. It is a hash of the idempotency key, if the client
@@ -115,10 +143,11 @@ fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
+    use std::sync::Arc;
 
     use proto::dictionary::{Attribute, AttributeValue};
-    use proto::placement::Placement;
-    use proto::{Label, LabelSet, Samples, StackHash, StackPair};
+    use proto::placement::{Epoch, Placement, SLOTS, Spread};
+    use proto::{Label, LabelSet, StackHash, StackPair};
 
     use super::*;
 
@@ -147,6 +176,40 @@ mod tests {
         let tenant = TenantId::default_tenant();
         let placement = Placement::uniform(NonZeroU16::MIN);
         place(push, None, Destination { tenant: &tenant, placement: &placement }).into_values().next().unwrap()
+    }
+
+    #[test]
+    fn samples_go_to_the_shards_of_their_own_times_and_series() {
+        let tenant = TenantId::default_tenant();
+        let minute_ns = 60_000_000_000;
+        let all_on = |shard: u32| vec![shard; SLOTS.into()];
+        let spread =
+            || BTreeMap::from([(tenant.clone(), BTreeMap::from([("s".to_owned(), Spread::new(64).unwrap())]))]);
+        // In epoch 3, each slot has a shard of its own.
+        let each_slot = (10..).take(SLOTS.into()).collect();
+        let epochs = [
+            Epoch::new(1, i64::MIN, all_on(1), BTreeMap::new()),
+            Epoch::new(2, minute_ns, all_on(2), spread()),
+            Epoch::new(3, 2 * minute_ns, each_slot, spread()),
+        ];
+        let placement = Placement::new(epochs.map(|epoch| Arc::new(epoch.unwrap()))).unwrap();
+        let times = [5, minute_ns + 1, 1, 9 * minute_ns, minute_ns, 3 * minute_ns];
+        let profile = |pod: u32| {
+            let labels = [(SERVICE_NAME_LABEL, "s".to_owned()), ("pod", pod.to_string())];
+            let labels = LabelSet::new(labels.iter().map(|(name, value)| Label::new(name, value)).collect());
+            let mut samples = Samples::default();
+            (1..).zip(times).for_each(|(value, time_ns)| samples.push(time_ns, 0, value, 0));
+            Profile { labels, samples }
+        };
+        let push = Push { profiles: (0..20).map(profile).collect(), ..Push::default() };
+        let batches = place(push, Some(BatchId(7)), Destination { tenant: &tenant, placement: &placement });
+        assert!(batches.values().all(|batch| batch.id == Some(BatchId(7))));
+        let values = |shard: u32| batches[&shard].series.iter().map(|series| &series.samples.values[..]);
+        assert!(values(1).eq(std::iter::repeat_n(&[1, 3, 5][..], 20)), "the order is kept");
+        assert!(values(2).eq(std::iter::repeat_n(&[2][..], 20)));
+        let of_epoch_3 = batches.range(10..).flat_map(|(_, batch)| &batch.series);
+        assert!(of_epoch_3.map(|series| &series.samples.values[..]).eq(std::iter::repeat_n(&[4, 6][..], 20)));
+        assert!(batches.len() > 10, "the series are spread over {} shards", batches.len());
     }
 
     #[test]

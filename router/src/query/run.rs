@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proto::placement::Placement;
-use proto::{Matcher, TenantId};
+use proto::{Matcher, TenantId, Window};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::nodes::Nodes;
@@ -21,8 +21,8 @@ const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Run {
     worker: Worker,
-    /// Placement that the whole query uses, and all its shards; `None` until the query needs shards.
-    placement: Option<(Arc<Placement>, Vec<u32>)>,
+    /// Placement that the whole query uses; `None` until the query needs shards.
+    placement: Option<Arc<Placement>>,
     /// Numbers of the shards that the query has asked.
     asked: BTreeSet<u32>,
     timings: Timings,
@@ -122,22 +122,32 @@ impl Run {
         Ok(Self { worker, placement: None, asked: BTreeSet::new(), timings, arrived, began: Instant::now() })
     }
 
-    /// Returns the shards that can have series that these matchers select, ascending. They count as asked.
+    /// Returns the placement that the whole query uses.
+    pub(crate) async fn placement(&mut self, nodes: &Nodes) -> Result<&Placement, QueryError> {
+        let pinned = match self.placement.take() {
+            Some(pinned) => pinned,
+            None => nodes.placement().await?,
+        };
+        Ok(self.placement.insert(pinned))
+    }
+
+    /// Returns the shards that can have samples in a time range, of series that these matchers select; ascending. They
+    /// count as asked.
     pub(crate) async fn shards_of(
         &mut self,
         nodes: &Nodes,
         tenant: &TenantId,
         matchers: &[Matcher],
+        window: Window,
     ) -> Result<Vec<u32>, QueryError> {
-        let (placement, all) = match &self.placement {
-            Some(pinned) => pinned,
-            None => {
-                let placement = nodes.placement().await?;
-                let shards = placement.shards();
-                self.placement.insert((placement, shards))
-            }
-        };
-        let shards = shards_of(placement, tenant, matchers).unwrap_or_else(|| all.clone());
+        let shards = shards_of(self.placement(nodes).await?, tenant, matchers, window);
+        self.asked.extend(&shards);
+        Ok(shards)
+    }
+
+    /// Returns the shards of all epochs, ascending. They count as asked.
+    pub(crate) async fn all_shards(&mut self, nodes: &Nodes) -> Result<Vec<u32>, QueryError> {
+        let shards = self.placement(nodes).await?.shards();
         self.asked.extend(&shards);
         Ok(shards)
     }

@@ -4,6 +4,7 @@ mod deletion;
 pub(crate) mod fetch;
 pub(crate) mod labels;
 pub(crate) mod missing;
+mod newest;
 pub(crate) mod pruning;
 pub(crate) mod resolve;
 pub(crate) mod selector;

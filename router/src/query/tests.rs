@@ -1,6 +1,7 @@
 //! Tests of queries over HTTP, against a node that evaluates requests over all samples one by one.
 
 mod catalog;
+mod epochs;
 mod flamegraphs;
 mod naive_node;
 mod names;

@@ -16,7 +16,7 @@ fn constant(file: &str, name: &str) -> u32 {
 #[test]
 fn format_md_has_the_version_of_the_code() {
     let text = fs::read_to_string(workspace().join("FORMAT.md")).unwrap();
-    for file in ["storage-engine/src/database.rs", "node/src/directory.rs"] {
+    for file in ["storage-engine/src/database.rs", "node/src/host/directory.rs"] {
         let version = constant(file, "FORMAT_VERSION");
         assert!(text.contains(&format!("format version {version}.")), "FORMAT.md does not open with version {version}");
         let row = format!("| {version} |");

@@ -203,7 +203,7 @@ impl Builder {
         let labels = LabelSet::new(labels);
         debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
         check_labels(&labels)?;
-        self.define(labels.get(SERVICE_NAME_LABEL), &samples, plan, locations_of)?;
+        self.define(&labels, &samples, plan, locations_of)?;
         self.push.profiles.push(Profile { labels, samples });
         self.accepted += 1;
         Ok(())

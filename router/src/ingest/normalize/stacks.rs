@@ -2,7 +2,7 @@
 //! a shard might not have yet.
 
 use proto::dictionary::stack_hash_with;
-use proto::{Function, Line, Location, Samples, StackPair, limits};
+use proto::{Function, LabelSet, Line, Location, Samples, StackPair, limits};
 
 use crate::ingest::error::ProfileError;
 use crate::ingest::known_stacks::DefinitionPlan;
@@ -42,7 +42,7 @@ impl Builder {
         self.push.dictionary.intern_pair(pair)
     }
 
-    /// Defines the stacks of these samples, except stacks that the shard is known to hold.
+    /// Defines the stacks of these samples of a series, except stacks that the shard is known to hold.
     ///
     /// `locations_of` appends the first `count` locations of a source, leaf first. Its arguments are the builder, the
     /// source, `count` and the list.
@@ -52,13 +52,13 @@ impl Builder {
     /// stacks counts as defined.
     pub(super) fn define(
         &mut self,
-        service_name: &str,
+        series: &LabelSet,
         samples: &Samples,
         plan: &mut DefinitionPlan<'_>,
         locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
     ) -> Result<(), ProfileError> {
         let defined_before = plan.defined_count();
-        let defined = self.define_each(service_name, samples, plan, locations_of);
+        let defined = self.define_each(series, samples, plan, locations_of);
         if defined.is_err() {
             plan.truncate(defined_before);
             // These pairs count as unchecked again, so that a later profile with the same stacks defines the stacks.
@@ -69,12 +69,12 @@ impl Builder {
 
     fn define_each(
         &mut self,
-        service_name: &str,
+        series: &LabelSet,
         samples: &Samples,
         plan: &mut DefinitionPlan<'_>,
         mut locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
     ) -> Result<(), ProfileError> {
-        let mut partitions = plan.partitions(service_name);
+        let mut partitions = plan.partitions(series);
         self.checked.resize(self.push.dictionary.pairs.len(), None);
         for (&time_ns, &pair) in samples.times_ns.iter().zip(&samples.pairs) {
             let partition = partitions.at(time_ns, plan);

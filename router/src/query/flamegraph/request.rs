@@ -77,7 +77,7 @@ impl Reader {
                     let labelled = self.select_labelled(&selection, &selector, &mut run).await?;
                     (fetched, summary.label_notes) = (labelled.fetched, labelled.notes);
                 } else {
-                    fetched = self.fetch(&selection, &selector.stack_matchers, &mut run).await?;
+                    fetched = self.fetch_newest(&selection, &[], &selector.stack_matchers, &mut run).await?;
                 }
                 summary.profile_type = Some(only.clone());
                 summary.take(&fetched);

@@ -35,6 +35,7 @@ impl Reader {
         let query = SeriesQuery { tenant, matchers: selection.matchers.clone(), window, label: None };
         let series = self.list_series_and_attributes(&query, run).await?;
         let Choice { of_series, of_samples, mut notes } = Choice::of(&series);
+        let by_series = of_series.clone();
         let mut choices = vec![of_series.clone()];
         if !of_samples.is_empty() {
             let counting = Selection { stacks: StackDetail::None, ..selection.clone() };
@@ -52,8 +53,9 @@ impl Reader {
         }
         for group_by in choices.into_iter().filter(|names| !names.is_empty()) {
             let names = group_by.join(", ");
+            let attributes: Vec<String> = group_by.iter().filter(|name| !by_series.contains(name)).cloned().collect();
             let labelled = Selection { group_by, ..selection.clone() };
-            match self.fetch(&labelled, &selector.stack_matchers, run).await {
+            match self.fetch_newest(&labelled, &attributes, &selector.stack_matchers, run).await {
                 Ok(fetched) => return Ok(Labelled { fetched, notes }),
                 // The request may succeed without these labels.
                 Err(error) if matches!(error.kind(), ErrorKind::BadData | ErrorKind::Execution) => {
@@ -62,7 +64,7 @@ impl Reader {
                 Err(error) => return Err(error),
             }
         }
-        let fetched = self.fetch(selection, &selector.stack_matchers, run).await?;
+        let fetched = self.fetch_newest(selection, &[], &selector.stack_matchers, run).await?;
         Ok(Labelled { fetched, notes })
     }
 }

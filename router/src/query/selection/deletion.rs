@@ -30,7 +30,7 @@ impl Reader {
         };
         let resolved = self.resolve(tenant, &selector, days, Want::Matchers, &mut run).await?;
         let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
-        let shards = run.shards_of(&self.nodes, tenant, &resolved.matchers).await?;
+        let shards = run.shards_of(&self.nodes, tenant, &resolved.matchers, window).await?;
         // A deletion takes long and is not a query, so it frees the slot of a query first.
         drop(run);
         let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };

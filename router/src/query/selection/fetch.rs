@@ -77,7 +77,7 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Fetched, QueryError> {
         let tenant = &selection.tenant;
-        let shards = run.shards_of(&self.nodes, tenant, &selection.matchers).await?;
+        let shards = run.shards_of(&self.nodes, tenant, &selection.matchers, selection.fold.window()).await?;
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
         let mut names = if reads_stacks { self.names.of(tenant) } else { TenantNames::default() };
         let mut answers: BTreeMap<u32, ShardAnswer> = BTreeMap::new();

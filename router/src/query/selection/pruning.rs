@@ -1,23 +1,25 @@
-//! Choice of the shards to ask. All series of a service are in one shard, so a matcher on `service_name` is enough to
-//! leave out the other shards.
+//! Choice of the shards to ask. In each epoch of the placement, a service has one slot or few slots, so a matcher on
+//! `service_name` is enough to leave out the other shards.
 
 use proto::label::SERVICE_NAME_LABEL;
-use proto::placement::{Placement, Slot};
+use proto::placement::Placement;
 use proto::selection::Operation;
-use proto::{Matcher, TenantId};
+use proto::{Matcher, TenantId, Window};
 
-/// Returns the only shards that can have series that all matchers select, ascending; at least one. `None` means all
-/// shards.
-pub(crate) fn shards_of(placement: &Placement, tenant: &TenantId, matchers: &[Matcher]) -> Option<Vec<u32>> {
+/// Returns the shards that can have samples of a time range, of series that all matchers select; ascending, at least
+/// one.
+pub(crate) fn shards_of(placement: &Placement, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Vec<u32> {
     let of_matcher = |matcher: &Matcher| {
         let services = services_of(matcher)?;
-        let mut shards: Vec<u32> = services.iter().map(|name| placement.shard(Slot::of(tenant, name))).collect();
+        let of_service = |name: &String| placement.shards_of_service(tenant, name, window);
+        let mut shards: Vec<u32> = services.iter().flat_map(of_service).collect();
         shards.sort_unstable();
         shards.dedup();
         Some(shards)
     };
     // Each matcher alone allows a superset of the shards that all matchers allow.
-    matchers.iter().filter_map(of_matcher).min_by_key(Vec::len)
+    let fewest = matchers.iter().filter_map(of_matcher).min_by_key(Vec::len);
+    fewest.unwrap_or_else(|| placement.shards_in(window))
 }
 
 /// Returns the names of the only services that a matcher allows; `None` if these are not known. No service has the name
@@ -60,6 +62,8 @@ fn alternatives(pattern: &str) -> Option<Vec<String>> {
 mod tests {
     use std::num::NonZeroU16;
 
+    use proto::placement::Slot;
+
     use super::*;
 
     #[test]
@@ -92,17 +96,19 @@ mod tests {
                 operation,
                 value: value.to_owned(),
             };
-            shards_of(&placement, &tenant, &conditions.iter().map(matcher).collect::<Vec<_>>())
+            let window = Window { start_ns: 0, end_ns: 1 };
+            shards_of(&placement, &tenant, &conditions.iter().map(matcher).collect::<Vec<_>>(), window)
         };
-        let shard = |name| placement.shard(Slot::of(&tenant, name));
+        let shard = |name| placement.newest().shard(Slot::of(&tenant, name));
+        let all: Vec<u32> = (1..=16).collect();
         let mut both = vec![shard("api"), shard("web")];
         both.sort_unstable();
         assert_ne!(both[0], both[1], "the test needs services in different shards");
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[("service_name", Operation::Equal, "api")]), Some(vec![shard("api")]));
-        assert_eq!(of(&[("service_name", Operation::Match, "api|web|api")]), Some(both));
+        assert_eq!(of(&[]), all);
+        assert_eq!(of(&[("service_name", Operation::Equal, "api")]), vec![shard("api")]);
+        assert_eq!(of(&[("service_name", Operation::Match, "api|web|api")]), both);
         let two = [("service_name", Operation::Match, "api|web"), ("service_name", Operation::Equal, "web")];
-        assert_eq!(of(&two), Some(vec![shard("web")]));
+        assert_eq!(of(&two), vec![shard("web")]);
         for (operation, value) in [
             (Operation::NotEqual, "api"),
             (Operation::NotMatch, "api"),
@@ -110,8 +116,8 @@ mod tests {
             (Operation::Match, "api|"),
             (Operation::Equal, ""),
         ] {
-            assert_eq!(of(&[("service_name", operation, value)]), None, "{value}");
+            assert_eq!(of(&[("service_name", operation, value)]), all, "{value}");
         }
-        assert_eq!(of(&[("region", Operation::Equal, "api")]), None);
+        assert_eq!(of(&[("region", Operation::Equal, "api")]), all);
     }
 }

@@ -99,7 +99,7 @@ impl Reader {
 
     /// Returns the series or values that a request selects, from the shards that can have them.
     pub(crate) async fn list_series(&self, query: &SeriesQuery, run: &mut Run) -> Result<SeriesAnswer, QueryError> {
-        let shards = run.shards_of(&self.nodes, &query.tenant, &query.matchers).await?;
+        let shards = run.shards_of(&self.nodes, &query.tenant, &query.matchers, query.window).await?;
         run.shards(self.nodes.series(&shards, query)).await
     }
 
@@ -110,7 +110,7 @@ impl Reader {
         query: &SeriesQuery,
         run: &mut Run,
     ) -> Result<SeriesAnswer, QueryError> {
-        let shards = run.shards_of(&self.nodes, &query.tenant, &[]).await?;
+        let shards = run.all_shards(&self.nodes).await?;
         run.shards(self.nodes.series(&shards, query)).await
     }
 }

@@ -18,7 +18,7 @@ use super::naive_node::Frame;
 use super::*;
 
 /// A fake node with several shards, each of which is a [`NaiveNode`].
-struct ManyShards {
+pub(super) struct ManyShards {
     placement: Mutex<Placement>,
     shards: Vec<NaiveNode>,
     /// Shards that got requests.
@@ -37,14 +37,23 @@ fn uniform(shards: u16) -> Placement {
 }
 
 fn shard_of(placement: &Placement, service: &str) -> u32 {
-    placement.shard(Slot::of(&TenantId::default_tenant(), service))
+    placement.newest().shard(Slot::of(&TenantId::default_tenant(), service))
 }
 
 impl ManyShards {
     fn new(shards: u16, samples: &[Sample]) -> Self {
-        let placement = uniform(shards);
+        Self::placed(uniform(shards), samples)
+    }
+
+    /// Places the samples. The shards of the placement must be numbered from 1 on.
+    pub(super) fn placed(placement: Placement, samples: &[Sample]) -> Self {
+        let tenant = TenantId::default_tenant();
         let of_shard = |shard: u32| {
-            let is_here = |sample: &&Sample| shard_of(&placement, sample.value_of(SERVICE_NAME_LABEL)) == shard;
+            let is_here = |sample: &&Sample| {
+                let fingerprint = sample.label_set().fingerprint(&tenant);
+                let service = sample.value_of(SERVICE_NAME_LABEL);
+                placement.shard_of(&tenant, service, fingerprint, sample.time_ns) == shard
+            };
             NaiveNode::new(samples.iter().filter(is_here).cloned().collect())
         };
         Self {
@@ -69,7 +78,7 @@ impl ManyShards {
         shard.ok_or_else(|| Status::not_found("this shard is not on this node: read the placement again"))
     }
 
-    fn asked(&self) -> Vec<u32> {
+    pub(super) fn asked(&self) -> Vec<u32> {
         std::mem::take(&mut *self.asked.lock().unwrap()).into_iter().collect()
     }
 }
@@ -111,7 +120,7 @@ impl Shards for ManyShards {
 
 const SERVICES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
-fn any_sample() -> impl Strategy<Value = Sample> {
+pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
     let stack = proptest::collection::vec(0_u8..7, 0..4);
     let value = prop_oneof![4 => 0_i64..50, 2 => -20_i64..0, 1 => 1_i64 << 52..1 << 55];
     (0_i64..280, 0_usize..7, 0_usize..5, stack, value, 0_u8..3).prop_map(
@@ -174,7 +183,7 @@ const SELECTORS: [&str; 6] = [
 
 /// Returns the responses to requests of every kind. Each of them consists of the request, the status and the body, in
 /// which the numbers of shards are omitted.
-fn responses(server: &Server, nodes_max: usize) -> Vec<(String, StatusCode, Vec<u8>)> {
+pub(super) fn responses(server: &Server, nodes_max: usize) -> Vec<(String, StatusCode, Vec<u8>)> {
     let mut all = Vec::new();
     let mut ask = |path: &str, parameters: &[(&str, &str)]| {
         let answer = server.get(path, parameters);

@@ -41,8 +41,8 @@ struct ManyShards {
 /// Returns a placement of this epoch, in which slots are moved by `moved` shards.
 fn placement(epoch: u64, shards: u16, moved: u32) -> Placement {
     let mut wire = Placement::uniform(NonZeroU16::new(shards).unwrap()).to_wire();
-    wire.epoch = epoch;
-    wire.shard_of_slot.iter_mut().for_each(|shard| *shard = (*shard - 1 + moved) % u32::from(shards) + 1);
+    wire.epochs[0].number = epoch;
+    wire.epochs[0].shard_of_slot.iter_mut().for_each(|shard| *shard = (*shard - 1 + moved) % u32::from(shards) + 1);
     Placement::from_wire(wire).unwrap()
 }
 
@@ -112,7 +112,7 @@ impl ManyShards {
     }
 
     fn shard_of(&self, service: &str) -> u32 {
-        self.placement.lock().unwrap().shard(Slot::of(&TenantId::default_tenant(), service))
+        self.placement.lock().unwrap().newest().shard(Slot::of(&TenantId::default_tenant(), service))
     }
 
     fn with<T>(&self, shard: u32, change: impl FnOnce(&mut FakeShard) -> T) -> T {

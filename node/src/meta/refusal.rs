@@ -1,0 +1,179 @@
+//! Refusals of commands to the meta group.
+
+use proto::TenantId;
+use proto::limits::{
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_PAST_MAX_NS, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX,
+    RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
+};
+use proto::meta::{ClusterId, DirectoryId, MetaError, TokenHash};
+
+/// The reason why a command is refused, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A part of the command is invalid in itself.
+    #[error(transparent)]
+    Invalid(#[from] MetaError),
+    /// The cluster does not exist yet.
+    #[error("the cluster is not initialized: initialize it first")]
+    NotInitialized,
+    /// The cluster exists, with another ID.
+    #[error("the cluster is already initialized, with the ID {known}: use it, or start with empty data directories")]
+    Initialized {
+        /// ID of the cluster.
+        known: ClusterId,
+    },
+    /// A new cluster has no node, or lists a node twice.
+    #[error("a cluster needs 1 to {CLUSTER_NODES_MAX} nodes with different IDs: list each node once")]
+    NodesOfCluster,
+    /// There are too many nodes.
+    #[error("the cluster has {CLUSTER_NODES_MAX} nodes, the most that it can have: use fewer and larger nodes")]
+    TooManyNodes,
+    /// The node is not registered.
+    #[error("node {node} is unknown: start it, so that it registers itself")]
+    UnknownNode {
+        /// ID of the node.
+        node: u64,
+    },
+    /// The node has another data directory than before.
+    #[error(
+        "node {node} is known with another data directory ({known}, and not {given}): start it with that directory, \
+         or, if the directory is lost, run `varve admin cluster accept-node {node}`"
+    )]
+    OtherDirectory {
+        /// ID of the node.
+        node: u64,
+        /// Identity of the directory that the cluster knows.
+        known: DirectoryId,
+        /// Identity of the directory in the command.
+        given: DirectoryId,
+    },
+    /// Another node has the same data directory.
+    #[error("the data directory {directory} belongs to node {owner}: start this node with an empty directory")]
+    DirectoryTaken {
+        /// Identity of the directory.
+        directory: DirectoryId,
+        /// Node that has the directory.
+        owner: u64,
+    },
+    /// The shards of the command do not have the next numbers.
+    #[error("shard {found} is not the next one, {expected}: read the state again, and propose the shards anew")]
+    ShardNumber {
+        /// Number of the next shard.
+        expected: u32,
+        /// Number in the command.
+        found: u32,
+    },
+    /// There are too many shards.
+    #[error("a cluster has at most {CLUSTER_SHARDS_MAX} shards: add fewer")]
+    TooManyShards,
+    /// A new shard counts as created, although no command has said so.
+    #[error("shard {shard} is new, and cannot be created already: propose it as not created")]
+    CreatedTooEarly {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// A member of a new shard has another data directory than its node.
+    #[error("shard {shard} has a member with another data directory than node {node}: propose the shard anew")]
+    MemberDirectory {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The shard does not exist.
+    #[error("shard {shard} is unknown: read the state again")]
+    UnknownShard {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// The epoch does not have the next number.
+    #[error("epoch {found} is not the next one, {expected}: read the state again, and propose the epoch anew")]
+    EpochNumber {
+        /// Number of the next epoch.
+        expected: u64,
+        /// Number in the command.
+        found: u64,
+    },
+    /// There are too many epochs.
+    #[error("the placement has {PLACEMENT_EPOCHS_MAX} epochs, the most that it can have")]
+    TooManyEpochs,
+    /// The first epoch has a begin.
+    #[error("the first epoch has all times: propose it without a begin")]
+    FirstEpochBegins,
+    /// The epoch begins no later than the newest one.
+    #[error("an epoch must begin after the newest one, which begins at {newest_ns} ns: choose a later begin")]
+    EpochOrder {
+        /// Begin of the newest epoch.
+        newest_ns: i64,
+    },
+    /// The epoch begins too long before the command was proposed.
+    #[error(
+        "an epoch must not begin more than {} s before it is proposed, at {proposed_at_ns} ns: choose a later begin",
+        EPOCH_PAST_MAX_NS / 1_000_000_000
+    )]
+    EpochPast {
+        /// Time at which the command was proposed.
+        proposed_at_ns: i64,
+    },
+    /// A shard of the epoch does not exist yet.
+    #[error("the epoch places slots on shard {shard}, which does not exist yet: wait until it is created")]
+    ShardNotCreated {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// There is another tenant of this name.
+    #[error("tenant {tenant} exists with another policy: update it, or choose another name")]
+    TenantExists {
+        /// Name of the tenant.
+        tenant: TenantId,
+    },
+    /// The tenant does not exist.
+    #[error("tenant {tenant} is unknown: create it first")]
+    UnknownTenant {
+        /// Name of the tenant.
+        tenant: TenantId,
+    },
+    /// There are too many tenants.
+    #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: delete tenants")]
+    TooManyTenants,
+    /// There are too many different retentions.
+    #[error(
+        "the tenants have had {RETENTION_CLASSES_MAX} different retentions, the most that there can be: use a \
+         retention of another tenant"
+    )]
+    TooManyRetentions,
+    /// A token with this hash exists.
+    #[error("the token {hash} exists already: create another one")]
+    TokenExists {
+        /// Hash of the token.
+        hash: TokenHash,
+    },
+    /// The tenant does not have the token.
+    #[error("tenant {tenant} has no token with the hash {hash}: list the tenant's tokens")]
+    UnknownToken {
+        /// Name of the tenant.
+        tenant: TenantId,
+        /// Hash of the token.
+        hash: TokenHash,
+    },
+    /// There are too many tokens.
+    #[error("the cluster has {TOKENS_MAX} tokens, the most that it can have: revoke tokens")]
+    TooManyTokens,
+    /// The format version would decrease, or be zero.
+    #[error("the format version is {current}, and cannot become {given}: it only grows")]
+    FormatVersion {
+        /// Current version.
+        current: u32,
+        /// Version in the command.
+        given: u32,
+    },
+    /// The state would be too large.
+    #[error(
+        "the state of the cluster would have {bytes} bytes, and can have {META_STATE_BYTES_MAX}: delete tenants or \
+         revoke tokens first"
+    )]
+    TooLarge {
+        /// Size of the state after the command.
+        bytes: usize,
+    },
+}
