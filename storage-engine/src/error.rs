@@ -15,7 +15,7 @@ pub enum EngineError {
     /// The state database failed; a write may or may not have happened.
     #[error("state database: {0}")]
     Database(#[from] rocksdb::Error),
-    /// The database's list of files cannot be read or is incomplete.
+    /// Files of the database cannot be listed, read or repaired.
     #[error("state database: {0}")]
     Files(#[source] std::io::Error),
     /// A value differs from the one that was written.
@@ -60,6 +60,8 @@ impl EngineError {
         match self {
             // RocksDB reports the cause only in the text.
             Self::Database(error) => error.as_ref().contains("No space left on device"),
+            // A repair writes files itself.
+            Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
             _ => false,
         }
     }
@@ -262,4 +264,20 @@ impl From<Corruption> for SelectError {
 /// Converts nanoseconds to seconds since 1970, the unit of times in queries.
 fn seconds(time_ns: i64) -> i64 {
     time_ns.div_euclid(1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    // Regression: a disk that filled up during a repair stopped the shard for good.
+    #[test]
+    fn a_file_that_does_not_fit_on_the_disk_is_reported_as_a_full_disk() {
+        let full = EngineError::Files(io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(full.is_disk_full() && !full.is_damage());
+        let missing = EngineError::Files(io::Error::from(io::ErrorKind::NotFound));
+        assert!(!missing.is_disk_full());
+    }
 }

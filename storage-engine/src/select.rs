@@ -35,20 +35,6 @@ pub(crate) fn select(
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<Answer, SelectError> {
     let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
-    // If a tier merged several series into one, it does not have the last point of each of them.
-    let by_series = selection.group_by_series || aggregate == Aggregate::Last;
-    select_as(store, selection, aggregate, by_series, is_wanted)
-}
-
-/// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning. If
-/// `by_series`, series that a tier merged into one are nevertheless reported separately.
-pub(crate) fn select_as(
-    store: &Store,
-    selection: &Selection,
-    aggregate: Aggregate,
-    by_series: bool,
-    is_wanted: &dyn Fn() -> bool,
-) -> Result<Answer, SelectError> {
     let matchers = ReadyMatcher::all(&selection.matchers)?;
     let (buckets, tiers) = match &selection.fold {
         Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
@@ -60,7 +46,9 @@ pub(crate) fn select_as(
         matchers: &matchers,
         buckets,
         group_by: &selection.group_by,
-        by_series,
+        listed_label: None,
+        // If a tier merged several series into one, it does not have the last point of each of them.
+        by_series: selection.group_by_series || aggregate == Aggregate::Last,
         aggregate,
         tiers,
         needs_stacks: selection.stacks != StackDetail::None

@@ -1,8 +1,14 @@
 //! Budgets of memory that the engines of one process share.
 //!
-//! An engine is restricted by a shared budget only while all engines together exceed the budget, and the engine itself
-//! uses at least an equal part of it. An engine with little data is thus never restricted because of another engine. No
-//! engine waits for another one, and all together use less than twice the budget.
+//! A shared budget restricts an engine only while all engines together reach a limit, and the engine itself uses at
+//! least an equal part of the budget. Below that, no engine is restricted because of another one, and no engine waits
+//! for another one. At worst, one engine alone reaches the limit and each other one uses nearly an equal part.
+//!
+//! - Heads: at the budget, the engine with the largest head should flush. At 9/8 of the budget, entries of an engine
+//!   wait for its flush. So all heads together stay below 17/8 of the budget, except for the entry that exceeds it.
+//! - Dictionaries: at 3/4 of the budget, each engine evicts idle partitions down to an equal part of the 3/4. At the
+//!   budget, an engine refuses new definitions. So accepted definitions stay below twice the budget, except for the
+//!   batch that exceeds it. Partitions that queries load count, but queries are not refused.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -67,10 +73,6 @@ impl Budgets {
             cache,
             write_buffers,
         }
-    }
-
-    pub(crate) fn head_bytes_max(&self) -> usize {
-        self.heads.bytes_max
     }
 
     /// Adds an engine to the engines that share the budgets.
@@ -141,9 +143,10 @@ impl Share {
         self.budget.all.load(Ordering::Relaxed)
     }
 
-    /// Returns true if all engines together use at least `limit` bytes, and this engine at least an equal part of them.
+    /// Returns true if all engines together use at least `limit` bytes, and this engine at least an equal part of the
+    /// budget.
     pub(crate) fn reaches(&self, limit: usize) -> bool {
-        self.bytes_of_all() >= limit && self.total.bytes() >= self.equal_part(limit)
+        self.bytes_of_all() >= limit && self.total.bytes() >= self.equal_part(self.budget.bytes_max)
     }
 
     /// Returns true if all engines together reach the budget, and no other engine uses more than this one.
@@ -152,7 +155,8 @@ impl Share {
     }
 
     /// Returns the number of bytes that this engine may keep, so that all engines together use at most `limit` bytes.
-    /// It is at least an equal part of the limit.
+    /// It is at least an equal part of the limit. Every engine is to free the whole excess, because the memory of the
+    /// largest may be in use.
     pub(crate) fn kept_bytes(&self, limit: usize) -> usize {
         let excess = self.bytes_of_all().saturating_sub(limit);
         if excess == 0 {
@@ -161,7 +165,8 @@ impl Share {
         self.total.bytes().saturating_sub(excess).max(self.equal_part(limit))
     }
 
-    fn equal_part(&self, limit: usize) -> usize {
+    /// Returns an engine's equal part of `limit` bytes.
+    pub(crate) fn equal_part(&self, limit: usize) -> usize {
         limit / self.budget.engines
     }
 
@@ -210,12 +215,15 @@ mod tests {
     fn a_closed_engine_no_longer_counts() {
         let budget = Budget::new(2, 100);
         let (large, used) = share(&budget, 90);
-        let (small, _small) = share(&budget, 40);
+        let (small, mut of_small) = share(&budget, 40);
         assert!(!small.reaches(100) && !small.is_largest_at_limit());
         drop(used);
         drop(large);
         assert_eq!(small.bytes_of_all(), 40);
-        assert!(!small.reaches(100) && small.reaches(40));
+        of_small.set(99);
+        assert!(!small.reaches(100) && !small.is_largest_at_limit());
+        of_small.set(100);
+        assert!(small.reaches(100) && small.is_largest_at_limit());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The index is only in memory. It is built from the series when a partition is read.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use proto::LabelSet;
 use roaring::{MultiOps as _, RoaringBitmap};
@@ -19,9 +20,10 @@ pub(crate) struct NameIndex {
 }
 
 impl NameIndex {
-    /// Returns each value of the label with the series that have this value, ordered by value.
-    pub(crate) fn values(&self) -> impl ExactSizeIterator<Item = (&str, &RoaringBitmap)> {
-        self.values.iter().map(|(value, series)| (value.as_str(), series))
+    /// Returns the values of the label after `last`, or all of them, in order. Each comes with the series that have it.
+    pub(crate) fn values_after(&self, last: Option<&str>) -> impl Iterator<Item = (&str, &RoaringBitmap)> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.values.range::<str, _>((from, Bound::Unbounded)).map(|(value, series)| (value.as_str(), series))
     }
 }
 

@@ -134,23 +134,19 @@ impl<'a> Accumulator<'a> {
     /// Returns the sums of the samples of a partition.
     fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, .. } = input;
-        let slots = self.slots(part);
-        let SeriesGroups { whole, mut by_attributes } =
-            SeriesGroups::resolve(&mut self.groups, self.selection, self.matchers, part);
         let mut reader = PartReader::new(view, part);
         let mut sums = Vec::new();
-        match slots {
+        let by_attributes = match self.slots(part) {
             Some(slots) => {
+                let SeriesGroups { whole, by_attributes } = SeriesGroups::resolve(self.selection, self.matchers, part);
                 // The groups use the same slots, one after another.
                 for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
                     self.add_whole(input, &mut reader, of_group, slots, &mut sums)?;
                 }
+                by_attributes
             }
-            None => {
-                by_attributes.extend(whole.iter().map(|(_, at)| at));
-                by_attributes.sort_unstable();
-            }
-        }
+            None => (0..part.series.len()).collect(),
+        };
         let mut sparse = Sparse::default();
         for series in by_attributes.into_iter().map(|at| &part.series[at]) {
             let mut grouping = Grouping::new(self.selection, self.matchers, &part.labels(series));
@@ -167,7 +163,7 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Adds the samples of the series of one group to slots, regardless of the attributes of the samples. `of_group`
-    /// has the group and the index of each series.
+    /// has the code and the index of each series. The group counts against the limits only if it has samples.
     fn add_whole(
         &mut self,
         input: Input<'_>,
@@ -187,19 +183,23 @@ impl<'a> Accumulator<'a> {
             let added = adder.added;
             self.count(added, series);
         }
-        let group = of_group.first().map_or(0, |first| first.0);
+        let first = sums.len();
         let mut unpassed = false;
         sums.reserve(self.dense.used_max());
         self.dense.drain(|slot, sum| match slots {
-            Slots::Buckets(_) => sums.push(PartSum { group, bucket: slot.into(), pair: 0, series: 0, sum }),
+            Slots::Buckets(_) => sums.push(PartSum { group: 0, bucket: slot.into(), pair: 0, series: 0, sum }),
             Slots::Pairs(_) if passing.is_none_or(|passing| passing.has(slot) == Some(true)) => {
-                sums.push(PartSum { group, bucket: 0, pair: slot, series: 0, sum });
+                sums.push(PartSum { group: 0, bucket: 0, pair: slot, series: 0, sum });
             }
             Slots::Pairs(_) => unpassed = true,
         });
-        let no_stack = |bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
+        let no_stack = |bucket: i64| PartSum { group: 0, bucket, pair: UNPASSED, series: 0, sum: 0 };
         sums.extend(unpassed.then(|| no_stack(0)));
         self.seen.drain(|slot, _| sums.push(no_stack(slot.into())));
+        if let Some((_, at)) = of_group.first().filter(|_| first < sums.len()) {
+            let group = self.groups.number_of_series(self.selection, &part.labels(&part.series[*at]));
+            sums[first..].iter_mut().for_each(|sum| sum.group = group);
+        }
         check_size(sums.len(), &self.groups)
     }
 
@@ -393,4 +393,93 @@ fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
         node != UNPASSED
     });
     unpassed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use parking_lot::RwLock;
+    use proto::{Label, Samples, TenantId, Tier, Window};
+
+    use super::*;
+    use crate::database::key::PartitionKey;
+    use crate::engine::store::Store;
+    use crate::memory::partition::Partition;
+    use crate::select::gather::{Aggregate, Query, gather};
+    use crate::select::plan::{Interval, PartPlan, Tiers};
+    use crate::{BudgetSizes, Budgets, Config, TimeResolution};
+
+    const SERIES: u32 = 50;
+
+    /// Returns a partition of [`SERIES`] series, of which only number 7 has a sample. It is within `window`.
+    fn partition(window: Window) -> Partition {
+        let tenant = TenantId::default_tenant();
+        let mut partition = Partition::new(PartitionKey::of(Tier::Minute, 0, 0, window.end_ns), 0);
+        for pod in 0..SERIES {
+            let labels = LabelSet::new(vec![Label::new("pod", &format!("{pod}"))]);
+            partition.add_series(labels.fingerprint(&tenant), || Arc::new(labels));
+        }
+        let mut samples = Samples::default();
+        samples.push(window.end_ns, 0, 1, 0);
+        partition.head.add(7, samples, window.end_ns);
+        partition
+    }
+
+    // Regression: a query of five minutes counted the groups of all series of six hours against its limit.
+    #[test]
+    fn groups_of_series_without_samples_do_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let sizes = BudgetSizes { engines: 1, head_bytes_max: 1, dictionary_bytes_max: 1, cache_bytes: 1 << 20 };
+        let store = Store::open(Config {
+            directory: directory.path().to_owned(),
+            budgets: Budgets::new(sizes),
+            time_resolution: TimeResolution::Nanoseconds,
+            dropped_labels: Default::default(),
+        });
+        let store = store.unwrap();
+        let window = Window { start_ns: 0, end_ns: 1_000_000_000 };
+        let tenant = TenantId::default_tenant();
+        for fold in [Fold::Sum(vec![window]), Fold::Points(window)] {
+            for (group_by_series, stacks) in [(true, StackDetail::None), (false, StackDetail::Full)] {
+                let selection = Selection {
+                    tenant: tenant.clone(),
+                    matchers: Vec::new(),
+                    fold: fold.clone(),
+                    group_by: vec!["pod".to_owned()],
+                    group_by_series,
+                    stacks,
+                    locations: proto::LocationSets::default(),
+                };
+                let query = Query {
+                    tenant: &tenant,
+                    matchers: &[],
+                    buckets: &[window],
+                    group_by: &selection.group_by,
+                    listed_label: None,
+                    by_series: group_by_series,
+                    aggregate: Aggregate::Sums,
+                    tiers: Tiers::RAW,
+                    needs_stacks: true,
+                    is_wanted: &|| true,
+                };
+                let interval = Interval { start_ns: window.start_ns, end_ns: window.end_ns, bucket: 0 };
+                let plan = PartPlan { raw: vec![interval], windows: Vec::new() };
+                let partition = partition(window);
+                let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
+                let view = View {
+                    shared: None,
+                    snapshot: store.database().snapshot(),
+                    is_wanted: &|| true,
+                    found: RefCell::default(),
+                };
+                let mut accumulator = Accumulator::new(&selection, &[]);
+                assert!(matches!(accumulator.add(&view, &part), Ok(Progress::Done)));
+                let bytes = accumulator.groups.memory_bytes();
+                let answer = accumulator.finish(ReadSummary::default());
+                assert_eq!((answer.groups.len(), answer.groups[0].get("pod")), (1, "7"));
+                assert_eq!(bytes, answer.groups[0].memory_bytes() + 64);
+            }
+        }
+    }
 }

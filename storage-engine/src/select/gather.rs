@@ -39,6 +39,9 @@ pub(crate) struct Query<'a> {
     pub(crate) buckets: &'a [Window],
     /// Names of the labels and attributes that samples are grouped by.
     pub(crate) group_by: &'a [String],
+    /// Label whose values are listed. A tier that dropped the label conflicts, but an attribute of the same name is no
+    /// value of it.
+    pub(crate) listed_label: Option<&'a String>,
     /// True if series are distinguished by all their labels.
     pub(crate) by_series: bool,
     /// Result that the query computes from the samples of a series.
@@ -333,7 +336,7 @@ impl PartView {
         }
         let conflicting = |dropped: &DroppedName| match dropped {
             DroppedName::Label(name) if query.by_series => Some(name.clone()),
-            DroppedName::Label(name) => names().find(|used| *used == name).cloned(),
+            DroppedName::Label(name) => names().chain(query.listed_label).find(|used| *used == name).cloned(),
             DroppedName::Attribute(name) => names().find(|used| *used == name && is_missing(name)).cloned(),
         };
         partition.dropped_names().find_map(conflicting).map(|name| Conflict::DroppedName(tier, name))

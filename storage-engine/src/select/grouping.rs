@@ -15,7 +15,15 @@ use crate::memory::interner::saturating_u32;
 use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
-use crate::select::view::{PartView, SeriesView};
+use crate::select::view::PartView;
+
+/// Divisor of the number of a partition's series. If fewer series match, the labels of the matching series are read.
+/// Otherwise the index of the label is read, which visits all series of the partition. Reading and sorting labels costs
+/// about 200 times as much for a series as visiting the series in the index.
+const INDEXED_PART: usize = 256;
+/// Number of label values that are read from the index while the lock of the partition is held without a break. This
+/// takes a few milliseconds.
+const VALUES_PER_LOCK: usize = 4096;
 
 /// Label set of each group of a response, by number of the group.
 #[derive(Debug, Default)]
@@ -33,6 +41,14 @@ impl Groups {
             self.bytes += bytes;
         }
         saturating_u32(number)
+    }
+
+    /// Returns the number of the group of a series whose samples are all in one group. Adds a new group.
+    pub(crate) fn number_of_series(&mut self, selection: &Selection, labels: &LabelSet) -> u32 {
+        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        // Responses need no original names.
+        let label = |from: &Label| Label { name: from.name.clone(), value: from.value.clone(), original_name: None };
+        self.number(LabelSet::new(labels.iter().filter(in_group).map(label).collect()))
     }
 
     /// Returns the approximate memory of the groups, in bytes.
@@ -60,29 +76,21 @@ impl Groups {
 
 /// The series of one partition, by group.
 pub(crate) struct SeriesGroups {
-    /// Group and index of each series whose samples are all in one group, ordered by group, then by series.
+    /// Code and index of each series whose samples are all in one group, ordered by code, then by series. Series of
+    /// one group have the same code.
     pub(crate) whole: Vec<(u32, usize)>,
     /// Indexes of the series whose samples must be assigned to groups by their attributes, ascending.
     pub(crate) by_attributes: Vec<usize>,
 }
 
 impl SeriesGroups {
-    /// Assigns the matching series of a partition to groups. Each label that forms the groups is read from the label
-    /// index, once for each value and not once for each series.
-    pub(crate) fn resolve(
-        groups: &mut Groups,
-        selection: &Selection,
-        matchers: &[ReadyMatcher],
-        part: &PartView,
-    ) -> Self {
-        let mut whole = Vec::with_capacity(part.series.len());
-        let mut by_attributes = Vec::new();
-        // Labels of the first series with each code. The label sets of groups are made without the lock.
-        let mut first_labels: Vec<Option<Arc<LabelSet>>> = Vec::new();
+    /// Assigns the matching series of a partition to groups. Makes no label sets, because most series of a long
+    /// partition may have no samples in a short window.
+    pub(crate) fn resolve(selection: &Selection, matchers: &[ReadyMatcher], part: &PartView) -> Self {
+        let mut reads_attributes = RoaringBitmap::new();
+        let mut excluded = RoaringBitmap::new();
         {
             let partition = part.partition.read();
-            let mut reads_attributes = RoaringBitmap::new();
-            let mut excluded = RoaringBitmap::new();
             let matched = matchers.iter().map(|matcher| (&matcher.name, matcher.accepts("")));
             for (name, accepts_none) in matched.chain(selection.group_by.iter().map(|name| (name, true))) {
                 if partition.is_attribute(name) {
@@ -91,67 +99,35 @@ impl SeriesGroups {
                     excluded |= partition.index.without(name);
                 }
             }
-            let codes = if selection.group_by_series {
-                (0..saturating_u32(part.series.len())).collect()
-            } else {
-                codes(&partition, &selection.group_by, &part.series)
-            };
-            for (at, (series, code)) in part.series.iter().zip(codes).enumerate() {
-                if excluded.contains(series.number) {
-                    continue;
-                }
-                if reads_attributes.contains(series.number) {
-                    by_attributes.push(at);
-                    continue;
-                }
-                if first_labels.len() <= code as usize {
-                    first_labels.resize(code as usize + 1, None);
-                }
-                let labels =
-                    || partition.series.get_index(series.number as usize).map(|(_, labels)| Arc::clone(labels));
-                let first = &mut first_labels[code as usize];
-                *first = first.take().or_else(labels);
-                whole.push((code, at));
+        }
+        let codes = if selection.group_by_series {
+            (0..saturating_u32(part.series.len())).collect()
+        } else {
+            codes(part, &selection.group_by)
+        };
+        let mut whole = Vec::with_capacity(part.series.len());
+        let mut by_attributes = Vec::new();
+        for (at, (series, code)) in part.series.iter().zip(codes).enumerate() {
+            match series.number {
+                number if excluded.contains(number) => {}
+                number if reads_attributes.contains(number) => by_attributes.push(at),
+                _ => whole.push((code, at)),
             }
         }
-        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
-        let mut group_of_code = Vec::with_capacity(first_labels.len());
-        for labels in first_labels {
-            let labels = labels.unwrap_or_default();
-            // Responses need no original names.
-            let label =
-                |from: &Label| Label { name: from.name.clone(), value: from.value.clone(), original_name: None };
-            group_of_code.push(groups.number(LabelSet::new(labels.iter().filter(in_group).map(label).collect())));
-        }
-        whole.iter_mut().for_each(|(code, _)| *code = group_of_code[*code as usize]);
         whole.sort_unstable();
         Self { whole, by_attributes }
     }
 }
 
-/// Returns a number for each series, dense and from 0 on. Series have the same number if they agree in all labels
-/// `names`. Numbers are ordered by the values of the first label, then of the next.
-fn codes(partition: &Partition, names: &[String], series: &[SeriesView]) -> Vec<u32> {
-    let mut codes = vec![0; series.len()];
-    let indexed: Vec<_> = names.iter().filter_map(|name| partition.index.of_name(name)).collect();
-    if indexed.is_empty() {
-        return codes;
-    }
-    // Index in `series` of each series of the partition.
-    let mut position = vec![u32::MAX; partition.series.len()];
-    for (at, series) in (0..).zip(series) {
-        position[series.number as usize] = at;
-    }
-    for of_name in indexed {
+/// Returns a number for each matching series, dense and from 0 on. Series have the same number if they agree in all
+/// labels `names`. Numbers are ordered by the values of the first label, then of the next.
+fn codes(part: &PartView, names: &[String]) -> Vec<u32> {
+    let mut codes = vec![0; part.series.len()];
+    for name in names {
         // The code so far in the upper half, and the number of the value in the lower half.
-        let mut joined: Vec<u64> = codes.iter().map(|code| u64::from(*code) << 32).collect();
-        for (value, (_, with_value)) in (1..).zip(of_name.values()) {
-            for number in with_value {
-                if let Some(joined) = joined.get_mut(position[number as usize] as usize) {
-                    *joined |= value;
-                }
-            }
-        }
+        let numbers = value_numbers(part, name).into_iter().map(u64::from);
+        let joined: Vec<u64> =
+            codes.iter().zip(numbers).map(|(code, number)| u64::from(*code) << 32 | number).collect();
         let mut distinct = joined.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -162,8 +138,74 @@ fn codes(partition: &Partition, names: &[String], series: &[SeriesView]) -> Vec<
     codes
 }
 
+/// Returns a number for each matching series of a partition: 0 if the series lacks the label. Other numbers are from 1
+/// on and ordered by the value. Reads the label index, or the labels of each series if few series match.
+pub(crate) fn value_numbers(part: &PartView, name: &str) -> Vec<u32> {
+    if part.series.len() < part.known.series / INDEXED_PART {
+        numbers_by_series(part, name)
+    } else {
+        numbers_by_index(part, name)
+    }
+}
+
+fn numbers_by_series(part: &PartView, name: &str) -> Vec<u32> {
+    let labels: Vec<Arc<LabelSet>> = part.series.iter().map(|series| part.labels(series)).collect();
+    let mut distinct: Vec<&str> = labels.iter().map(|labels| labels.get(name)).chain([""]).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let number = |value: &str| distinct.partition_point(|known| *known < value);
+    labels.iter().map(|labels| saturating_u32(number(labels.get(name)))).collect()
+}
+
+fn numbers_by_index(part: &PartView, name: &str) -> Vec<u32> {
+    // Index in `part.series` of each series of the partition.
+    let mut position = vec![u32::MAX; part.known.series];
+    for (at, series) in (0..).zip(&part.series) {
+        if let Some(position) = position.get_mut(series.number as usize) {
+            *position = at;
+        }
+    }
+    let mut numbers = vec![0; part.series.len()];
+    let mut count = 0;
+    let mut last: Option<String> = None;
+    loop {
+        // The lock is released between pieces, because `apply` waits for it. New values between two pieces belong to
+        // series that do not match, so gaps in the numbers are all that they cause.
+        let partition = part.partition.read();
+        let Some(of_name) = partition.index.of_name(name) else { return numbers };
+        let mut piece = of_name.values_after(last.as_deref()).take(VALUES_PER_LOCK).peekable();
+        if piece.peek().is_none() {
+            return numbers;
+        }
+        let mut newest = "";
+        for (value, with_value) in piece {
+            count += 1;
+            newest = value;
+            for number in with_value {
+                let at = position.get(number as usize).copied().unwrap_or(u32::MAX);
+                if let Some(number) = numbers.get_mut(at as usize) {
+                    *number = count;
+                }
+            }
+        }
+        last = Some(newest.to_owned());
+    }
+}
+
 /// Tenant dictionary and partition, from which the names of an attribute set are looked up.
 pub(crate) type Names<'a> = (&'a Arc<RwLock<TenantDictionary>>, &'a Arc<RwLock<Partition>>);
+
+/// Returns the value of an attribute in a set; "" if the set does not have the attribute.
+pub(crate) fn value_in((shared, partition): Names<'_>, attribute_set: u32, name: &str) -> String {
+    let shared = shared.read();
+    let partition = partition.read();
+    // The partition was dropped and the tenant dictionary rebuilt without it. The query runs again.
+    if partition.generation != shared.generation() {
+        return String::new();
+    }
+    let set = partition.attribute_sets.get(attribute_set).unwrap_or_default();
+    attribute(&shared.dictionary, set, name)
+}
 
 /// Groups of one series by attribute set, and the matchers that depend on attributes.
 pub(crate) struct Grouping<'a> {
@@ -208,17 +250,7 @@ impl<'a> Grouping<'a> {
         if let Some(&known) = self.known.get(&attribute_set) {
             return known;
         }
-        let value = |name: &str| {
-            let Some((shared, partition)) = names else { return String::new() };
-            let shared = shared.read();
-            let partition = partition.read();
-            // The partition was dropped and the tenant dictionary rebuilt without it. The query runs again.
-            if partition.generation != shared.generation() {
-                return String::new();
-            }
-            let set = partition.attribute_sets.get(attribute_set).unwrap_or_default();
-            attribute(&shared.dictionary, set, name)
-        };
+        let value = |name: &str| names.map_or_else(String::new, |names| value_in(names, attribute_set, name));
         let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));
         let group = matches.then(|| {
             let from_samples = self.from_samples.iter().map(|&name| Label::new(name, &value(name)));
@@ -227,5 +259,98 @@ impl<'a> Grouping<'a> {
         });
         self.known.insert(attribute_set, group);
         group
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proto::{TenantId, Tier};
+
+    use super::*;
+    use crate::database::key::PartitionKey;
+    use crate::select::gather::{Aggregate, Query, gather};
+    use crate::select::plan::{PartPlan, Tiers};
+
+    /// Returns a partition with these series, all of which match.
+    fn part_of(sets: &[LabelSet]) -> PartView {
+        let tenant = TenantId::default_tenant();
+        let mut partition = Partition::new(PartitionKey::of(Tier::Minute, 0, 0, Tier::Minute.partition_ns()), 0);
+        for set in sets {
+            partition.add_series(set.fingerprint(&tenant), || Arc::new(set.clone()));
+        }
+        let query = Query {
+            tenant: &tenant,
+            matchers: &[],
+            buckets: &[],
+            group_by: &[],
+            listed_label: None,
+            by_series: false,
+            aggregate: Aggregate::Any,
+            tiers: Tiers::ALL,
+            needs_stacks: false,
+            is_wanted: &|| true,
+        };
+        gather(partition.key, Arc::new(RwLock::new(partition)), PartPlan::default(), &query)
+    }
+
+    /// Returns the series, as indexes, in groups of equal numbers, ordered by number.
+    fn grouped(numbers: &[u32]) -> Vec<Vec<usize>> {
+        let mut by_number: Vec<(u32, usize)> = numbers.iter().copied().zip(0..).collect();
+        by_number.sort_unstable();
+        by_number.chunk_by(|a, b| a.0 == b.0).map(|group| group.iter().map(|(_, at)| *at).collect()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_and_the_labels_of_each_series_give_the_same_groups(
+            sets in prop::collection::hash_set(prop::array::uniform3(0..7_u8), 1..120),
+            matching in prop::collection::vec(any::<bool>(), 120),
+        ) {
+            // Value 0 stands for a series without the label.
+            let label = |(name, value): (&str, u8)| (value > 0).then(|| Label::new(name, &format!("v{value}")));
+            let set = |values: &[u8; 3]| {
+                LabelSet::new(["a", "b", "c"].into_iter().zip(*values).filter_map(label).collect())
+            };
+            let sets: Vec<LabelSet> = sets.iter().map(set).collect();
+            let mut part = part_of(&sets);
+            part.series.retain(|series| matching[series.number as usize]);
+            let values = |name: &str| -> Vec<&str> {
+                part.series.iter().map(|series| sets[series.number as usize].get(name)).collect()
+            };
+            for name in ["a", "b", "c", "none"] {
+                let values = values(name);
+                let by_index = numbers_by_index(&part, name);
+                let by_series = numbers_by_series(&part, name);
+                prop_assert_eq!(grouped(&by_index), grouped(&by_series));
+                for numbers in [by_index, by_series] {
+                    for ((value, number), at) in values.iter().zip(&numbers).zip(0..) {
+                        prop_assert_eq!(value.is_empty(), *number == 0);
+                        let order = |of: &usize| (values[*of].cmp(value), numbers[*of].cmp(number));
+                        prop_assert!((0..at).map(|of| order(&of)).all(|(by_value, by_number)| by_value == by_number));
+                    }
+                }
+            }
+            let names = ["a", "none", "c"].map(str::to_owned);
+            let wanted: Vec<(&str, &str)> = values("a").into_iter().zip(values("c")).collect();
+            let mut distinct = wanted.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            let wanted = wanted.iter().map(|pair| distinct.partition_point(|known| known < pair) as u32);
+            prop_assert_eq!(codes(&part, &names), wanted.collect::<Vec<u32>>());
+        }
+    }
+
+    #[test]
+    fn a_label_with_more_values_than_one_lock_reads_has_all_of_them() {
+        let count = VALUES_PER_LOCK * 2 + 1;
+        let sets: Vec<LabelSet> =
+            (0..count).map(|pod| LabelSet::new(vec![Label::new("pod", &format!("{pod:06}"))])).collect();
+        let mut part = part_of(&sets);
+        assert_eq!(value_numbers(&part, "pod"), (1..=count as u32).collect::<Vec<u32>>());
+        // Few series match, so their labels are read.
+        part.series.retain(|series| series.number % 1000 == 0);
+        assert_eq!(value_numbers(&part, "pod"), (1..=9).collect::<Vec<u32>>());
+        assert_eq!(grouped(&numbers_by_index(&part, "pod")), grouped(&numbers_by_series(&part, "pod")));
     }
 }

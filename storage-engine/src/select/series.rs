@@ -1,25 +1,28 @@
 //! Lists the series that have samples in a window, or the values of one of their labels, and the attribute names of
 //! these samples.
 //!
-//! A series is listed as soon as one of its samples in the window is found. If a matcher depends on attributes, the
-//! samples of the series are read one by one instead.
+//! A series is listed as soon as one of its samples in the window is found. If a matcher applies to attributes of a
+//! series' samples, these samples are read until one matches.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use proto::answer::DroppedLabel;
-use proto::{Fingerprint, Fold, LabelSet, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail};
+use proto::{Fingerprint, LabelSet, Samples, SeriesAnswer, SeriesQuery};
+use roaring::RoaringBitmap;
 
 use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
-use crate::memory::matcher::ReadyMatcher;
+use crate::memory::matcher::{ReadyMatcher, on_series};
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
+use crate::select::grouping::{value_in, value_numbers};
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
-use crate::select::select_as;
+use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
 /// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label that
@@ -31,10 +34,8 @@ pub(crate) fn series(
 ) -> Result<SeriesAnswer, SelectError> {
     match series_as(store, query, true, is_wanted) {
         // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
-        // then missing from it.
-        Err(SelectError::DroppedName { name, .. }) if !query.matchers.iter().any(|matcher| matcher.name == name) => {
-            series_as(store, query, false, is_wanted)
-        }
+        // then missing from it. The error remains if it is about a matcher.
+        Err(SelectError::DroppedName { .. }) => series_as(store, query, false, is_wanted),
         response => response,
     }
 }
@@ -51,7 +52,8 @@ fn series_as(
         tenant: &of.tenant,
         matchers: &ready,
         buckets: &[of.window],
-        group_by: if whole { of.label.as_slice() } else { &[] },
+        group_by: &[],
+        listed_label: of.label.as_ref().filter(|_| whole),
         by_series: whole && of.label.is_none(),
         aggregate: Aggregate::Any,
         tiers: Tiers::ALL,
@@ -59,41 +61,104 @@ fn series_as(
         is_wanted,
     };
     let (list, summary) = read(store, &query, || List::new(of, &ready))?;
-    let mut response = SeriesAnswer {
-        dropped_labels: list.dropped_labels.into_iter().collect(),
+    Ok(SeriesAnswer {
+        series: list.series.into_values().collect(),
+        values: list.values,
+        attribute_names: list.attribute_names.into_iter().collect(),
         missing: summary.missing,
-        ..SeriesAnswer::default()
-    };
-    // A matcher on a name that no attribute has gives the same result for every sample of a series.
-    if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
-        let by_samples = select_as(store, &selection_of(of), Aggregate::Any, query.by_series, is_wanted)?;
-        response.missing = by_samples.missing;
-        match &of.label {
-            Some(label) => {
-                response.values = by_samples.groups.iter().map(|group| group.get(label).to_owned()).collect()
-            }
-            None => response.series = by_samples.groups.into_iter().map(Arc::new).collect(),
-        }
-    } else {
-        response.series = list.series.into_values().collect();
-        response.values = list.values;
-    }
-    response.values.retain(|value| !value.is_empty());
-    response.values.sort_unstable();
-    response.attribute_names = list.attribute_names.into_iter().collect();
-    Ok(response)
+        dropped_labels: list.dropped_labels.into_iter().collect(),
+    })
 }
 
-/// Returns a selection that has one group for each series or value.
-fn selection_of(of: &SeriesQuery) -> Selection {
-    Selection {
-        tenant: of.tenant.clone(),
-        matchers: of.matchers.clone(),
-        fold: Fold::Sum(vec![of.window]),
-        group_by: of.label.as_slice().to_vec(),
-        group_by_series: of.label.is_none(),
-        stacks: StackDetail::None,
-        locations: LocationSets::default(),
+/// Finds out whether series of one partition have matching samples.
+struct SampleFinder<'a> {
+    view: &'a View<'a>,
+    part: &'a PartView,
+    matchers: &'a [ReadyMatcher],
+    reader: PartReader<'a>,
+    /// Series without the label of a matcher that some sample of the partition has as an attribute.
+    by_attributes: RoaringBitmap,
+}
+
+impl<'a> SampleFinder<'a> {
+    fn new(view: &'a View<'a>, part: &'a PartView, matchers: &'a [ReadyMatcher]) -> Self {
+        let partition = part.partition.read();
+        let mut by_attributes = RoaringBitmap::new();
+        for matcher in matchers.iter().filter(|matcher| partition.is_attribute(&matcher.name)) {
+            by_attributes |= partition.index.without(&matcher.name);
+        }
+        Self { view, part, matchers, reader: PartReader::new(view, part), by_attributes }
+    }
+
+    fn has_samples(&mut self, series: &SeriesView) -> Result<bool, SelectError> {
+        if !self.by_attributes.contains(series.number) {
+            return self.reader.has_samples(series);
+        }
+        let Self { view, part, matchers, .. } = *self;
+        let Some(matchers) = on_series(matchers, &part.labels(series)) else { return Ok(false) };
+        let mut matching = MatchingSample { view, part, matchers, known: HashMap::default(), is_found: false };
+        self.reader.read(series, &mut matching)?;
+        Ok(matching.is_found)
+    }
+
+    /// Returns whether any matching series has samples.
+    fn has_any(&mut self) -> Result<bool, SelectError> {
+        for series in &self.part.series {
+            if self.has_samples(series)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Visitor that stops at the first sample whose attributes match.
+struct MatchingSample<'a> {
+    view: &'a View<'a>,
+    part: &'a PartView,
+    matchers: Vec<&'a ReadyMatcher>,
+    /// Result for each attribute set that occurred.
+    known: HashMap<u32, bool, FixedState>,
+    is_found: bool,
+}
+
+impl MatchingSample<'_> {
+    fn matches(&mut self, attribute_set: u32) -> bool {
+        let Self { view, part, matchers, known, .. } = self;
+        *known.entry(attribute_set).or_insert_with(|| {
+            let names = view.shared.as_ref().map(|shared| (shared, &part.partition));
+            let value = |name: &str| names.map_or_else(String::new, |names| value_in(names, attribute_set, name));
+            matchers.iter().all(|matcher| matcher.accepts(&value(&matcher.name)))
+        })
+    }
+}
+
+impl Visitor for MatchingSample<'_> {
+    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+        Need::Samples
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_found
+    }
+
+    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<(), VisitError> {
+        // Windows are read only if none of their samples has an attribute of a matcher.
+        self.is_found = self.is_found || self.matches(0);
+        Ok(())
+    }
+
+    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<(), VisitError> {
+        for &set in &samples.attribute_sets[rows] {
+            if set as usize >= self.part.known.attribute_sets {
+                return Err(VisitError::Damaged);
+            }
+            if self.matches(set) {
+                self.is_found = true;
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -106,8 +171,6 @@ struct List<'a> {
     values: Vec<String>,
     /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
     attribute_names: BTreeSet<String>,
-    /// Names of matchers that apply to attributes, because some series has no label of that name.
-    names_without_label: BTreeSet<&'a str>,
     dropped_labels: BTreeSet<DroppedLabel>,
 }
 
@@ -119,22 +182,21 @@ impl<'a> List<'a> {
             series: HashMap::default(),
             values: Vec::new(),
             attribute_names: BTreeSet::new(),
-            names_without_label: BTreeSet::new(),
             dropped_labels: BTreeSet::new(),
         }
     }
 
     /// Adds the series of a partition that have samples. Returns whether there is any that was not known.
-    fn add_series(&mut self, view: &View<'_>, part: &PartView) -> Result<bool, SelectError> {
+    fn add_series(&mut self, finder: &mut SampleFinder<'_>) -> Result<bool, SelectError> {
+        let part = finder.part;
         let fingerprints: Vec<Fingerprint> = {
             let partition = part.partition.read();
             let of_number = |series: &SeriesView| partition.series.get_index(series.number as usize);
             part.series.iter().filter_map(of_number).map(|(fingerprint, _)| *fingerprint).collect()
         };
-        let mut reader = PartReader::new(view, part);
         let mut has_any = false;
         for (series, fingerprint) in part.series.iter().zip(fingerprints) {
-            if !self.series.contains_key(&fingerprint) && reader.has_samples(series)? {
+            if !self.series.contains_key(&fingerprint) && finder.has_samples(series)? {
                 has_any = true;
                 self.series.insert(fingerprint, part.labels(series));
             }
@@ -144,35 +206,28 @@ impl<'a> List<'a> {
 
     /// Adds the values that a label has among the series of a partition that have samples. Finds one such series for
     /// each value. Returns whether there is any value that was not known.
-    fn add_values(&mut self, view: &View<'_>, part: &PartView, label: &str) -> Result<bool, SelectError> {
-        let mut values: Vec<String> = Vec::new();
-        // Index in `values` of the value of each series of the partition.
-        let mut value_of = vec![usize::MAX; part.known.series];
-        if let Some(of_name) = part.partition.read().index.of_name(label) {
-            for (value, with_value) in of_name.values() {
-                for series in with_value {
-                    if let Some(value_of) = value_of.get_mut(series as usize) {
-                        *value_of = values.len();
-                    }
-                }
-                values.push(value.to_owned());
+    fn add_values(&mut self, finder: &mut SampleFinder<'_>, label: &str) -> Result<bool, SelectError> {
+        let part = finder.part;
+        let numbers = value_numbers(part, label);
+        // Whether a value is known, by its number. Number 0 stands for series without the label.
+        let mut is_known = vec![false; numbers.iter().max().map_or(1, |max| *max as usize + 1)];
+        is_known[0] = true;
+        let mut new = Vec::new();
+        for (series, number) in part.series.iter().zip(numbers) {
+            let is_known = &mut is_known[number as usize];
+            if *is_known {
+                continue;
+            }
+            let labels = part.labels(series);
+            let value = labels.get(label);
+            *is_known = self.values.binary_search_by(|known| known.as_str().cmp(value)).is_ok();
+            if !*is_known && finder.has_samples(series)? {
+                *is_known = true;
+                new.push(value.to_owned());
             }
         }
-        let is_known = |value: &String| self.values.binary_search(value).is_ok();
-        let was_known: Vec<bool> = values.iter().map(is_known).collect();
-        let mut is_found = was_known.clone();
-        let mut reader = PartReader::new(view, part);
-        for series in &part.series {
-            let value = value_of.get(series.number as usize).copied().unwrap_or(usize::MAX);
-            if let Some(is_found) = is_found.get_mut(value) {
-                *is_found = *is_found || reader.has_samples(series)?;
-            }
-        }
-        let is_new = is_found.into_iter().zip(was_known).map(|(is_found, was_known)| is_found && !was_known);
-        let new: Vec<String> =
-            values.into_iter().zip(is_new).filter_map(|(value, is_new)| is_new.then_some(value)).collect();
         let has_any = !new.is_empty();
-        self.values.extend(new);
+        self.values.append(&mut new);
         self.values.sort_unstable();
         Ok(has_any)
     }
@@ -180,6 +235,7 @@ impl<'a> List<'a> {
 
 impl Collector for List<'_> {
     fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError> {
+        let of = self.of;
         let mut dropped_labels = Vec::new();
         {
             let partition = part.partition.read();
@@ -188,24 +244,20 @@ impl Collector for List<'_> {
                     DroppedName::Attribute(name) => {
                         self.attribute_names.insert(name.clone());
                     }
-                    DroppedName::Label(name) => {
+                    DroppedName::Label(name) if of.label.as_ref().is_none_or(|label| label == name) => {
                         dropped_labels.push(DroppedLabel { tier: part.key.tier, name: name.clone() })
                     }
+                    DroppedName::Label(_) => {}
                 }
             }
         }
-        {
-            let partition = part.partition.read();
-            let lacks = |name: &str| !partition.index.without(name).is_disjoint(&part.matching);
-            let names = self.matchers.iter().map(|matcher| matcher.name.as_str());
-            self.names_without_label.extend(names.filter(|name| lacks(name)));
-        }
-        let of = self.of;
-        let has_any = match &of.label {
-            Some(label) => self.add_values(view, part, label)?,
-            None => self.add_series(view, part)?,
+        let mut finder = SampleFinder::new(view, part, self.matchers);
+        let has_new = match &of.label {
+            Some(label) => self.add_values(&mut finder, label)?,
+            None => self.add_series(&mut finder)?,
         };
-        if has_any && !part.plan.windows.is_empty() {
+        // A series without a dropped label may be known already, and may stand for several series with the label.
+        if !part.plan.windows.is_empty() && !dropped_labels.is_empty() && (has_new || finder.has_any()?) {
             self.dropped_labels.extend(dropped_labels);
         }
         Ok(Progress::Done)

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use proto::label::PROFILE_TYPE_LABEL;
 use proto::{
     Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail,
     StackFilter, Tier,
@@ -119,16 +120,12 @@ impl Known {
     }
 }
 
-/// Checks that the engine lists the same series as the model.
+/// Checks that the engine lists the same series and label values as the model.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
-    let query = |label: Option<&str>| SeriesQuery {
-        tenant: selection.tenant.clone(),
-        matchers: selection.matchers.clone(),
-        window,
-        label: label.map(str::to_owned),
-    };
-    let answer = match world.engine().series(&query(None)) {
+    let query =
+        SeriesQuery { tenant: selection.tenant.clone(), matchers: selection.matchers.clone(), window, label: None };
+    let answer = match world.engine().series(&query) {
         Err(SelectError::DroppedName { name, .. }) => {
             prop_assert!(selection.matchers.iter().any(|matcher| matcher.name == name), "{:?}", selection);
             return Ok(());
@@ -136,21 +133,13 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
         answer => answer.unwrap(),
     };
     prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
-    let in_series =
-        Selection { fold: Fold::Points(window), group_by_series: true, group_by: Vec::new(), ..selection.clone() };
-    let (sums, _): (Sums, _) = model_sums(&world.rows, &in_series, &[], &answer.missing);
-    let wanted: BTreeSet<_> = sums.into_keys().map(|(group, _, _)| group).collect();
+    let wanted = model_series(world, selection, &answer);
     let got: BTreeSet<BTreeMap<String, String>> =
         answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
+    for name in ["service_name", "region", "zone", PROFILE_TYPE_LABEL, "thread_name", "no_such_label"] {
+        check_values(world, selection, &SeriesQuery { label: Some(name.to_owned()), ..query.clone() })?;
+    }
     if answer.dropped_labels.is_empty() {
-        let names: BTreeSet<&str> = wanted.iter().flat_map(BTreeMap::keys).map(String::as_str).collect();
-        for name in names.into_iter().chain(["no_such_label"]) {
-            let of_label = world.engine().series(&query(Some(name))).unwrap();
-            prop_assert_eq!(&SeriesAnswer::from_wire(of_label.to_wire()).unwrap(), &of_label);
-            let values: BTreeSet<&String> = wanted.iter().filter_map(|series| series.get(name)).collect();
-            prop_assert!(of_label.series.is_empty());
-            prop_assert!(of_label.values.iter().eq(values), "values of {} in {:?}", name, selection);
-        }
         prop_assert_eq!(got, wanted, "series of {:?}", selection);
         return Ok(());
     }
@@ -163,6 +152,33 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     };
     prop_assert!(wanted.iter().all(|whole| got.iter().any(|left| is_left(whole, left))), "{:?} {:?}", got, wanted);
     prop_assert!(got.iter().all(|left| wanted.iter().any(|whole| is_left(whole, left))), "{:?} {:?}", got, wanted);
+    Ok(())
+}
+
+/// Returns the series of the model that match, outside the times that the answer reports as missing.
+fn model_series(world: &World, selection: &Selection, answer: &SeriesAnswer) -> BTreeSet<BTreeMap<String, String>> {
+    let fold = Fold::Points(selection.fold.window());
+    let in_series = Selection { fold, group_by_series: true, group_by: Vec::new(), ..selection.clone() };
+    let (sums, _): (Sums, _) = model_sums(&world.rows, &in_series, &[], &answer.missing);
+    sums.into_keys().map(|(group, _, _)| group).collect()
+}
+
+/// Checks that the engine lists all values of a label, or reports that a tier dropped the label.
+fn check_values(world: &World, selection: &Selection, query: &SeriesQuery) -> Result<(), TestCaseError> {
+    let name = query.label.as_ref().unwrap();
+    let answer = world.engine().series(query).unwrap();
+    prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
+    prop_assert!(answer.series.is_empty());
+    let series = model_series(world, selection, &answer);
+    let wanted: BTreeSet<&String> = series.iter().filter_map(|series| series.get(name)).collect();
+    if answer.dropped_labels.is_empty() {
+        prop_assert!(answer.values.iter().eq(wanted), "values of {} in {:?}", name, selection);
+        return Ok(());
+    }
+    prop_assert!(query.window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.dropped_labels);
+    prop_assert!(answer.dropped_labels.iter().all(|label| label.name == *name), "{:?}", answer.dropped_labels);
+    prop_assert!(answer.values.iter().all(|value| wanted.contains(value)), "values of {} in {:?}", name, selection);
+    prop_assert!(answer.values.is_sorted());
     Ok(())
 }
 

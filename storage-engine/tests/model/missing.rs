@@ -30,6 +30,11 @@ fn list(world: &World, service: u8, window: Window) -> SeriesAnswer {
     world.engine().series(&SeriesQuery { tenant, matchers: of_service(service), window, label: None }).unwrap()
 }
 
+fn values(world: &World, label: &str, matchers: Vec<Matcher>, window: Window) -> SeriesAnswer {
+    let tenant = TenantId::default_tenant();
+    world.engine().series(&SeriesQuery { tenant, matchers, window, label: Some(label.to_owned()) }).unwrap()
+}
+
 fn selection(service: u8, fold: Fold, group_by: &[&str]) -> Selection {
     Selection {
         tenant: TenantId::default_tenant(),
@@ -68,6 +73,63 @@ fn a_list_has_labels_that_any_tier_keeps_and_reports_the_dropped() {
     let lost = list(&world, 0, day);
     assert_eq!((lost.series[0].get("zone"), lost.series[0].get("service_name")), ("", "s0"));
     assert!(lost.dropped_labels.contains(&DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
+    // Regression: the values of a label that every remaining tier dropped were an empty list without a reason.
+    let of_zone = values(&world, "zone", of_service(0), day);
+    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<String>::new(), 0));
+    assert_eq!(of_zone.dropped_labels, [DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }]);
+    let of_other = values(&world, "zone", of_service(1), day);
+    assert_eq!(of_other.dropped_labels, [], "the other service has no samples on this day");
+    let services = values(&world, "service_name", of_service(0), day);
+    assert_eq!((services.values, services.dropped_labels.len()), (vec!["s0".to_owned()], 0));
+}
+
+// Regression: the list was refused because of a matcher, although hours have the label of this matcher.
+#[test]
+fn values_are_listed_from_the_tiers_that_have_the_labels_of_matchers() {
+    let mut world = world(0, [&["zone"], &["zone", "region"]]);
+    world.expire(Tier::Minute, T0 + 90_000 * SECOND);
+    // The last hour is read first, from the hours. They lack the zone, so the days are tried.
+    let window = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY + DAY / 24 };
+    let matcher = Matcher { name: "region".to_owned(), operation: Operation::Equal, value: "eu".to_owned() };
+    let of_zone = values(&world, "zone", vec![matcher], window);
+    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<String>::new(), 0));
+    assert_eq!(of_zone.dropped_labels, [DroppedLabel { tier: Tier::Hour, name: "zone".to_owned() }]);
+}
+
+// Regression: a dropped label was an error if another matcher was about attributes of samples.
+#[test]
+fn a_matcher_on_attributes_does_not_turn_an_incomplete_list_into_an_error() {
+    let mut world = World::with(false, [&["zone"], &["zone"]]);
+    // No old sample has a thread name.
+    world.step(&Step::Append(vec![Drawn { thread: 0, ..Drawn::simple(0, 0, 1, 5) }], None));
+    world.step(&Step::Wait(100_000));
+    world.step(&Step::Append(vec![Drawn::simple(1, 100_000, 1, 1)], None));
+    world.step(&Step::Compact);
+    world.expire(Tier::Minute, T0 + 90_000 * SECOND);
+    let matchers = |value: &str| {
+        vec![Matcher { name: "thread_name".to_owned(), operation: Operation::NotEqual, value: value.to_owned() }]
+    };
+    let all = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + 2 * DAY };
+    let listed = values(&world, "zone", matchers("x"), all);
+    assert_eq!((listed.values, listed.dropped_labels.len(), listed.missing.len()), (vec!["b".to_owned()], 1, 0));
+    let listed = values(&world, "zone", matchers("t1"), all);
+    assert_eq!((listed.values.len(), listed.dropped_labels.len()), (0, 1), "the only thread is excluded");
+    let listed = values(&world, "service_name", matchers("t1"), all);
+    assert_eq!((listed.values, listed.dropped_labels.len()), (vec!["s0".to_owned()], 0));
+}
+
+// Regression: the stacks of all partitions were loaded to list the values of an attribute, which no list has.
+#[test]
+fn values_of_an_attribute_name_are_listed_without_dictionaries() {
+    let mut world = world(0, [&[], &[]]);
+    world.step(&Step::Restart);
+    let all = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + 2 * DAY };
+    let services = values(&world, "service_name", Vec::new(), all);
+    assert_eq!(services.values.len(), 2);
+    let before = world.engine().dictionary_bytes();
+    let listed = values(&world, "thread_name", Vec::new(), all);
+    assert_eq!((listed.values.len(), listed.attribute_names), (0, vec!["thread_name".to_owned()]));
+    assert_eq!(world.engine().dictionary_bytes(), before);
 }
 
 // Regression: windows of gauges were kept but never read.

@@ -33,8 +33,9 @@ const LATE_NS: i64 = 600 * 1_000_000_000;
 /// would stay in memory until the state's clock catches up.
 const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
-/// Divisor of the head's budget. A window whose samples exceed this fraction of the budget is not merged into one
-/// chunk, because sorting and encoding take a multiple of the samples' memory.
+/// Divisor of an engine's equal part of the budget of heads. A window whose samples exceed this fraction is not merged
+/// into one chunk, because sorting and encoding take a multiple of the samples' memory. It is a fraction of the equal
+/// part, because windows of all engines end at the same time.
 const SEALED_PART: usize = 4;
 
 /// Windows that a flush seals in addition to those that are over. Evictions do not depend on this choice.
@@ -198,8 +199,9 @@ pub(crate) fn seal(
     if count == 0 && damage.is_none() {
         return Ok(());
     }
-    let stays =
-        count > (store.config().budgets.head_bytes_max() / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
+    let heads = &store.shares().heads;
+    let merged_bytes_max = heads.equal_part(heads.bytes_max()) / SEALED_PART;
+    let stays = count > (merged_bytes_max / crate::memory::head::SAMPLE_BYTES) as u64;
     let mut minutes = Minutes::default();
     for WindowChunk { key, .. } in chunks {
         let of_chunk = match samples_of(store, &key, window) {
