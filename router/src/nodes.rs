@@ -68,6 +68,11 @@ impl NodesError {
         self.code() == Code::Aborted
     }
 
+    /// Returns whether the same call may succeed in a moment. The shard may have stored the batch of a failed append.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self.code(), Code::ResourceExhausted | Code::Unavailable)
+    }
+
     /// Returns whether the call failed because the node has another placement.
     pub(crate) fn is_misplaced(&self) -> bool {
         matches!(self.code(), Code::FailedPrecondition | Code::NotFound)
