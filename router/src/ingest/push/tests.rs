@@ -102,7 +102,7 @@ struct FakeNode {
 impl Shards for FakeNode {
     type Error = Status;
 
-    async fn delete(&self, _: u32, _: proto::Deletion) -> Result<proto::Deleted, Status> {
+    async fn delete(&self, _: u32, _: u64, _: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
@@ -128,15 +128,15 @@ impl Shards for FakeNode {
         Ok(Appended { duplicate: self.is_duplicate, samples_too_old, retention })
     }
 
-    async fn select(&self, _: u32, _: Selection) -> Result<Answer, Status> {
+    async fn select(&self, _: u32, _: u64, _: Selection) -> Result<Answer, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, _: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented(""))
     }
 }

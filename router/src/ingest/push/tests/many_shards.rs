@@ -96,19 +96,19 @@ impl Shards for ManyShards {
         appended
     }
 
-    async fn select(&self, _: u32, _: Selection) -> Result<Answer, Status> {
+    async fn select(&self, _: u32, _: u64, _: Selection) -> Result<Answer, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, _: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn delete(&self, _: u32, _: Deletion) -> Result<Deleted, Status> {
+    async fn delete(&self, _: u32, _: u64, _: Deletion) -> Result<Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
