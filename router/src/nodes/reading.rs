@@ -1,5 +1,5 @@
-//! What the calls of one request of a query share: the placement, the slot of the query, and the limits on the size of
-//! all responses together.
+//! State that the calls of one request of a query share: the placement, the slot of the query, and the limits on the
+//! size of all responses together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
