@@ -31,8 +31,8 @@ pub use label::{Fingerprint, Label, LabelSet};
 pub use profile_type::{ProfileType, ValueType};
 pub use shard::{
     AdministrationTask, Answer, Appended, Command, Deleted, Deletion, Entry, Fold, FramePlace, KnownLocations,
-    LocationPage, LocationSets, Matcher, Selection, SelectionError, SeriesAnswer, SeriesQuery, Shards, StackDetail,
-    StackFilter, Window, answer, entry, location_sets, meta, placement, selection,
+    LocationPage, LocationSets, Matcher, ResponseTooLarge, Selection, SelectionError, SeriesAnswer, SeriesQuery,
+    Shards, StackDetail, StackFilter, Window, answer, entry, location_sets, meta, placement, selection,
 };
 pub use tenant::{TenantId, TenantIdError};
 pub use tier::Tier;

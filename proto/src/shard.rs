@@ -12,7 +12,7 @@ mod shards;
 
 pub use answer::Answer;
 pub use entry::{Command, Deletion, Entry};
-pub use error::SelectionError;
+pub use error::{ResponseTooLarge, SelectionError};
 pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
 pub use selection::{Fold, Matcher, Selection, StackDetail, Window};
 pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, SeriesQuery, Shards};

@@ -1,6 +1,6 @@
 //! The HTTP and gRPC API, as documented in `docs/api.md`.
 
-mod administration;
+pub(crate) mod administration;
 pub mod agent;
 pub(crate) mod debuginfo;
 pub(crate) mod error;

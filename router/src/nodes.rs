@@ -1,5 +1,6 @@
 //! Calls from the router to the nodes that hold the shards.
 
+mod reading;
 mod remote;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use proto::{
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
+pub(crate) use self::reading::Reading;
 use self::remote::{PATIENCE, Patience, Remote};
 
 /// Maximum number of shards that work on one request at one time. A node has threads for about as many, and each may
@@ -25,10 +27,16 @@ const SHARDS_AT_ONCE_MAX: usize = 8;
 /// All shards, and the node that holds them. Cheap to clone; all clones share the placement.
 #[derive(Clone)]
 pub struct Nodes {
-    /// The node that holds all shards, which is in this process or on the network.
-    node: Arc<dyn Shards<Error = Status>>,
+    node: Node,
     /// Placement that the node returned last; `None` if it must be read.
     placement: Arc<RwLock<Option<Arc<Placement>>>>,
+}
+
+/// The node that holds all shards.
+#[derive(Clone)]
+enum Node {
+    InProcess(Arc<dyn Shards<Error = Status>>),
+    Remote(Arc<Remote>),
 }
 
 impl fmt::Debug for Nodes {
@@ -68,6 +76,11 @@ impl NodesError {
         self.code() == Code::Aborted
     }
 
+    /// Returns whether the same call may succeed in a moment. The shard may have stored the batch of a failed append.
+    pub(crate) fn is_temporary(&self) -> bool {
+        matches!(self.code(), Code::ResourceExhausted | Code::Unavailable)
+    }
+
     /// Returns whether the call failed because the node has another placement.
     pub(crate) fn is_misplaced(&self) -> bool {
         matches!(self.code(), Code::FailedPrecondition | Code::NotFound)
@@ -78,7 +91,7 @@ impl Nodes {
     /// Makes a connection to a node in this process.
     #[must_use]
     pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
-        Self { node, placement: Arc::default() }
+        Self { node: Node::InProcess(node), placement: Arc::default() }
     }
 
     /// Makes a connection to a remote node. Calls carry the first of `tokens`. The network connection is made on the
@@ -89,7 +102,7 @@ impl Nodes {
     }
 
     fn remote_with(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
-        Self::local(Arc::new(Remote::new(endpoint, tokens, patience)))
+        Self { node: Node::Remote(Arc::new(Remote::new(endpoint, tokens, patience))), placement: Arc::default() }
     }
 
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node
@@ -102,8 +115,16 @@ impl Nodes {
         if let Some(known) = known {
             return Ok(known);
         }
-        let read = self.node.placement().await.map_err(|status| NodesError { shard: None, status })?;
-        let read = Arc::new(read);
+        self.read_placement().await
+    }
+
+    /// Reads the assignment of slots to shards from the node.
+    async fn read_placement(&self) -> Result<Arc<Placement>, NodesError> {
+        let read = match &self.node {
+            Node::InProcess(node) => node.placement().await,
+            Node::Remote(node) => node.placement().await,
+        };
+        let read = Arc::new(read.map_err(|status| NodesError { shard: None, status })?);
         *self.placement.write() = Some(Arc::clone(&read));
         Ok(read)
     }
@@ -140,7 +161,10 @@ impl Nodes {
     ) -> Vec<(u32, Result<Appended, NodesError>)> {
         let epoch = placement.epoch();
         let calls = batches.into_iter().map(|(shard, batch)| async move {
-            let appended = self.node.append(shard, epoch, batch).await;
+            let appended = match &self.node {
+                Node::InProcess(node) => node.append(shard, epoch, batch).await,
+                Node::Remote(node) => node.append(shard, epoch, batch).await,
+            };
             (shard, appended.map_err(|status| self.refused(shard, status)))
         });
         join_all(calls).await
@@ -150,8 +174,18 @@ impl Nodes {
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the shard.
-    pub(crate) async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, NodesError> {
-        self.node.select(shard, selection).await.map_err(|status| self.refused_query(shard, status))
+    pub(crate) async fn select(
+        &self,
+        reading: &Reading,
+        shard: u32,
+        selection: Selection,
+    ) -> Result<Answer, NodesError> {
+        let answer = match &self.node {
+            Node::InProcess(node) => node.select(shard, reading.placement_epoch, selection).await,
+            Node::Remote(node) => node.select(reading, shard, selection).await,
+        };
+        let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
+        held.map_err(|status| self.refused_query(shard, status))
     }
 
     /// Returns a page of a tenant's locations in one shard. The page has only locations that the router does not know
@@ -161,11 +195,15 @@ impl Nodes {
     /// Returns the [`NodesError`] of the shard.
     pub(crate) async fn locations(
         &self,
+        reading: &Reading,
         shard: u32,
         tenant: &TenantId,
         known: KnownLocations,
     ) -> Result<LocationPage, NodesError> {
-        let page = self.node.locations(shard, tenant.clone(), known).await;
+        let page = match &self.node {
+            Node::InProcess(node) => node.locations(shard, reading.placement_epoch, tenant.clone(), known).await,
+            Node::Remote(node) => node.locations(reading, shard, tenant, known).await,
+        };
         page.map_err(|status| self.refused_query(shard, status))
     }
 
@@ -173,10 +211,19 @@ impl Nodes {
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the first shard that fails.
-    pub(crate) async fn series(&self, shards: &[u32], query: &SeriesQuery) -> Result<SeriesAnswer, NodesError> {
+    pub(crate) async fn series(
+        &self,
+        reading: &Reading,
+        shards: &[u32],
+        query: &SeriesQuery,
+    ) -> Result<SeriesAnswer, NodesError> {
         let calls = shards.iter().map(|&shard| async move {
-            let answer = self.node.series(shard, query.clone()).await;
-            answer.map_err(|status| self.refused_query(shard, status))
+            let answer = match &self.node {
+                Node::InProcess(node) => node.series(shard, reading.placement_epoch, query.clone()).await,
+                Node::Remote(node) => node.series(reading, shard, query).await,
+            };
+            let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
+            held.map_err(|status| self.refused_query(shard, status))
         });
         Ok(SeriesAnswer::merged(in_order(calls.collect()).await?))
     }
@@ -185,9 +232,17 @@ impl Nodes {
     ///
     /// # Errors
     /// Returns the [`NodesError`] of the first shard that fails. Other shards may have deleted samples.
-    pub(crate) async fn delete(&self, shards: &[u32], deletion: &Deletion) -> Result<Deleted, NodesError> {
+    pub(crate) async fn delete(
+        &self,
+        placement_epoch: u64,
+        shards: &[u32],
+        deletion: &Deletion,
+    ) -> Result<Deleted, NodesError> {
         let calls = shards.iter().map(|&shard| async move {
-            let deleted = self.node.delete(shard, deletion.clone()).await;
+            let deleted = match &self.node {
+                Node::InProcess(node) => node.delete(shard, placement_epoch, deletion.clone()).await,
+                Node::Remote(node) => node.delete(shard, placement_epoch, deletion).await,
+            };
             deleted.map_err(|status| self.refused(shard, status))
         });
         let mut all = Deleted::default();
@@ -204,9 +259,13 @@ impl Nodes {
     /// # Errors
     /// Returns the [`NodesError`] of the first shard that fails. Other shards may have finished the task.
     pub(crate) async fn administer(&self, task: AdministrationTask) -> Result<Vec<(u32, String)>, NodesError> {
-        let shards = self.placement().await?.shards();
+        // A task does not name a placement, so the router reads which shards there are now.
+        let shards = self.read_placement().await?.shards();
         let calls = shards.into_iter().map(|shard| async move {
-            let report = self.node.administer(shard, task).await;
+            let report = match &self.node {
+                Node::InProcess(node) => node.administer(shard, task).await,
+                Node::Remote(node) => node.administer(shard, task).await,
+            };
             report.map(|report| (shard, report)).map_err(|status| self.refused(shard, status))
         });
         in_order(calls.collect()).await

@@ -1,7 +1,7 @@
 //! Errors of the engine, and the reaction that each requires from the replica.
 
-use proto::Tier;
 use proto::build_id::to_hex;
+use proto::{ResponseTooLarge, Tier};
 
 /// Returns whether RocksDB reports corruption: it read bytes that differ from the written ones.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
@@ -190,16 +190,13 @@ pub enum SelectError {
     #[error("a deletion needs at least one matcher")]
     SelectsEverything,
     /// The response exceeds the memory budget of one query.
-    #[error(
-        "the response would have more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger \
-         step or fewer groups"
-    )]
+    #[error("{}", ResponseTooLarge::Cells { max: *cells_max })]
     TooLarge {
         /// Maximum number of cells of a response, from `limits`.
         cells_max: usize,
     },
     /// The labels of the response exceed the memory budget of one query.
-    #[error("the labels of the response take more than {bytes_max} bytes: use a shorter range or fewer groups")]
+    #[error("{}", ResponseTooLarge::GroupBytes { max: *bytes_max })]
     TooManyGroups {
         /// Maximum size of the labels of a response in bytes, from `limits`.
         bytes_max: usize,
@@ -228,7 +225,7 @@ pub enum SelectError {
         horizon_ns: i64,
     },
     /// The stacks of the response exceed the memory budget of one query.
-    #[error("the stacks of the response have more than {nodes_max} frames: use a shorter range or fewer services")]
+    #[error("{}", ResponseTooLarge::Nodes { max: *nodes_max })]
     TooManyNodes {
         /// Maximum number of stack tree nodes of a response, from `limits`.
         nodes_max: usize,

@@ -1,9 +1,10 @@
 //! Reads the samples of a node with all their properties, over the node's gRPC interface.
 
+use proto::Address;
+use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::selection::Operation;
 use proto::wire::node_client::NodeClient;
-use proto::wire::{SelectRequest, SeriesRequest};
-use proto::{Address, placement::FIRST_DATA_SHARD};
+use proto::wire::{PlacementRequest, SelectRequest, SeriesRequest};
 use proto::{Answer, Dictionary, Fold, Location, Matcher, Selection, StackDetail, TenantId, Window};
 
 use crate::grpc::block_on;
@@ -20,8 +21,11 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
     let (attribute_names, selection, answer) = block_on(async {
         let mut node = NodeClient::connect(format!("http://{}", varve.node)).await.unwrap();
         node = node.max_decoding_message_size(ANSWER_BYTES_MAX);
+        let placement = node.placement(PlacementRequest {}).await.unwrap().into_inner();
+        let placement_epoch = Placement::from_wire(placement).unwrap().epoch();
         let series = SeriesRequest {
             shard: FIRST_DATA_SHARD,
+            placement_epoch,
             tenant: TenantId::default_tenant().as_str().to_owned(),
             matchers: vec![matcher.to_wire()],
             start_ns: window.start_ns,
@@ -38,7 +42,7 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
             stacks: StackDetail::Full,
             locations: proto::LocationSets::default(),
         };
-        let request: SelectRequest = selection.to_wire(FIRST_DATA_SHARD);
+        let request: SelectRequest = selection.to_wire(FIRST_DATA_SHARD, placement_epoch);
         (attribute_names, selection, node.select(request).await.unwrap().into_inner())
     });
     let answer = Answer::from_wire(answer, &selection).unwrap();

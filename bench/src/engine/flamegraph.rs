@@ -173,7 +173,7 @@ impl Shards for FakeShards {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn delete(&self, _shard: u32, _deletion: Deletion) -> Result<Deleted, Status> {
+    async fn delete(&self, _shard: u32, _placement_epoch: u64, _deletion: Deletion) -> Result<Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
@@ -181,17 +181,17 @@ impl Shards for FakeShards {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn locations(&self, shard: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, shard: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
         let dictionary = self.answer(shard)?.dictionary.clone();
         let count = u32::try_from(dictionary.locations.len()).unwrap_or(u32::MAX);
         Ok(LocationPage { generation: 1, first: 0, count, dictionary })
     }
 
-    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+    async fn select(&self, shard: u32, _: u64, selection: Selection) -> Result<Answer, Status> {
         let mut answer = self.answer(shard)?.clone();
         if selection.locations.known.count > 0 {
             answer.dictionary = Dictionary::default();

@@ -38,9 +38,9 @@ impl wire::node_server::Node for Node {
 
     async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
         let request = request.into_inner();
-        let shard = request.shard;
+        let wire::SelectRequest { shard, placement_epoch, .. } = request;
         let selection = Selection::from_wire(request).map_err(|error| invalid(&error))?;
-        let answer = proto::Shards::select(self, shard, selection).await?;
+        let answer = proto::Shards::select(self, shard, placement_epoch, selection).await?;
         let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
@@ -49,27 +49,28 @@ impl wire::node_server::Node for Node {
         &self,
         request: Request<wire::LocationsRequest>,
     ) -> Result<Response<wire::LocationsResponse>, Status> {
-        let wire::LocationsRequest { shard, tenant, generation, count } = request.into_inner();
+        let wire::LocationsRequest { shard, placement_epoch, tenant, generation, count } = request.into_inner();
         let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
-        let page = proto::Shards::locations(self, shard, tenant, KnownLocations { generation, count }).await?;
+        let known = KnownLocations { generation, count };
+        let page = proto::Shards::locations(self, shard, placement_epoch, tenant, known).await?;
         let encoded = tokio::task::spawn_blocking(move || page.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
         let request = request.into_inner();
-        let shard = request.shard;
+        let wire::SeriesRequest { shard, placement_epoch, .. } = request;
         let query = SeriesQuery::from_wire(request).map_err(|error| invalid(&error))?;
-        let answer = proto::Shards::series(self, shard, query).await?;
+        let answer = proto::Shards::series(self, shard, placement_epoch, query).await?;
         let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
-        let wire::DeleteRequest { shard, deletion } = request.into_inner();
+        let wire::DeleteRequest { shard, placement_epoch, deletion } = request.into_inner();
         let deletion = deletion.ok_or_else(|| Status::invalid_argument("the request has no deletion"))?;
         let deletion = Deletion::from_wire(deletion).map_err(|error| invalid(&error))?;
-        let Deleted { samples, windows } = proto::Shards::delete(self, shard, deletion).await?;
+        let Deleted { samples, windows } = proto::Shards::delete(self, shard, placement_epoch, deletion).await?;
         Ok(Response::new(wire::DeleteResponse { samples, windows }))
     }
 

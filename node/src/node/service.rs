@@ -59,25 +59,35 @@ impl Shards for Node {
         appended.map_err(|refused| self.shared.count(refused))
     }
 
-    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+    async fn select(&self, shard: u32, placement_epoch: u64, selection: Selection) -> Result<Answer, Status> {
+        self.shared.check_placement(shard, placement_epoch)?;
         let select = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().select_while(&selection, is_wanted)
         };
         self.shared.read(shard, select).await
     }
 
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        tenant: TenantId,
+        known: KnownLocations,
+    ) -> Result<LocationPage, Status> {
+        self.shared.check_placement(shard, placement_epoch)?;
         self.shared.read(shard, move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
-    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, shard: u32, placement_epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        self.shared.check_placement(shard, placement_epoch)?;
         let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().series_while(&query, is_wanted)
         };
         self.shared.read(shard, read).await
     }
 
-    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
+    async fn delete(&self, shard: u32, placement_epoch: u64, deletion: Deletion) -> Result<Deleted, Status> {
+        self.shared.check_placement(shard, placement_epoch)?;
         let shared = Arc::clone(&self.shared);
         let delete = tokio::spawn(async move { delete(&shared, shard, deletion).await });
         delete.await.map_err(|panic| Status::internal(panic.to_string()))?
@@ -95,6 +105,18 @@ impl Shared {
     pub(super) fn hosted(&self, shard: u32) -> Result<&Arc<Hosted>, Status> {
         let missing = || Status::not_found(format!("shard {shard} is not on this node: read the placement again"));
         self.shards.get(&shard).ok_or_else(missing)
+    }
+
+    /// Refuses a request to a shard that is not on this node, or that was chosen by another placement. The router then
+    /// reads the placement again.
+    fn check_placement(&self, shard: u32, placement_epoch: u64) -> Result<&Arc<Hosted>, Status> {
+        let hosted = self.hosted(shard)?;
+        let epoch = self.placement.epoch();
+        if placement_epoch != epoch {
+            let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
+            return Err(Status::failed_precondition(text));
+        }
+        Ok(hosted)
     }
 
     /// Counts a refusal in the metrics, and returns its response.
@@ -258,12 +280,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
 
 async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Refused> {
     let misplaced = |status| Refused(Refusal::Misplaced, status);
-    let hosted = shared.hosted(shard).map_err(misplaced)?;
-    let epoch = shared.placement.epoch();
-    if placement_epoch != epoch {
-        let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
-        return Err(misplaced(Status::failed_precondition(text)));
-    }
+    let hosted = shared.check_placement(shard, placement_epoch).map_err(misplaced)?;
     // The batch counts from now on, because it is in memory while the append waits for a repair.
     let bytes = batch.memory_bytes();
     let _in_flight = shared.take_in(bytes)?;

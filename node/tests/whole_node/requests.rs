@@ -220,6 +220,59 @@ async fn misplaced_and_broken_requests_are_refused_with_advice() {
     opened.node.shutdown().await;
 }
 
+// A router that chose shards by another placement would miss samples, and report that all shards had answered.
+#[tokio::test]
+async fn reads_and_deletions_by_another_placement_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    opened.append(&batch(None, [1])).await.unwrap();
+    let node = &opened.node;
+    let tenant = "default".to_owned();
+    let fold = Some(wire::Fold { kind: 0, edge_deltas_ns: vec![0, i64::MAX] });
+    let matcher = wire::Matcher { name: "service_name".to_owned(), operation: 0, value: "test".to_owned() };
+    let deletion = wire::Delete { tenant: tenant.clone(), matchers: vec![matcher], start_ns: 0, end_ns: i64::MAX };
+    for placement_epoch in [2, 0, 1] {
+        let select = wire::SelectRequest {
+            shard: FIRST_DATA_SHARD,
+            placement_epoch,
+            tenant: tenant.clone(),
+            fold: fold.clone(),
+            ..wire::SelectRequest::default()
+        };
+        let series = wire::SeriesRequest {
+            shard: FIRST_DATA_SHARD,
+            placement_epoch,
+            tenant: tenant.clone(),
+            end_ns: i64::MAX,
+            ..wire::SeriesRequest::default()
+        };
+        let locations = wire::LocationsRequest {
+            shard: FIRST_DATA_SHARD,
+            placement_epoch,
+            tenant: tenant.clone(),
+            ..wire::LocationsRequest::default()
+        };
+        let delete = wire::DeleteRequest { shard: FIRST_DATA_SHARD, placement_epoch, deletion: Some(deletion.clone()) };
+        let outcomes = [
+            node.select(Request::new(select)).await.map(|_| ()),
+            node.series(Request::new(series)).await.map(|_| ()),
+            node.locations(Request::new(locations)).await.map(|_| ()),
+            node.delete(Request::new(delete)).await.map(|_| ()),
+        ];
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => assert_eq!(placement_epoch, 1),
+                Err(status) => {
+                    assert_eq!((status.code(), placement_epoch == 1), (Code::FailedPrecondition, false), "{status}");
+                    assert!(status.message().contains("read the placement again"), "{status}");
+                }
+            }
+        }
+        assert_eq!(opened.times().await.len(), usize::from(placement_epoch != 1), "only the right one deletes");
+    }
+    node.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_node_can_be_opened_in_a_task() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,6 +359,7 @@ async fn a_remote_router_gets_the_same_responses() {
     assert!(client.append(request).await.unwrap().into_inner().duplicate);
     let request = wire::SeriesRequest {
         shard: FIRST_DATA_SHARD,
+        placement_epoch: 1,
         tenant: "default".to_owned(),
         matchers: Vec::new(),
         start_ns: 0,
@@ -316,6 +370,7 @@ async fn a_remote_router_gets_the_same_responses() {
     assert_eq!(LabelSet::from_wire(answer.series[0].labels.clone()).get("service_name"), "test");
     let bad_regex = wire::SelectRequest {
         shard: FIRST_DATA_SHARD,
+        placement_epoch: 1,
         tenant: "default".to_owned(),
         matchers: vec![wire::Matcher { name: "a".to_owned(), operation: 2, value: "(".to_owned() }],
         fold: Some(wire::Fold { kind: 0, edge_deltas_ns: vec![0, 1] }),

@@ -107,7 +107,8 @@ async fn select(node: &Node, shard: u32, fold: Fold) -> Result<proto::Answer, St
         stacks: StackDetail::None,
         locations: proto::LocationSets::default(),
     };
-    let answer = node.select(Request::new(selection.to_wire(shard))).await?.into_inner();
+    let placement_epoch = proto::Shards::placement(node).await?.epoch();
+    let answer = node.select(Request::new(selection.to_wire(shard, placement_epoch))).await?.into_inner();
     Ok(proto::Answer::from_wire(answer, &selection).unwrap())
 }
 

@@ -128,6 +128,18 @@ pub struct Unpassed {
 }
 
 impl Answer {
+    /// Approximate size of the response, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.dictionary.memory_bytes()
+            + self.groups.iter().map(LabelSet::memory_bytes).sum::<usize>()
+            + self.nodes.len() * size_of::<Node>()
+            + self.cells.len() * size_of::<Cell>()
+            + self.bucket_times_ns.len() * size_of::<i64>()
+            + self.missing.len() * size_of::<Missing>()
+            + self.unpassed.len() * size_of::<Unpassed>()
+    }
+
     /// Encodes the response.
     #[must_use]
     pub fn to_wire(&self) -> wire::SelectResponse {

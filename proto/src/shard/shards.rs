@@ -19,6 +19,9 @@ use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
 
 /// Shards that accept requests.
+///
+/// `placement_epoch` is the epoch of the placement that chose the shard. A node with another epoch refuses the request:
+/// the samples might belong to, or be in, other shards.
 #[tonic::async_trait]
 pub trait Shards: Send + Sync {
     /// The error of a request: a code, and a text for the caller.
@@ -31,18 +34,23 @@ pub trait Shards: Send + Sync {
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
 
     /// Returns sums of samples. The read is linearizable.
-    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Self::Error>;
+    async fn select(&self, shard: u32, placement_epoch: u64, selection: Selection) -> Result<Answer, Self::Error>;
 
     /// Returns a page of the locations that the router does not know. The page is empty if the router knows all.
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations)
-    -> Result<LocationPage, Self::Error>;
+    async fn locations(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        tenant: TenantId,
+        known: KnownLocations,
+    ) -> Result<LocationPage, Self::Error>;
 
     /// Returns the series that have samples in a window. The read is linearizable.
-    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Self::Error>;
+    async fn series(&self, shard: u32, placement_epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Self::Error>;
 
     /// Deletes samples permanently. When this returns, no query sees the samples any more. The call may take any length
     /// of time.
-    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
+    async fn delete(&self, shard: u32, placement_epoch: u64, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
     /// Runs an administration task. Returns a report, which is a JSON object. The call may take any length of time.
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
@@ -85,9 +93,10 @@ pub struct SeriesQuery {
 impl SeriesQuery {
     /// Encodes the request to a shard.
     #[must_use]
-    pub fn to_wire(&self, shard: u32) -> wire::SeriesRequest {
+    pub fn to_wire(&self, shard: u32, placement_epoch: u64) -> wire::SeriesRequest {
         wire::SeriesRequest {
             shard,
+            placement_epoch,
             tenant: self.tenant.as_str().to_owned(),
             matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
             start_ns: self.window.start_ns,
@@ -101,7 +110,7 @@ impl SeriesQuery {
     /// # Errors
     /// Returns a [`SelectionError`] for an invalid tenant or condition.
     pub fn from_wire(from: wire::SeriesRequest) -> Result<Self, SelectionError> {
-        let wire::SeriesRequest { shard: _, tenant, matchers, start_ns, end_ns, label } = from;
+        let wire::SeriesRequest { shard: _, placement_epoch: _, tenant, matchers, start_ns, end_ns, label } = from;
         let tenant = TenantId::new(&tenant)?;
         Ok(Self { tenant, matchers: Matcher::all_from_wire(matchers)?, window: Window { start_ns, end_ns }, label })
     }
@@ -148,6 +157,17 @@ impl SeriesAnswer {
             missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
             dropped_labels: from.dropped_labels.into_iter().map(DroppedLabel::from_wire).collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Approximate size of the response, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
+        self.series.iter().map(|labels| size_of::<usize>() + labels.memory_bytes()).sum::<usize>()
+            + texts(&self.values)
+            + texts(&self.attribute_names)
+            + self.missing.len() * size_of::<Missing>()
+            + self.dropped_labels.iter().map(|label| size_of::<DroppedLabel>() + label.name.len()).sum::<usize>()
     }
 
     /// Merges the responses of several shards. The result does not depend on their order, and its lists are sorted.

@@ -85,6 +85,11 @@ impl InFlight {
         Ok(())
     }
 
+    /// Reserves memory of the budget for `bytes` more bytes, until the permit is dropped; `None` if not enough is free.
+    pub(crate) fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.admission.take(bytes.div_ceil(PERMIT_BYTES)).ok()
+    }
+
     /// Runs `work` on a blocking thread as soon as a slot is free. The slot and the bytes stay taken until the work
     /// ends, even if the sender disconnects.
     pub(crate) async fn run_blocking<T: Send + 'static>(

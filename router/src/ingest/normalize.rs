@@ -42,7 +42,7 @@ pub(crate) struct Destination<'d> {
     pub(crate) placement: &'d Placement,
 }
 
-/// Builds the normal form of a message of `message_bytes` bytes.
+/// Builds the normal form of a message of `message_bytes` bytes, which arrived at `now_ns`.
 ///
 /// `known` contains the stacks that the push need not define. `None` means that the push defines all stacks.
 ///
@@ -52,10 +52,10 @@ pub(crate) struct Destination<'d> {
 pub(crate) fn normalize(
     decoded: &Decoded<'_>,
     message_bytes: usize,
+    now_ns: i64,
     destination: Destination<'_>,
     known: Option<&KnownStacks>,
 ) -> Result<Normalized, IngestError> {
-    let now_ns = now_ns();
     let known = known.filter(|_| message_bytes <= OMITTING_BYTES_MAX);
     let build = |known| {
         let mut plan = DefinitionPlan::new(known, destination.tenant, destination.placement);

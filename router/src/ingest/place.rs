@@ -2,6 +2,7 @@
 //! slot, and each slot belongs to one shard in each epoch of the placement. The epoch follows from the sample's time.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;
@@ -13,39 +14,67 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::ingest::normalize::Destination;
 use crate::ingest::request::{Format, Head};
 
-/// Makes one batch for each shard that gets samples. Every batch has the ID `id`. A batch holds each series once, and
-/// exactly the definitions that its samples refer to.
+/// The parts of a push that are not sent yet, one for each shard that gets samples.
 ///
-/// [`normalize`](super::normalize) adds a stack to the dictionary before it knows whether the stack's samples are kept.
-/// Samples of value 0 are dropped, and profiles are refused. A stack of dropped samples may have no definition, and a
-/// shard would refuse a batch that contains such a stack.
-pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
+/// A part becomes a batch only when it is about to be sent. Each batch has its own copy of the definitions that several
+/// parts share, so all batches together may take many times as much memory as the push.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    tenant: TenantId,
+    id: BatchId,
+    dictionary: Dictionary,
+    profiles: BTreeMap<u32, Vec<Profile>>,
+    /// True if the push has several parts.
+    is_split: bool,
+}
+
+/// Divides a push into one part for each shard that gets samples. Every batch gets the ID `id`.
+pub(crate) fn place(push: Push, id: BatchId, destination: Destination<'_>) -> Parts {
     let Destination { tenant, placement } = destination;
-    let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
+    let mut profiles: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
     for profile in push.profiles {
         let fingerprint = || profile.labels.fingerprint(tenant);
         let route = placement.route(tenant, profile.labels.get(SERVICE_NAME_LABEL), fingerprint);
         match only_shard(&route, &profile.samples) {
-            Some(only) => shards.entry(only).or_default().push(profile),
+            Some(only) => profiles.entry(only).or_default().push(profile),
             None => {
                 for (shard, samples) in divided(&route, &profile.samples) {
-                    shards.entry(shard).or_default().push(Profile { labels: profile.labels.clone(), samples });
+                    profiles.entry(shard).or_default().push(Profile { labels: profile.labels.clone(), samples });
                 }
             }
         }
     }
-    let is_split = shards.len() > 1;
-    let mut dictionary = push.dictionary;
-    let mut batch = |mut profiles: Vec<Profile>| {
-        let dictionary = if is_split || has_unused(&dictionary, &profiles) {
-            part_of(&dictionary, &mut profiles)
+    let is_split = profiles.len() > 1;
+    Parts { tenant: tenant.clone(), id, dictionary: push.dictionary, profiles, is_split }
+}
+
+impl Parts {
+    /// Removes the parts of some shards.
+    pub(crate) fn remove(&mut self, shards: &[u32]) {
+        self.profiles.retain(|shard, _| !shards.contains(shard));
+    }
+
+    /// Returns whether all parts have become batches.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.profiles.is_empty()
+    }
+
+    /// Makes the batch of the next part, and returns the number of its shard. A batch holds each series once, and
+    /// exactly the definitions that its samples refer to.
+    ///
+    /// [`normalize`](super::normalize) adds a stack to the dictionary before it knows whether the stack's samples are
+    /// kept. Samples of value 0 are dropped, and profiles are refused. A stack of dropped samples may have no
+    /// definition, and a shard would refuse a batch that contains such a stack.
+    pub(crate) fn next_batch(&mut self) -> Option<(u32, Batch)> {
+        let (shard, mut profiles) = self.profiles.pop_first()?;
+        let dictionary = if self.is_split || has_unused(&self.dictionary, &profiles) {
+            part_of(&self.dictionary, &mut profiles)
         } else {
-            std::mem::take(&mut dictionary)
+            std::mem::take(&mut self.dictionary)
         };
-        let series = series_of(tenant, profiles);
-        Batch { tenant: tenant.clone(), id, retention_class: 0, dictionary, series }
-    };
-    shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
+        let series = series_of(&self.tenant, profiles);
+        Some((shard, Batch { tenant: self.tenant.clone(), id: Some(self.id), retention_class: 0, dictionary, series }))
+    }
 }
 
 /// Returns the shard of all samples; `None` if they can be in several shards.
@@ -68,8 +97,9 @@ fn divided(route: &Route, samples: &Samples) -> BTreeMap<u32, Samples> {
     shards
 }
 
-/// Returns the ID of a push, by which a shard recognizes a retry. It is a hash of the idempotency key, if the client
-/// sent one. Otherwise, if the push contains all times, it is a hash of the content. Any other push has no ID.
+/// Returns the ID of a push, by which a shard recognizes a retry of the sender. It is a hash of the idempotency key, if
+/// the client sent one. Otherwise, if the push contains all times, it is a hash of the content. Any other push has no
+/// such ID.
 ///
 /// The content is the uncompressed message and the parameters of the request.
 pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {
@@ -84,6 +114,13 @@ pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_t
         }
         None => None,
     }
+}
+
+/// Returns a random ID, by which a shard recognizes a retry of the router itself.
+pub(crate) fn random_id() -> BatchId {
+    // The standard library seeds its hashers with random numbers of the kernel.
+    let random = || u128::from(RandomState::new().hash_one(std::process::id()));
+    BatchId(random() << 64 | random())
 }
 
 fn hash(tenant: &TenantId, parts: &[&[u8]]) -> BatchId {
@@ -175,7 +212,7 @@ mod tests {
         let push = Push { dictionary: dictionary(), profiles, ..Push::default() };
         let tenant = TenantId::default_tenant();
         let placement = Placement::uniform(NonZeroU16::MIN);
-        place(push, None, Destination { tenant: &tenant, placement: &placement }).into_values().next().unwrap()
+        place(push, random_id(), Destination { tenant: &tenant, placement: &placement }).next_batch().unwrap().1
     }
 
     #[test]
@@ -202,7 +239,8 @@ mod tests {
             Profile { labels, samples }
         };
         let push = Push { profiles: (0..20).map(profile).collect(), ..Push::default() };
-        let batches = place(push, Some(BatchId(7)), Destination { tenant: &tenant, placement: &placement });
+        let mut parts = place(push, BatchId(7), Destination { tenant: &tenant, placement: &placement });
+        let batches: BTreeMap<u32, Batch> = std::iter::from_fn(|| parts.next_batch()).collect();
         assert!(batches.values().all(|batch| batch.id == Some(BatchId(7))));
         let values = |shard: u32| batches[&shard].series.iter().map(|series| &series.samples.values[..]);
         assert!(values(1).eq(std::iter::repeat_n(&[1, 3, 5][..], 20)), "the order is kept");

@@ -1,36 +1,33 @@
 //! A push, from the body of the request to the acknowledgement. [`Pusher`] runs the steps one after the other.
 
 mod refusal_log;
+mod retries;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use proto::placement::Placement;
-use proto::{Batch, TenantId};
+use proto::{BatchId, TenantId};
 
 use self::refusal_log::RefusalLog;
+use self::retries::{Definitions, Next, PAUSES, Retries};
 use crate::ingest::admission::{Admission, InFlight};
-use crate::ingest::append::{Acknowledged, append};
+use crate::ingest::append::{Acknowledged, Failures, Round, Rounds, append};
 use crate::ingest::decode::{decode, recognized};
 use crate::ingest::error::{BodyError, PushError, days};
 use crate::ingest::known_stacks::{KnownStacks, StackKey};
-use crate::ingest::normalize::{Destination, normalize};
-use crate::ingest::place::{batch_id, place};
+use crate::ingest::normalize::{Destination, normalize, now_ns};
+use crate::ingest::place::{batch_id, place, random_id};
 use crate::ingest::receive::{Arriving, Received, receive};
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
-use crate::nodes::{Nodes, NodesError};
-
-/// Maximum number of times that one push is placed again because the node has another placement. Placements change far
-/// less often than pushes are sent.
-const REPLACEMENTS_MAX: u32 = 3;
+use crate::nodes::Nodes;
 
 /// Result of a push that is stored.
 #[derive(Clone, Debug, Default)]
@@ -64,19 +61,24 @@ pub struct Pusher {
     known_stacks: Arc<KnownStacks>,
     metrics: Arc<Metrics>,
     refusal_log: Arc<RefusalLog>,
+    retry_pauses: &'static [Duration],
 }
 
-/// The stacks whose definitions are part of a push.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Definitions {
-    /// Only stacks that the shard might not have yet.
-    OfUnknownStacks,
-    OfAllStacks,
+/// One run of the steps of a push. Several runs are needed if shards refuse their parts.
+struct Attempt {
+    /// Time at which the push arrived, in nanoseconds since 1970.
+    arrived_ns: i64,
+    /// ID of the push if the sender's retries cannot be recognized.
+    own_id: BatchId,
+    definitions: Definitions,
+    /// Shards that have acknowledged their parts.
+    acknowledged: Vec<u32>,
 }
 
-/// Batches that are ready to be appended.
+/// A push that is ready to be appended.
 struct Placed {
-    batches: BTreeMap<u32, Batch>,
+    first: Round,
+    rounds: Rounds,
     accepted: Accepted,
     /// Stacks that the batches define.
     defined: Vec<StackKey>,
@@ -107,6 +109,7 @@ impl Pusher {
             known_stacks: Arc::default(),
             metrics: Arc::new(metrics),
             refusal_log: Arc::default(),
+            retry_pauses: PAUSES,
         }
     }
 
@@ -137,21 +140,28 @@ impl Pusher {
         pushed
     }
 
-    /// Runs the steps of a push. If a shard does not hold a stack that the cache lists, runs all steps but the first
-    /// again, and then sends all definitions to this shard. This happens if the shard dropped the stack, or if another
-    /// machine now has the shard. If the node has another placement, also runs these steps again, with that placement.
+    /// Runs the steps of a push. Runs all steps but the first again, for the shards that refused their parts:
+    ///
+    /// - with all definitions, if a shard does not hold a stack that the cache lists. This happens if the shard dropped
+    ///   the stack, or if another machine now has the shard.
+    /// - with the node's placement, if that is another one and no shard can have stored its part.
+    /// - after a pause, if the refusal is temporary.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
         let request = Arc::new((head, body));
-        let mut definitions = Definitions::OfUnknownStacks;
+        let arrived_ns = now_ns();
+        let own_id = random_id();
         let mut acknowledged = Acknowledged::default();
-        let mut replacements_left = REPLACEMENTS_MAX;
+        let mut retries = Retries::new(self.retry_pauses);
+        // All runs use the same placement, until the push is placed again.
+        let mut placement = self.nodes.placement().await;
         loop {
             let this = self.clone();
             let tenant_id = tenant.clone();
             let request = Arc::clone(&request);
-            let placement = self.nodes.placement().await;
+            let definitions = retries.definitions;
+            let attempt = Attempt { arrived_ns, own_id, definitions, acknowledged: acknowledged.shards.clone() };
             // Without a node, any placement is enough to refuse a faulty request.
             let assumed = placement.as_ref().map_or_else(|_| Arc::new(Placement::uniform(NonZeroU16::MIN)), Arc::clone);
             let placed;
@@ -159,40 +169,41 @@ impl Pusher {
                 .run_blocking(move |in_flight| {
                     let (head, body) = &*request;
                     let destination = Destination { tenant: &tenant_id, placement: &assumed };
-                    this.prepare(destination, head, body, definitions, in_flight)
+                    this.prepare(destination, head, body, &attempt, in_flight)
                 })
                 .await?;
-            let Placed { batches, accepted, defined } = placed?;
-            match append(&self.nodes, &*placement?, batches, &mut acknowledged).await {
-                Ok(()) => return self.finish(accepted, &defined, &acknowledged),
-                // Samples that a shard has acknowledged must not be placed again, because they might get another shard.
-                Err(error) if error.is_misplaced() && acknowledged.shards.is_empty() && replacements_left > 0 => {
-                    replacements_left -= 1;
+            let Placed { first, rounds, accepted, defined } = placed?;
+            let pinned = placement?;
+            let failures;
+            (in_flight, failures) = self.send(&pinned, first, rounds, in_flight, &mut acknowledged).await?;
+            if failures.is_empty() {
+                return self.finish(accepted, &defined, &acknowledged);
+            }
+            match retries.next(&failures, &acknowledged).await {
+                Next::SendAgain => placement = Ok(pinned),
+                Next::PlaceAgain => placement = self.nodes.placement().await,
+                Next::Fail => return Err(failures.into()),
+                Next::Inconsistent => {
+                    return Err(self.inconsistent(tenant, format, &accepted, defined.len(), &failures));
                 }
-                Err(error) if error.is_dangling() && definitions == Definitions::OfUnknownStacks => {
-                    definitions = Definitions::OfAllStacks;
-                }
-                Err(error) if error.is_dangling() => {
-                    return Err(self.inconsistent(tenant, format, &accepted, defined.len(), &error));
-                }
-                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Runs the steps between the first and the last: unpack, decode, normalize, place.
+    /// Runs the steps between the first and the last: unpack, decode, normalize, place. Also makes the first round of
+    /// batches.
     fn prepare(
         &self,
         destination: Destination<'_>,
         head: &Head,
         body: &[u8],
-        definitions: Definitions,
+        attempt: &Attempt,
         in_flight: &mut InFlight,
     ) -> Result<Placed, PushError> {
-        let known = (definitions == Definitions::OfUnknownStacks).then_some(&*self.known_stacks);
+        let known = (attempt.definitions == Definitions::OfUnknownStacks).then_some(&*self.known_stacks);
         let message = unpack(body, head, in_flight)?;
         let normalized = decode(&message, &head.format)
-            .and_then(|decoded| normalize(&decoded, message.len(), destination, known))
+            .and_then(|decoded| normalize(&decoded, message.len(), attempt.arrived_ns, destination, known))
             .map_err(|error| recognized(error, &message, &head.format))?;
         let push = normalized.push;
         let accepted = Accepted {
@@ -200,9 +211,34 @@ impl Pusher {
             rejected_profiles: push.rejected,
             warnings: push.warnings.clone(),
         };
-        let id = batch_id(destination.tenant, head, &message, push.has_own_times);
-        let batches = place(push, id, destination);
-        Ok(Placed { batches, accepted, defined: normalized.defined })
+        let id = batch_id(destination.tenant, head, &message, push.has_own_times).unwrap_or(attempt.own_id);
+        let mut parts = place(push, id, destination);
+        parts.remove(&attempt.acknowledged);
+        let mut rounds = Rounds::new(parts);
+        Ok(Placed { first: rounds.next_round(in_flight), rounds, accepted, defined: normalized.defined })
+    }
+
+    /// Runs the last step: appends all parts, one round after the other. Returns the errors of all rounds.
+    async fn send(
+        &self,
+        placement: &Placement,
+        mut round: Round,
+        mut rounds: Rounds,
+        mut in_flight: InFlight,
+        acknowledged: &mut Acknowledged,
+    ) -> Result<(InFlight, Failures), PushError> {
+        let mut failures = Failures::default();
+        loop {
+            append(&self.nodes, placement, round, acknowledged, &mut failures).await;
+            if rounds.is_done() {
+                return Ok((in_flight, failures));
+            }
+            let make = move |in_flight: &mut InFlight| {
+                let round = rounds.next_round(in_flight);
+                (rounds, round)
+            };
+            (in_flight, (rounds, round)) = in_flight.run_blocking(make).await?;
+        }
     }
 
     /// Adds the stacks that the push defined to the cache, and logs samples that shards skipped as too old. If all
@@ -240,7 +276,7 @@ impl Pusher {
         format: &'static str,
         accepted: &Accepted,
         stacks: usize,
-        error: &NodesError,
+        error: &Failures,
     ) -> PushError {
         self.metrics.inconsistent.get_or_create(&FormatLabel { format }).inc();
         let &Accepted { samples, rejected_profiles, .. } = accepted;

@@ -10,7 +10,7 @@ use proto::placement::Placement;
 use proto::wire::node_client::NodeClient;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SelectionError, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens, limits, wire,
+    SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
 };
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -20,6 +20,8 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
+
+use crate::nodes::reading::Reading;
 
 /// A node on the network. The connection is made on the first call, and again after it breaks.
 #[derive(Debug)]
@@ -117,13 +119,8 @@ impl Remote {
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
     }
 
-    /// Makes a call whose response may be large. Such a response is decoded on a blocking thread.
-    async fn call<R: Message + Default, T: Send + 'static>(
-        &self,
-        method: &'static str,
-        request: impl Message + 'static,
-        decode: impl FnOnce(R) -> Result<T, SelectionError> + Send + 'static,
-    ) -> Result<T, Status> {
+    /// Makes a call whose response may be large. Returns the encoded response.
+    async fn call(&self, method: &'static str, request: impl Message + 'static) -> Result<Bytes, Status> {
         let mut client = Grpc::new(self.connection.clone())
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
@@ -132,13 +129,7 @@ impl Remote {
             let path = PathAndQuery::from_static(method);
             client.unary(Request::new(request), path, Undecoded(PhantomData)).await
         };
-        let encoded = self.within(call).await?;
-        let bytes = encoded.len();
-        let decode = move || decode(R::decode(encoded).map_err(unreadable)?).map_err(unreadable);
-        if bytes < LARGE_BYTES {
-            return decode();
-        }
-        tokio::task::spawn_blocking(decode).await.map_err(|panic| Status::internal(panic.to_string()))?
+        self.within(call).await
     }
 
     /// Waits for the response to a call, up to a time limit. A call that times out is cancelled, and its outcome is
@@ -174,51 +165,84 @@ impl Remote {
     }
 }
 
+/// Decodes a response. A large one is decoded on a blocking thread.
+async fn decoded<R: Message + Default, T: Send + 'static>(
+    reading: &Reading,
+    encoded: Bytes,
+    decode: impl FnOnce(R) -> Result<T, SelectionError> + Send + 'static,
+) -> Result<T, Status> {
+    let bytes = encoded.len();
+    let decode = move || decode(R::decode(encoded).map_err(unreadable)?).map_err(unreadable);
+    if bytes < LARGE_BYTES { decode() } else { reading.blocking(decode).await }
+}
+
 /// Returns the error of a response that cannot be decoded: the node is broken or has another version.
 fn unreadable(error: impl std::fmt::Display) -> Status {
     Status::internal(format!("the response of the node cannot be decoded: {error}"))
 }
 
-#[tonic::async_trait]
-impl Shards for Remote {
-    type Error = Status;
-
-    async fn placement(&self) -> Result<Placement, Status> {
+/// The requests of [`proto::Shards`]. Those of queries count the size of their responses.
+impl Remote {
+    pub(super) async fn placement(&self) -> Result<Placement, Status> {
         let placement = self.within(self.client().placement(wire::PlacementRequest {})).await?;
         Placement::from_wire(placement).map_err(unreadable)
     }
 
-    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
+    pub(super) async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.to_wire()) };
         let answer = self.within(self.client().append(request)).await?;
         let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
     }
 
-    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
-        let request = selection.to_wire(shard);
-        self.call("/varve.v1.Node/Select", request, move |answer| Answer::from_wire(answer, &selection)).await
+    pub(super) async fn select(&self, reading: &Reading, shard: u32, selection: Selection) -> Result<Answer, Status> {
+        let request = selection.to_wire(shard, reading.placement_epoch);
+        let encoded = self.call("/varve.v1.Node/Select", request).await?;
+        reading.receive(encoded.len())?;
+        decoded(reading, encoded, move |answer| Answer::from_wire(answer, &selection)).await
     }
 
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+    // Pages of locations do not count: each is dropped before the next one is read.
+    pub(super) async fn locations(
+        &self,
+        reading: &Reading,
+        shard: u32,
+        tenant: &TenantId,
+        known: KnownLocations,
+    ) -> Result<LocationPage, Status> {
         let KnownLocations { generation, count } = known;
-        let request = wire::LocationsRequest { shard, tenant: tenant.as_str().to_owned(), generation, count };
-        self.call("/varve.v1.Node/Locations", request, LocationPage::from_wire).await
+        let tenant = tenant.as_str().to_owned();
+        let placement_epoch = reading.placement_epoch;
+        let request = wire::LocationsRequest { shard, placement_epoch, tenant, generation, count };
+        let encoded = self.call("/varve.v1.Node/Locations", request).await?;
+        decoded(reading, encoded, LocationPage::from_wire).await
     }
 
-    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        self.call("/varve.v1.Node/Series", query.to_wire(shard), SeriesAnswer::from_wire).await
+    pub(super) async fn series(
+        &self,
+        reading: &Reading,
+        shard: u32,
+        query: &SeriesQuery,
+    ) -> Result<SeriesAnswer, Status> {
+        let encoded = self.call("/varve.v1.Node/Series", query.to_wire(shard, reading.placement_epoch)).await?;
+        reading.receive(encoded.len())?;
+        decoded(reading, encoded, SeriesAnswer::from_wire).await
     }
 
     // A deletion may take any time, so this call has no time limit. Only keep-alive pings have one.
-    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
-        let request = wire::DeleteRequest { shard, deletion: Some(deletion.to_wire()) };
+    pub(super) async fn delete(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        deletion: &Deletion,
+    ) -> Result<Deleted, Status> {
+        let request = wire::DeleteRequest { shard, placement_epoch, deletion: Some(deletion.to_wire()) };
         let wire::DeleteResponse { samples, windows } = self.response(self.client().delete(request).await)?;
         Ok(Deleted { samples, windows })
     }
 
     // A task may take any time, so this call has no time limit. Only keep-alive pings have one.
-    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+    pub(super) async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
         let request = wire::AdministerRequest { shard, task: task.into() };
         Ok(self.response(self.client().administer(request).await)?.report)
     }

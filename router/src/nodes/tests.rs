@@ -11,6 +11,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response};
 
+use super::reading::tests::reading;
 use super::*;
 
 /// Calls a node that accepts connections and never responds. Returns the code and text of the error.
@@ -41,10 +42,11 @@ async fn calls_run_together_up_to_the_limit_and_the_first_error_in_order_wins() 
         // Later calls end first.
         tokio::time::sleep(Duration::from_millis(40 - number as u64)).await;
         running.fetch_sub(1, Ordering::Relaxed);
-        if number % 10 == 7 { Err(number) } else { Ok(number) }
+        if number % 10 == 3 || number % 10 == 7 { Err(number) } else { Ok(number) }
     };
-    assert_eq!(in_order((20..27).map(call).collect()).await, Ok((20..27).collect()));
-    assert_eq!(in_order((0..30).map(call).collect()).await, Err(7));
+    assert_eq!(in_order((14..17).map(call).collect()).await, Ok((14..17).collect()));
+    // Calls 3 and 7 run at the same time, and call 7 fails first.
+    assert_eq!(in_order((0..30).map(call).collect()).await, Err(3));
     assert_eq!(most.load(Ordering::Relaxed), SHARDS_AT_ONCE_MAX);
 }
 
@@ -58,7 +60,8 @@ impl Node for Remote16 {
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
-        let wire::SeriesRequest { shard, matchers, .. } = request.into_inner();
+        let wire::SeriesRequest { shard, placement_epoch, matchers, .. } = request.into_inner();
+        assert_eq!(placement_epoch, 16);
         let count = shard as usize * matchers[0].value.len();
         let label = |i| wire::Label { name: format!("of_{shard}"), value: format!("{i:05}"), ..wire::Label::default() };
         let series = (0..count).map(|i| wire::Group { labels: vec![label(i)] }).collect();
@@ -70,7 +73,8 @@ impl Node for Remote16 {
     }
 
     async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
-        Err(Status::invalid_argument("as the test wishes"))
+        // The columns of the cells differ in length.
+        Ok(Response::new(wire::SelectResponse { cell_groups: vec![0; 1000], ..wire::SelectResponse::default() }))
     }
 
     async fn locations(&self, _: Request<wire::LocationsRequest>) -> Result<Response<wire::LocationsResponse>, Status> {
@@ -89,21 +93,71 @@ impl Node for Remote16 {
     }
 }
 
-#[tokio::test]
-async fn a_remote_node_has_many_shards_and_large_responses() {
+/// Starts a [`Remote16`], and connects to it.
+fn remote16() -> Nodes {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
     tokio::spawn(Server::builder().add_service(NodeServer::new(Remote16)).serve_with_incoming(incoming));
-    let nodes = Nodes::remote(endpoint, None);
-    let tenant = TenantId::default_tenant();
+    Nodes::remote(endpoint, None)
+}
+
+/// Returns a request for N series for each byte of `text`, from shard N.
+fn series_query(text: &str) -> SeriesQuery {
+    let operation = proto::selection::Operation::Equal;
+    let matchers = vec![Matcher { name: "a".to_owned(), operation, value: text.to_owned() }];
     let window = Window { start_ns: 0, end_ns: 1 };
+    SeriesQuery { tenant: TenantId::default_tenant(), matchers, window, label: None }
+}
+
+#[tokio::test]
+async fn the_limits_apply_to_the_responses_of_all_shards_together() {
+    let nodes = remote16();
+    let shards = nodes.placement().await.unwrap().shards();
+    let series = async |shards: &[u32], received_max, held_max| {
+        let found = nodes.series(&reading(16, received_max, held_max), shards, &series_query(&"x".repeat(50))).await;
+        found.map(|found| found.series.len()).map_err(|error| (error.code(), error.to_string()))
+    };
+    // Each response has at most 20 kB, and all have 130 kB. In memory, they take seven times as much.
+    let unlimited = usize::MAX;
+    assert_eq!(series(&shards, unlimited, unlimited).await, Ok(6_800));
+    for (received_max, held_max) in [(40_000, unlimited), (unlimited, 300_000)] {
+        for shard in &shards {
+            assert_eq!(series(&[*shard], received_max, held_max).await, Ok(50 * *shard as usize));
+        }
+        let (code, text) = series(&shards, received_max, held_max).await.unwrap_err();
+        assert_eq!(code, Code::ResourceExhausted, "{text}");
+        assert!(text.starts_with("the responses of the shards") && text.contains("narrow the selector"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_is_too_large_is_not_decoded() {
+    let nodes = remote16();
+    let code = async |received_max| {
+        let selection = Selection {
+            tenant: TenantId::default_tenant(),
+            matchers: Vec::new(),
+            fold: proto::Fold::Sum(vec![Window { start_ns: 0, end_ns: 1 }]),
+            group_by: Vec::new(),
+            group_by_series: false,
+            stacks: proto::StackDetail::None,
+            locations: proto::LocationSets::default(),
+        };
+        nodes.select(&reading(16, received_max, 1 << 20), 1, selection).await.unwrap_err().code()
+    };
+    assert_eq!(code(1 << 20).await, Code::Internal, "the response cannot be decoded");
+    assert_eq!(code(1_000).await, Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_remote_node_has_many_shards_and_large_responses() {
+    let nodes = remote16();
+    let reading = || reading(16, usize::MAX, usize::MAX);
+    let tenant = TenantId::default_tenant();
     let shards = nodes.placement().await.unwrap().shards();
     assert_eq!(shards, (1..=16).collect::<Vec<_>>());
     for (bytes, text) in [(0, ""), (1, "x"), (500, &"x".repeat(500))] {
-        let operation = proto::selection::Operation::Equal;
-        let matcher = Matcher { name: "a".to_owned(), operation, value: text.to_owned() };
-        let query = SeriesQuery { tenant: tenant.clone(), matchers: vec![matcher], window, label: None };
-        let found = nodes.series(&shards, &query).await.unwrap();
+        let found = nodes.series(&reading(), &shards, &series_query(text)).await.unwrap();
         // The largest responses have several hundred kilobytes.
         assert_eq!(found.series.len(), 136 * bytes);
         assert!(found.series.is_sorted());
@@ -111,7 +165,7 @@ async fn a_remote_node_has_many_shards_and_large_responses() {
     let reports = nodes.administer(AdministrationTask::Statistics).await.unwrap();
     assert!(reports.iter().zip(1..).all(|((shard, report), i)| *shard == i && *report == i.to_string()));
     assert!(nodes.placement.read().is_some());
-    let error = nodes.locations(3, &tenant, KnownLocations::default()).await.unwrap_err();
+    let error = nodes.locations(&reading(), 3, &tenant, KnownLocations::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "shard 3: read the placement again");
     assert!(nodes.placement.read().is_none(), "it is read again");
 }

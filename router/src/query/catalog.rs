@@ -12,7 +12,7 @@ use proto::{
     Fold, Label, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId, Window,
 };
 
-use crate::query::error::QueryError;
+use crate::query::error::{ErrorKind, QueryError};
 use crate::query::limits::QUERY_SELECTORS_MAX;
 use crate::query::naming::stack_label::StackLabel;
 use crate::query::naming::stack_values::StackGrouping;
@@ -61,7 +61,12 @@ impl Reader {
     /// Lists the label sets of all series that have samples, sorted. [`with_name`] adds the metric name to a label set.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Arc<LabelSet>>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let mut found = self.found(&request, false, &mut run).await?;
+        let mut found = loop {
+            match self.found(&request, false, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(done) => break done,
+            }
+        };
         let mut series: Vec<Arc<LabelSet>> =
             found.iter_mut().flat_map(|found| std::mem::take(&mut found.series)).collect();
         if found.len() > 1 {
@@ -74,7 +79,12 @@ impl Reader {
     /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
-        let found = self.found(&request, true, &mut run).await?;
+        let found = loop {
+            match self.found(&request, true, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(done) => break done,
+            }
+        };
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
             names.extend(found.attribute_names.iter().map(String::as_str));
@@ -92,16 +102,27 @@ impl Reader {
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.slots).await?;
+        let listed = loop {
+            match self.values(name, &request, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(done) => break done,
+            }
+        };
+        Ok((listed, run.timings()))
+    }
+
+    async fn values(&self, name: &str, request: &CatalogRequest, run: &mut Run) -> Result<Listed<String>, QueryError> {
         let mut values: Vec<String> = Vec::new();
         let mut lists = Vec::new();
         let mut missing = MissingData::default();
-        for matched in matched(&request, &mut run).await? {
+        let mut refused = BTreeSet::new();
+        for matched in matched(request, run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let is_about_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
             if !is_about_stacks {
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
                 let query = request.series(matchers.clone(), Some(label));
-                let mut found = self.list_series(&query, &mut run).await?;
+                let mut found = self.list_series(&query, run).await?;
                 values.extend(std::mem::take(&mut found.values));
                 let is_attribute = found.attribute_names.iter().any(|attribute| attribute == name);
                 lists.push(found);
@@ -109,15 +130,24 @@ impl Reader {
                     continue;
                 }
             }
-            let (of_samples, missing_of_samples) =
-                self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
-            values.extend(of_samples);
-            missing.extend(missing_of_samples);
+            match self.values_of_samples(name, selector, matchers, request, run).await {
+                Ok((of_samples, missing_of_samples)) => {
+                    values.extend(of_samples);
+                    missing.extend(missing_of_samples);
+                }
+                // The shards have accepted the matchers, so they refuse the attribute, which a tier dropped. It may be
+                // the attribute of another service in the same shard.
+                Err(error) if !is_about_stacks && error.kind() == ErrorKind::BadData => {
+                    refused.insert(format!("values of {name:?} as a sample attribute are missing: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
         }
         values.sort_unstable();
         values.dedup();
-        let warnings = warnings(lists, missing, |label| label == name);
-        Ok((Listed { list: values, warnings }, run.timings()))
+        let mut warnings = warnings(lists, missing, |label| label == name);
+        warnings.extend(refused);
+        Ok(Listed { list: values, warnings })
     }
 
     /// Lists the profile types that have samples in the window, by their full IDs. If `metric` is given, lists only the
@@ -131,7 +161,12 @@ impl Reader {
         let mut run = Run::start(&self.slots).await?;
         let request = CatalogRequest { tenant, selectors: Vec::new(), window };
         let query = request.series(Vec::new(), Some(PROFILE_TYPE_LABEL));
-        let found = self.list_series(&query, &mut run).await?;
+        let found = loop {
+            match self.list_series(&query, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(done) => break done,
+            }
+        };
         let types = found.values.iter().filter_map(|value| ProfileType::parse(value));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))

@@ -1,6 +1,6 @@
 //! Errors of queries.
 
-use proto::{ProfileType, limits as shared};
+use proto::{ProfileType, ResponseTooLarge, limits as shared};
 use tonic::Code;
 
 use crate::nodes::NodesError;
@@ -100,6 +100,9 @@ pub(crate) enum QueryError {
         /// Largest allowed number of items.
         max: usize,
     },
+    /// The responses of the shards exceed a limit together.
+    #[error(transparent)]
+    ResponseTooLarge(#[from] ResponseTooLarge),
     /// A sum does not fit in the number type of the response's format.
     #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the range")]
     ValueTooLarge,
@@ -177,9 +180,14 @@ impl QueryError {
         }
     }
 
+    /// Returns whether a node refused the query because its placement is another one.
+    pub(crate) fn is_misplaced(&self) -> bool {
+        matches!(self, Self::Nodes(error) if error.is_misplaced())
+    }
+
     /// Returns the error of too many sums in the responses of shards.
     pub(crate) fn too_many_cells() -> Self {
-        Self::TooLarge { what: "sums (group x time x stack)", max: shared::QUERY_CELLS_MAX }
+        Self::ResponseTooLarge(ResponseTooLarge::Cells { max: shared::QUERY_CELLS_MAX })
     }
 
     /// Returns the error of too many values in memory.

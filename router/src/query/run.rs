@@ -10,7 +10,7 @@ use proto::placement::Placement;
 use proto::{Matcher, TenantId, Window};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Reading};
 use crate::query::error::QueryError;
 use crate::query::selection::pruning::shards_of;
 
@@ -23,6 +23,8 @@ pub(crate) struct Run {
     worker: Worker,
     /// Placement that the whole query uses; `None` until the query needs shards.
     placement: Option<Arc<Placement>>,
+    /// True if the query runs for the second time, with another placement.
+    is_placed_again: bool,
     /// Numbers of the shards that the query has asked.
     asked: BTreeSet<u32>,
     timings: Timings,
@@ -119,7 +121,9 @@ impl Run {
         let mut timings = Timings::default();
         timings.add("wait", arrived.elapsed());
         let worker = Worker { permit: Arc::new(permit), cancelled: Cancelled::default() };
-        Ok(Self { worker, placement: None, asked: BTreeSet::new(), timings, arrived, began: Instant::now() })
+        let asked = BTreeSet::new();
+        let began = Instant::now();
+        Ok(Self { worker, placement: None, is_placed_again: false, asked, timings, arrived, began })
     }
 
     /// Returns the placement that the whole query uses.
@@ -150,6 +154,27 @@ impl Run {
         let shards = self.placement(nodes).await?.shards();
         self.asked.extend(&shards);
         Ok(shards)
+    }
+
+    /// Makes a request to shards that [`Run::shards_of`] has returned.
+    pub(crate) fn reading(&self) -> Reading {
+        let epoch = self.placement.as_ref().map_or(0, |placement| placement.epoch());
+        Reading::new(epoch, Arc::clone(&self.worker.permit))
+    }
+
+    /// Prepares to run the query once more if it failed because the node has another placement than the router. The
+    /// first run may have missed shards.
+    ///
+    /// # Errors
+    /// Returns `error` if it has another reason, or if the query has already run twice.
+    pub(crate) fn place_again(&mut self, error: QueryError) -> Result<(), QueryError> {
+        if self.is_placed_again || !error.is_misplaced() {
+            return Err(error);
+        }
+        self.is_placed_again = true;
+        self.placement = None;
+        self.asked.clear();
+        Ok(())
     }
 
     /// Number of shards that the query has asked so far.

@@ -104,7 +104,9 @@ impl Server {
             registry = Registry::default();
             reader.names = NameCache::new(bytes_max, &mut registry);
         }
-        let routes = crate::api::read::routes(reader).layer(Extension(TenantId::default_tenant()));
+        let administration = crate::api::administration::routes(reader.nodes.clone(), reader.clone());
+        let routes = crate::api::read::routes(reader).merge(administration);
+        let routes = routes.layer(Extension(TenantId::default_tenant()));
         Self { routes, registry, _symbols: directory }
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod many_shards;
 mod payloads;
 mod pprof_meaning;
 mod sender_errors;

@@ -1,5 +1,6 @@
 //! Tests of pushes through all steps, to a fake node.
 
+mod many_shards;
 mod shards;
 
 use std::collections::HashSet;
@@ -8,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use proto::{
-    Answer, Appended, BatchId, KnownLocations, Label, LocationPage, Selection, SeriesAnswer, SeriesQuery, Shards,
-    StackHash,
+    Answer, Appended, Batch, BatchId, KnownLocations, Label, LocationPage, Selection, SeriesAnswer, SeriesQuery,
+    Shards, StackHash,
 };
 use tonic::Status;
 
@@ -101,7 +102,7 @@ struct FakeNode {
 impl Shards for FakeNode {
     type Error = Status;
 
-    async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
+    async fn delete(&self, _: u32, _: u64, _: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
@@ -127,15 +128,15 @@ impl Shards for FakeNode {
         Ok(Appended { duplicate: self.is_duplicate, samples_too_old, retention })
     }
 
-    async fn select(&self, _shard: u32, _selection: Selection) -> Result<Answer, Status> {
+    async fn select(&self, _: u32, _: u64, _: Selection) -> Result<Answer, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, _: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented(""))
     }
 }

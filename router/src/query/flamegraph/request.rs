@@ -19,6 +19,7 @@ use crate::query::reader::Reader;
 use crate::query::run::{Cancelled, Run, Timings};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::resolve::Want;
+use crate::query::selection::selector::Selector;
 
 /// Format of a flame graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +50,37 @@ impl Reader {
         let mut run = Run::start(&self.slots).await?;
         let text = request.query.clone();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
+        let (fetched, summary) = loop {
+            match self.fetch_stacks(tenant, &request, &selector, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(done) => break done,
+            }
+        };
+        let mut summary = Summary { shards: run.asked(), ..summary };
+        let namer = self.namer(&run);
+        let cache = self.names.clone();
+        let tenant = tenant.clone();
+        let written = run.blocking(move |cancelled, timings| {
+            let Fetched { answers, names, .. } = fetched;
+            let named = timings.measure("name", || names.name(answers, &namer));
+            cache.set_size(&tenant, &names, named.memory_bytes());
+            summary.missing.names(named.frames().missing_names());
+            Writing { named, summary, request }.write(cancelled, timings)
+        });
+        Ok((written.await?, run.timings()))
+    }
+
+    /// Fetches the stacks of a selector, and the facts about them.
+    async fn fetch_stacks(
+        &self,
+        tenant: &TenantId,
+        request: &FlamegraphRequest,
+        selector: &Selector,
+        run: &mut Run,
+    ) -> Result<(Fetched, Summary), QueryError> {
         let window = request.window;
         let mut matchers = selector.matchers.clone();
-        let resolved = self.resolve(tenant, &selector, window, Want::Types, &mut run).await?;
+        let resolved = self.resolve(tenant, selector, window, Want::Types, run).await?;
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
         summary.missing.times(&resolved.missing);
@@ -74,28 +103,17 @@ impl Reader {
                 let selection =
                     Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
                 if request.format == Format::Pprof {
-                    let labelled = self.select_labelled(&selection, &selector, &mut run).await?;
+                    let labelled = self.select_labelled(&selection, selector, run).await?;
                     (fetched, summary.label_notes) = (labelled.fetched, labelled.notes);
                 } else {
-                    fetched = self.fetch_newest(&selection, &[], &selector.stack_matchers, &mut run).await?;
+                    fetched = self.fetch_newest(&selection, &[], &selector.stack_matchers, run).await?;
                 }
                 summary.profile_type = Some(only.clone());
                 summary.take(&fetched);
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }
-        summary.shards = run.asked();
-        let namer = self.namer(&run);
-        let cache = self.names.clone();
-        let tenant = tenant.clone();
-        let written = run.blocking(move |cancelled, timings| {
-            let Fetched { answers, names, .. } = fetched;
-            let named = timings.measure("name", || names.name(answers, &namer));
-            cache.set_size(&tenant, &names, named.memory_bytes());
-            summary.missing.names(named.frames().missing_names());
-            Writing { named, summary, request }.write(cancelled, timings)
-        });
-        Ok((written.await?, run.timings()))
+        Ok((fetched, summary))
     }
 }
 

@@ -61,14 +61,12 @@ impl Reader {
         });
         let query = query.await?;
         let count = steps.0.len();
-        let mut budget = Budget::new(count);
-        let mut leaves = Vec::with_capacity(query.leaves.len());
-        let mut missing = MissingData::default();
-        for i in 0..query.leaves.len() {
-            let loaded = self.load(tenant, &query, i, &steps, &mut budget, &mut run).await?;
-            leaves.push(loaded.series);
-            missing.extend(loaded.missing);
-        }
+        let (budget, leaves, missing) = loop {
+            match self.load_all(tenant, &query, &steps, &mut run).await {
+                Err(error) => run.place_again(error)?,
+                Ok(loaded) => break loaded,
+            }
+        };
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
@@ -79,6 +77,25 @@ impl Reader {
             Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing })))
         });
         Ok((written.await?, run.timings()))
+    }
+
+    /// Loads the values of all leaves. Also returns the rest of the budget.
+    async fn load_all(
+        &self,
+        tenant: &TenantId,
+        query: &Arc<Query>,
+        steps: &Steps,
+        run: &mut Run,
+    ) -> Result<(Budget, Vec<Vec<Series>>, MissingData), QueryError> {
+        let mut budget = Budget::new(steps.0.len());
+        let mut leaves = Vec::with_capacity(query.leaves.len());
+        let mut missing = MissingData::default();
+        for i in 0..query.leaves.len() {
+            let loaded = self.load(tenant, query, i, steps, &mut budget, run).await?;
+            leaves.push(loaded.series);
+            missing.extend(loaded.missing);
+        }
+        Ok((budget, leaves, missing))
     }
 
     /// Loads the values of one leaf, and takes their memory from the budget.

@@ -16,6 +16,14 @@ impl Reader {
     /// Returns the [`QueryError`] of a text that does not select series, or of a shard. Other shards may then have
     /// deleted samples.
     pub(crate) async fn delete(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
+        match self.delete_once(tenant, text, window).await {
+            // The shards were chosen by an old placement, so samples in other shards would remain.
+            Err(error) if error.is_misplaced() => self.delete_once(tenant, text, window).await,
+            done => done,
+        }
+    }
+
+    async fn delete_once(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
         let mut run = Run::start(&self.slots).await?;
         let text = text.to_owned();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
@@ -31,9 +39,10 @@ impl Reader {
         let resolved = self.resolve(tenant, &selector, days, Want::Matchers, &mut run).await?;
         let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
         let shards = run.shards_of(&self.nodes, tenant, &resolved.matchers, window).await?;
+        let placement_epoch = run.reading().placement_epoch;
         // A deletion takes long and is not a query, so it frees the slot of a query first.
         drop(run);
         let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };
-        Ok(self.nodes.delete(&shards, &deletion).await?)
+        Ok(self.nodes.delete(placement_epoch, &shards, &deletion).await?)
     }
 }

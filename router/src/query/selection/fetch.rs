@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proto::{Answer, LocationSets, Selection, StackDetail, TenantId, limits};
+use proto::{Answer, LocationSets, ResponseTooLarge, Selection, StackDetail, TenantId, limits};
 
-use crate::nodes::in_order;
+use crate::nodes::{Reading, in_order};
 use crate::query::error::QueryError;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::naming::frame::MissingNames;
@@ -46,18 +46,18 @@ impl Size {
     /// Adds a response.
     ///
     /// # Errors
-    /// Returns [`QueryError::TooLarge`] if the responses exceed a limit together.
+    /// Returns [`QueryError::ResponseTooLarge`] if the responses exceed a limit together.
     fn add(&self, answer: &Answer) -> Result<(), QueryError> {
         let add = |to: &AtomicUsize, size: usize| to.fetch_add(size, Ordering::Relaxed) + size;
         if add(&self.cells, answer.cells.len()) > limits::QUERY_CELLS_MAX {
             return Err(QueryError::too_many_cells());
         }
         if add(&self.nodes, answer.nodes.len()) > limits::QUERY_NODES_MAX {
-            return Err(QueryError::TooLarge { what: "frames in all stacks", max: limits::QUERY_NODES_MAX });
+            return Err(ResponseTooLarge::Nodes { max: limits::QUERY_NODES_MAX }.into());
         }
         let bytes = answer.groups.iter().map(proto::LabelSet::memory_bytes).sum();
         if add(&self.group_bytes, bytes) > limits::QUERY_GROUP_BYTES_MAX {
-            return Err(QueryError::TooLarge { what: "bytes of labels", max: limits::QUERY_GROUP_BYTES_MAX });
+            return Err(ResponseTooLarge::GroupBytes { max: limits::QUERY_GROUP_BYTES_MAX }.into());
         }
         Ok(())
     }
@@ -68,8 +68,8 @@ impl Reader {
     /// to a shard if names were missing, or if the shard has given its locations new numbers.
     ///
     /// # Errors
-    /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, [`QueryError::TooLarge`] if the
-    /// responses exceed a limit together, and the error of the first shard that fails.
+    /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, [`QueryError::ResponseTooLarge`] if
+    /// the responses exceed a limit together, and the error of the first shard that fails.
     pub(crate) async fn fetch(
         &self,
         selection: &Selection,
@@ -101,10 +101,11 @@ impl Reader {
             };
             let size = &Size::default();
             answers.values().try_for_each(|known| size.add(&known.answer))?;
+            let reading = &run.reading();
             let calls = asked.into_iter().zip(sets).map(|(names, locations)| async move {
                 let known = locations.known.count;
                 let selection = Selection { locations, ..selection.clone() };
-                let answer = self.nodes.select(names.shard(), selection).await?;
+                let answer = self.nodes.select(reading, names.shard(), selection).await?;
                 if answer.lacks_locations || !answer.dictionary.locations.is_empty() {
                     names.note_missing();
                 }
@@ -139,9 +140,10 @@ impl Reader {
             return Ok((shards, Vec::new()));
         }
         let worker = &run.worker();
+        let reading = &run.reading();
         let calls = shards.into_iter().map(|shard| async move {
             let numbers = if loads_locations(&shard) {
-                self.load_locations(names, &shard, tenant, worker).await?
+                self.load_locations(names, &shard, tenant, (worker, reading)).await?
             } else {
                 Numbers::Same
             };
@@ -159,11 +161,11 @@ impl Reader {
         names: &TenantNames,
         shard: &ShardNames,
         tenant: &TenantId,
-        worker: &Worker,
+        (worker, reading): (&Worker, &Reading),
     ) -> Result<Numbers, QueryError> {
         loop {
             let known = shard.known();
-            let page = self.nodes.locations(shard.shard(), tenant, known).await?;
+            let page = self.nodes.locations(reading, shard.shard(), tenant, known).await?;
             let count = page.count;
             let to = names.clone();
             let of_shard = shard.clone();
@@ -221,6 +223,6 @@ mod tests {
         assert!(size.add(&half).is_ok() && size.add(&half).is_ok());
         let one = Answer { nodes: half.nodes[..1].to_vec(), ..Answer::default() };
         let error = size.add(&one).unwrap_err().to_string();
-        assert!(error.contains("8000000 frames in all stacks") && error.contains("narrow the selector"), "{error}");
+        assert!(error.contains("8000000 frames in all stacks") && error.contains("fewer services"), "{error}");
     }
 }

@@ -48,8 +48,8 @@ fn alternatives(pattern: &str) -> Option<Vec<String>> {
                 texts.push(String::new());
                 continue;
             }
-            // An escaped punctuation mark is the mark itself.
-            '\\' => characters.next().filter(char::is_ascii_punctuation)?,
+            // An escaped operator is the character itself. Other escapes are classes or boundaries, such as `\<`.
+            '\\' => characters.next().filter(|&escaped| is_operator(escaped))?,
             '.' | '+' | '*' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' => return None,
             literal => literal,
         };
@@ -58,13 +58,21 @@ fn alternatives(pattern: &str) -> Option<Vec<String>> {
     Some(texts)
 }
 
+/// Returns whether a character is an operator of regular expressions, which stands for itself only if it is escaped.
+fn is_operator(character: char) -> bool {
+    regex::escape(character.encode_utf8(&mut [0; 4])).len() > character.len_utf8()
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU16;
 
+    use proptest::prelude::*;
     use proto::placement::Slot;
 
     use super::*;
+
+    const CHARACTERS: [char; 12] = ['a', 'b', '|', '\\', '.', '-', '<', '>', '(', ')', '#', 'é'];
 
     #[test]
     fn lists_of_texts_are_read_and_other_expressions_are_not() {
@@ -79,10 +87,31 @@ mod tests {
             let regex = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
             assert!(texts.iter().all(|text| regex.is_match(text)), "{pattern}");
         }
-        for pattern in
-            [".*", "a.b", "a+", "(a)|(b)", "(?i)a", "[ab]", "a{2}", "^a$", "a\\d", "\\w", "a\\", "x(a|b)", "a?"]
-        {
+        for pattern in [
+            ".*", "a.b", "a+", "(a)|(b)", "(?i)a", "[ab]", "a{2}", "^a$", "a\\d", "\\w", "a\\", "x(a|b)", "a?",
+            "\\<a\\>", "\\<", "a|\\bb",
+        ] {
             assert_eq!(alternatives(pattern), None, "{pattern}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_expression_that_is_read_matches_its_texts_and_no_other(
+            pattern in proptest::collection::vec(proptest::sample::select(CHARACTERS.to_vec()), 0..8)
+        ) {
+            let pattern = String::from_iter(pattern);
+            if let Some(texts) = alternatives(&pattern) {
+                let regex = regex::Regex::new(&format!("^(?s:{pattern})$")).unwrap();
+                let mut candidates = vec![String::new()];
+                for _ in 0..3 {
+                    let longer = candidates.iter().flat_map(|text| CHARACTERS.map(|next| format!("{text}{next}")));
+                    candidates = longer.chain(candidates.iter().cloned()).collect();
+                }
+                for text in candidates.iter().chain(&texts) {
+                    prop_assert_eq!(regex.is_match(text), texts.contains(text), "{} {}", pattern, text);
+                }
+            }
         }
     }
 

@@ -100,7 +100,8 @@ impl Reader {
     /// Returns the series or values that a request selects, from the shards that can have them.
     pub(crate) async fn list_series(&self, query: &SeriesQuery, run: &mut Run) -> Result<SeriesAnswer, QueryError> {
         let shards = run.shards_of(&self.nodes, &query.tenant, &query.matchers, query.window).await?;
-        run.shards(self.nodes.series(&shards, query)).await
+        let reading = run.reading();
+        run.shards(self.nodes.series(&reading, &shards, query)).await
     }
 
     /// Like [`Reader::list_series`], but also returns the names of all sample attributes of the tenant. The names are
@@ -111,7 +112,8 @@ impl Reader {
         run: &mut Run,
     ) -> Result<SeriesAnswer, QueryError> {
         let shards = run.all_shards(&self.nodes).await?;
-        run.shards(self.nodes.series(&shards, query)).await
+        let reading = run.reading();
+        run.shards(self.nodes.series(&reading, &shards, query)).await
     }
 }
 

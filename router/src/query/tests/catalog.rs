@@ -83,6 +83,17 @@ fn label_values_are_those_of_series_samples_and_stacks() {
     assert_eq!(bad.status, StatusCode::BAD_REQUEST);
 }
 
+// The attribute may be one of another service in the same shard, so an error would depend on the placement.
+#[test]
+fn values_of_a_dropped_attribute_are_missing_with_a_warning() {
+    let refuses_group_by = Some("thread_name".to_owned());
+    let node = NaiveNode { refuses_group_by, ..NaiveNode::new(samples()) };
+    let listed = Server::of_node(node).get("/api/v1/label/thread_name/values", &[("match[]", "goroutine")]);
+    assert_eq!((listed.status, &listed.json()["data"]), (StatusCode::OK, &json!([])), "{}", listed.text());
+    let warning = listed.json()["warnings"][0].as_str().unwrap().to_owned();
+    assert!(warning.contains("thread_name") && warning.contains("as the test wishes"), "{warning}");
+}
+
 #[test]
 fn metadata_distinguishes_gauges_from_counters() {
     let all = data("/api/v1/metadata", &[]);

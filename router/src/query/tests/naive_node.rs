@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use proto::answer::{Cell, Node as TreeNode, Unpassed};
+use proto::answer::{Cell, DroppedLabel, Missing, Node as TreeNode, Unpassed};
 use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
 use proto::selection::Operation;
@@ -108,6 +108,9 @@ pub(super) struct NaiveNode {
     pub(super) selections: Mutex<Vec<Selection>>,
     /// Missing times and dropped labels that the node reports in each list.
     pub(super) list: SeriesAnswer,
+    /// Times and labels that are missing for each service. The node reports those of the services that a request
+    /// matches.
+    pub(super) missing: Vec<(String, Missing, DroppedLabel)>,
     /// Locations of the node, and the generation of their numbers, which changes when the node renumbers them.
     pub(super) dictionary: Mutex<(Dictionary, u64)>,
     /// True if the node renumbers its locations after each request for locations.
@@ -159,6 +162,20 @@ impl NaiveNode {
             holds != filter.is_negated
         };
         Some(sets.filters.iter().all(is_met))
+    }
+
+    /// Returns the times and labels that are missing for the services that these matchers select.
+    fn missing(&self, matchers: &[Matcher]) -> (Vec<Missing>, Vec<DroppedLabel>) {
+        let is_matched = |service: &str| {
+            let mut of_service = self.samples.iter().filter(|sample| sample.value_of("service_name") == service);
+            of_service.any(|sample| sample.matches(matchers))
+        };
+        let matched = self.missing.iter().filter(|(service, ..)| is_matched(service));
+        let (mut times, mut labels): (Vec<_>, Vec<_>) = matched.map(|(_, time, label)| (*time, label.clone())).unzip();
+        times.sort_by_key(|missing| missing.window.start_ns);
+        labels.sort();
+        labels.dedup();
+        (times, labels)
     }
 
     fn answer(&self, selection: &Selection) -> Answer {
@@ -226,6 +243,7 @@ impl NaiveNode {
             bucket_times_ns,
             samples,
             series: series.len() as u64,
+            missing: self.missing(&selection.matchers).0,
             unpassed,
             ..Answer::default()
         }
@@ -305,7 +323,7 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
 impl Shards for NaiveNode {
     type Error = Status;
 
-    async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
+    async fn delete(&self, _: u32, _: u64, _: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
@@ -321,7 +339,7 @@ impl Shards for NaiveNode {
         Err(Status::unimplemented("samples are given to new()"))
     }
 
-    async fn select(&self, _shard: u32, selection: Selection) -> Result<Answer, Status> {
+    async fn select(&self, _: u32, _: u64, selection: Selection) -> Result<Answer, Status> {
         if let Some(code) = self.refuses {
             return Err(Status::new(code, "as the test wishes"));
         }
@@ -333,7 +351,7 @@ impl Shards for NaiveNode {
         Ok(answer)
     }
 
-    async fn locations(&self, _shard: u32, _tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, _: u32, _: u64, _: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
         let (from, generation) = &mut *self.dictionary.lock().unwrap();
         let first = if known.generation == *generation { known.count } else { 0 };
         let mut importer = Importer::new(from);
@@ -346,7 +364,7 @@ impl Shards for NaiveNode {
         Ok(page)
     }
 
-    async fn series(&self, _shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
         let SeriesQuery { matchers, window, label, .. } = query;
         let inside = |time| window.start_ns < time && time <= window.end_ns;
         let matching = self.samples.iter().filter(|sample| inside(sample.time_ns) && sample.matches(&matchers));
@@ -354,12 +372,16 @@ impl Shards for NaiveNode {
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
         let attribute_names = attribute_names.into_iter().collect();
+        let (missing, dropped_labels) = self.missing(&matchers);
+        let mut list = self.list.clone();
+        list.missing.extend(missing);
+        list.dropped_labels.extend(dropped_labels);
         if let Some(label) = label.as_deref() {
             let values: BTreeSet<&str> = series.iter().map(|labels| labels.get(label)).collect();
             let values = values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect();
-            return Ok(SeriesAnswer { values, attribute_names, ..self.list.clone() });
+            return Ok(SeriesAnswer { values, attribute_names, ..list });
         }
         let series = series.into_iter().map(Arc::new).collect();
-        Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
+        Ok(SeriesAnswer { series, attribute_names, ..list })
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
+use proto::answer::{DroppedLabel, Missing};
 use proto::label::SERVICE_NAME_LABEL;
 use proto::placement::{Placement, Slot};
 use proto::{
     AdministrationTask, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection, SeriesAnswer,
-    SeriesQuery,
+    SeriesQuery, Tier, Window,
 };
 use serde_json::json;
 
@@ -40,6 +41,15 @@ fn shard_of(placement: &Placement, service: &str) -> u32 {
     placement.newest().shard(Slot::of(&TenantId::default_tenant(), service))
 }
 
+/// Returns the time and the label that are missing for a service. The times of different services overlap.
+fn missing_of(service: &str, number: i64) -> (String, Missing, DroppedLabel) {
+    let start_ns = (NOW_S - 300 + number * 40) * S;
+    let window = Window { start_ns, end_ns: start_ns + 70 * S };
+    let tier = if number % 2 == 0 { Tier::Hour } else { Tier::Day };
+    let missing = Missing { window, finest: tier, is_damaged: number % 3 == 0 };
+    (service.to_owned(), missing, DroppedLabel { tier, name: format!("label{}", number / 2) })
+}
+
 impl ManyShards {
     fn new(shards: u16, samples: &[Sample]) -> Self {
         Self::placed(uniform(shards), samples)
@@ -54,7 +64,8 @@ impl ManyShards {
                 let service = sample.value_of(SERVICE_NAME_LABEL);
                 placement.shard_of(&tenant, service, fingerprint, sample.time_ns) == shard
             };
-            NaiveNode::new(samples.iter().filter(is_here).cloned().collect())
+            let missing = SERVICES.iter().zip(0..).map(|(service, number)| missing_of(service, number)).collect();
+            NaiveNode { missing, ..NaiveNode::new(samples.iter().filter(is_here).cloned().collect()) }
         };
         Self {
             shards: placement.shards().into_iter().map(of_shard).collect(),
@@ -68,7 +79,10 @@ impl ManyShards {
         }
     }
 
-    async fn shard(&self, shard: u32) -> Result<&NaiveNode, Status> {
+    async fn shard(&self, shard: u32, epoch: u64) -> Result<&NaiveNode, Status> {
+        if epoch != self.placement.lock().unwrap().epoch() {
+            return Err(Status::failed_precondition("this node has another placement: read the placement again"));
+        }
         self.asked.lock().unwrap().insert(shard);
         self.running_max.fetch_max(self.running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Later shards respond first.
@@ -93,28 +107,35 @@ impl Shards for ManyShards {
     }
 
     async fn append(&self, shard: u32, epoch: u64, batch: Batch) -> Result<Appended, Status> {
-        self.shard(shard).await?.append(shard, epoch, batch).await
+        self.shard(shard, epoch).await?.append(shard, epoch, batch).await
     }
 
-    async fn select(&self, shard: u32, selection: Selection) -> Result<proto::Answer, Status> {
-        self.shard(shard).await?.select(shard, selection).await
+    async fn select(&self, shard: u32, epoch: u64, selection: Selection) -> Result<proto::Answer, Status> {
+        self.shard(shard, epoch).await?.select(shard, epoch, selection).await
     }
 
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(
+        &self,
+        shard: u32,
+        epoch: u64,
+        tenant: TenantId,
+        known: KnownLocations,
+    ) -> Result<LocationPage, Status> {
         self.asked_for_locations.lock().unwrap().push(shard);
-        self.shard(shard).await?.locations(shard, tenant, known).await
+        self.shard(shard, epoch).await?.locations(shard, epoch, tenant, known).await
     }
 
-    async fn series(&self, shard: u32, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        self.shard(shard).await?.series(shard, query).await
+    async fn series(&self, shard: u32, epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        self.shard(shard, epoch).await?.series(shard, epoch, query).await
     }
 
-    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
-        self.shard(shard).await?.delete(shard, deletion).await
+    async fn delete(&self, shard: u32, epoch: u64, _: Deletion) -> Result<Deleted, Status> {
+        let samples = self.shard(shard, epoch).await?.samples.len() as u64;
+        Ok(Deleted { samples, windows: 0 })
     }
 
-    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
-        self.shard(shard).await?.administer(shard, task).await
+    async fn administer(&self, shard: u32, _: AdministrationTask) -> Result<String, Status> {
+        Ok(shard.to_string())
     }
 }
 
@@ -228,7 +249,7 @@ proptest! {
     ) {
         let of = |shards| responses(&Server::of(Arc::new(ManyShards::new(shards, &samples))), nodes_max);
         let one = of(1);
-        for shards in [4, 16] {
+        for shards in [4, 16, 64] {
             for (one, many) in one.iter().zip(of(shards)) {
                 let text = String::from_utf8_lossy(&many.2).into_owned();
                 prop_assert_eq!(one, &many, "{} shards: {}", shards, text);
@@ -350,10 +371,45 @@ fn a_query_with_an_old_placement_makes_the_next_one_read_it() {
     let refused = server.query(query);
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{}", refused.text());
     assert!(refused.text().contains("placement"), "{}", refused.text());
+    assert_eq!(node.placements_read.load(Ordering::Relaxed), 2, "the query is run once more");
     *node.placement.lock().unwrap() = right;
     assert_eq!(server.query(query).json()["data"]["result"][0]["value"][1], "7");
     server.query(query);
-    assert_eq!(node.placements_read.load(Ordering::Relaxed), 2);
+    assert_eq!(node.placements_read.load(Ordering::Relaxed), 3);
+}
+
+// Once, a router that knew a placement with fewer shards asked only these shards, and reported that all had answered.
+#[test]
+fn a_router_with_an_old_placement_misses_no_shard() {
+    let samples: Vec<Sample> =
+        SERVICES.map(|name| Sample::new(CPU, &[("service_name", name)], NOW_S * S, &["f"], 1)).to_vec();
+    let node = Arc::new(ManyShards::new(64, &samples));
+    assert!(SERVICES.iter().any(|name| shard_of(&uniform(64), name) > 16), "the test needs a new shard");
+    let [start, end] = [("start", "1600000000"), ("end", "1800000000")];
+    let graph = [("query", "process_cpu"), start, end];
+    let delete = |server: &Server| server.post("/api/v1/delete", &[("query", "{service_name=~\".+\"}"), start, end]);
+    type Ask<'a> = &'a dyn Fn(&Server) -> Answer;
+    let requests: [(&str, Ask<'_>); 8] = [
+        ("sum", &|server| server.query("sum(sum_over_time(process_cpu[5m]))")),
+        ("frames", &|server| server.query("sum(sum_over_time(process_cpu{stack_function=\"f\"}[5m]))")),
+        ("series", &|server| server.get("/api/v1/series", &[("match[]", "process_cpu"), start, end])),
+        ("labels", &|server| server.get("/api/v1/labels", &[start, end])),
+        ("values", &|server| server.get("/api/v1/label/service_name/values", &[start, end])),
+        ("types", &|server| server.get("/api/v1/metadata", &[])),
+        ("graph", &|server| server.get("/api/v1/flamegraph", &graph)),
+        ("delete", &delete),
+    ];
+    for (name, request) in requests {
+        let want = request(&Server::of(Arc::clone(&node)));
+        assert_eq!(want.status, StatusCode::OK, "{name}: {}", want.text());
+        let server = Server::of(Arc::clone(&node));
+        let grown = std::mem::replace(&mut *node.placement.lock().unwrap(), uniform(16));
+        server.query("nothing");
+        *node.placement.lock().unwrap() = grown;
+        node.asked();
+        assert_eq!(request(&server).text(), want.text(), "{name}");
+        assert!(node.asked().iter().any(|shard| *shard > 16), "{name}");
+    }
 }
 
 #[test]
@@ -365,9 +421,10 @@ fn an_error_of_the_query_does_not_name_a_shard() {
         let answer = Server::of(Arc::new(node)).query("sum(rate(process_cpu:cpu:nanoseconds:cpu:nanoseconds[5m]))");
         assert_eq!((answer.status, &answer.json()["error"]), (StatusCode::BAD_REQUEST, &json!("as the test wishes")));
     }
-    let mut node = ManyShards::new(16, &[]);
-    node.shards[5].refuses = Some(tonic::Code::Unavailable);
-    node.shards[9].refuses = Some(tonic::Code::Internal);
+    // Both shards are asked at the same time, and the later one in order fails first.
+    let mut node = ManyShards { delay: Duration::from_millis(1), ..ManyShards::new(16, &[]) };
+    node.shards[2].refuses = Some(tonic::Code::Unavailable);
+    node.shards[6].refuses = Some(tonic::Code::Internal);
     let answer = Server::of(Arc::new(node)).query("sum(rate(process_cpu:cpu:nanoseconds:cpu:nanoseconds[5m]))");
-    assert_eq!(answer.json()["error"], "shard 6: as the test wishes", "the first shard in order");
+    assert_eq!(answer.json()["error"], "shard 3: as the test wishes", "the first shard in order");
 }

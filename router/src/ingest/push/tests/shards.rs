@@ -1,172 +1,20 @@
 //! Tests of pushes over several shards.
 
-use std::collections::HashMap;
-use std::num::NonZeroU16;
+use std::collections::BTreeMap;
 
-use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
-use proto::otlp::common::v1::any_value::Value;
-use proto::otlp::common::v1::{AnyValue, KeyValue};
-use proto::otlp::profiles::v1development::{
-    Location, Profile, ProfilesDictionary, ResourceProfiles, Sample, ScopeProfiles, Stack,
-};
-use proto::otlp::resource::v1::Resource;
-use proto::placement::{Placement, Slot};
-use proto::{AdministrationTask, Deleted, Deletion};
 use tokio::sync::Barrier;
 use tonic::Code;
 
+use super::many_shards::{ManyShards, Pause, body_of, large_body, placement, pusher, timeless_body};
 use super::*;
-
-/// One of the shards of a fake node.
-#[derive(Default)]
-struct FakeShard {
-    held: HashSet<StackHash>,
-    /// Number of samples by the ID of their batch. A batch that is sent again is not stored again.
-    stored: HashMap<BatchId, usize>,
-    /// Number of batches that arrived, and of those that defined all their stacks.
-    arrived: (usize, usize),
-    /// Code with which the shard refuses every batch.
-    refuses: Option<Code>,
-}
-
-/// A fake node with several shards.
-struct ManyShards {
-    placement: Mutex<Placement>,
-    shards: Mutex<BTreeMap<u32, FakeShard>>,
-    /// Barrier at which each append waits.
-    barrier: Mutex<Option<Arc<Barrier>>>,
-    placements_read: Mutex<u32>,
-}
-
-/// Returns a placement of this epoch, in which slots are moved by `moved` shards.
-fn placement(epoch: u64, shards: u16, moved: u32) -> Placement {
-    let mut wire = Placement::uniform(NonZeroU16::new(shards).unwrap()).to_wire();
-    wire.epochs[0].number = epoch;
-    wire.epochs[0].shard_of_slot.iter_mut().for_each(|shard| *shard = (*shard - 1 + moved) % u32::from(shards) + 1);
-    Placement::from_wire(wire).unwrap()
-}
-
-#[tonic::async_trait]
-impl Shards for ManyShards {
-    type Error = Status;
-
-    async fn placement(&self) -> Result<Placement, Status> {
-        *self.placements_read.lock().unwrap() += 1;
-        Ok(self.placement.lock().unwrap().clone())
-    }
-
-    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
-        let barrier = self.barrier.lock().unwrap().clone();
-        if let Some(barrier) = barrier {
-            barrier.wait().await;
-        }
-        if placement_epoch != self.placement.lock().unwrap().epoch() {
-            return Err(Status::failed_precondition("read the placement again"));
-        }
-        let shards = &mut *self.shards.lock().unwrap();
-        let FakeShard { held, stored, arrived, refuses } = shards.entry(shard).or_default();
-        let stacks = || batch.dictionary.stacks.iter().skip(1);
-        let is_whole = stacks().all(|(_, stack)| stack.is_some());
-        *arrived = (arrived.0 + 1, arrived.1 + usize::from(is_whole));
-        if let Some(code) = *refuses {
-            return Err(Status::new(code, "as the test wishes"));
-        }
-        if stacks().any(|(hash, stack)| stack.is_none() && !held.contains(hash)) {
-            return Err(Status::aborted("definitions are missing"));
-        }
-        held.extend(stacks().map(|(hash, _)| *hash));
-        let samples = batch.series.iter().map(|series| series.samples.len()).sum();
-        let duplicate = stored.insert(batch.id.unwrap(), samples).is_some();
-        Ok(Appended { duplicate, samples_too_old: 0, retention: Duration::from_secs(864_000) })
-    }
-
-    async fn select(&self, _: u32, _: Selection) -> Result<Answer, Status> {
-        Err(Status::unimplemented("not used here"))
-    }
-
-    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
-        Err(Status::unimplemented("not used here"))
-    }
-
-    async fn series(&self, _: u32, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        Err(Status::unimplemented("not used here"))
-    }
-
-    async fn delete(&self, _: u32, _: Deletion) -> Result<Deleted, Status> {
-        Err(Status::unimplemented("not used here"))
-    }
-
-    async fn administer(&self, _: u32, _: AdministrationTask) -> Result<String, Status> {
-        Err(Status::unimplemented("not used here"))
-    }
-}
-
-impl ManyShards {
-    fn new(shards: u16) -> Arc<Self> {
-        Arc::new(Self {
-            placement: Mutex::new(placement(1, shards, 0)),
-            shards: Mutex::default(),
-            barrier: Mutex::default(),
-            placements_read: Mutex::default(),
-        })
-    }
-
-    fn shard_of(&self, service: &str) -> u32 {
-        self.placement.lock().unwrap().newest().shard(Slot::of(&TenantId::default_tenant(), service))
-    }
-
-    fn with<T>(&self, shard: u32, change: impl FnOnce(&mut FakeShard) -> T) -> T {
-        change(self.shards.lock().unwrap().entry(shard).or_default())
-    }
-
-    /// Returns the number of stored samples of each shard that has any.
-    fn stored(&self) -> BTreeMap<u32, usize> {
-        let of_shard = |(&shard, of): (&u32, &FakeShard)| (shard, of.stored.values().sum());
-        let stored = self.shards.lock().unwrap().iter().map(of_shard).collect::<BTreeMap<u32, usize>>();
-        stored.into_iter().filter(|(_, samples)| *samples > 0).collect()
-    }
-
-    /// Returns, for each shard, the number of batches that arrived since the last call, and of those that defined all
-    /// their stacks.
-    fn arrived(&self) -> BTreeMap<u32, (usize, usize)> {
-        let mut shards = self.shards.lock().unwrap();
-        shards.iter_mut().map(|(&shard, of)| (shard, std::mem::take(&mut of.arrived))).collect()
-    }
-}
-
-fn pusher(node: &Arc<ManyShards>) -> Pusher {
-    Pusher::new(Nodes::local(Arc::clone(node) as Arc<dyn Shards<Error = Status>>), &mut Registry::default())
-}
-
-/// Returns an export request with one sample of each service, all with the same stack.
-fn body_of(services: &[&str]) -> Vec<u8> {
-    let sample = Sample { stack_index: 1, timestamps_unix_nano: vec![now_ns() as u64], ..Sample::default() };
-    let resource = |service: &&str| {
-        let value = Some(AnyValue { value: Some(Value::StringValue((*service).to_owned())) });
-        let name = KeyValue { key: "service.name".to_owned(), value, ..KeyValue::default() };
-        let profiles = vec![Profile { samples: vec![sample.clone()], ..Profile::default() }];
-        ResourceProfiles {
-            resource: Some(Resource { attributes: vec![name], ..Resource::default() }),
-            scope_profiles: vec![ScopeProfiles { profiles, ..ScopeProfiles::default() }],
-            ..ResourceProfiles::default()
-        }
-    };
-    let dictionary = ProfilesDictionary {
-        location_table: vec![Location::default(), Location { address: 7, ..Location::default() }],
-        stack_table: vec![Stack::default(), Stack { location_indices: vec![1] }],
-        ..ProfilesDictionary::default()
-    };
-    let request = ExportProfilesServiceRequest {
-        resource_profiles: services.iter().map(resource).collect(),
-        dictionary: Some(dictionary),
-    };
-    prost::Message::encode_to_vec(&request)
-}
 
 async fn push(pusher: &Pusher, body: &[u8]) -> Result<Accepted, PushError> {
     let arriving = arriving(Format::OtlpProtobuf, Encoding::Identity, body.to_vec());
     pusher.push(&TenantId::default_tenant(), arriving).await
 }
+
+/// Pause that is long enough to change a node before the retry.
+const SLOW: &[Duration] = &[Duration::from_millis(300)];
 
 /// Services in different shards of four.
 const SERVICES: [&str; 3] = ["a", "b", "c"];
@@ -256,4 +104,113 @@ async fn a_push_is_not_placed_again_for_ever() {
     // Samples that a shard has acknowledged are not placed again.
     push(&pusher, &body_of(&SERVICES)).await.unwrap_err();
     assert_eq!(node.arrived()[&a].0, 1);
+}
+
+// Once, the second try used the new placement for samples of which one shard had stored a part: samples were stored
+// twice, others never, and the push was acknowledged.
+#[tokio::test]
+async fn a_push_that_is_stored_in_part_keeps_its_placement() {
+    let (node, pusher, [a, b, _]) = four();
+    push(&pusher, &body_of(&["a", "b"])).await.unwrap();
+    node.with(b, |shard| shard.held.clear());
+    let pause = Arc::new(Pause::default());
+    *node.pause.lock().unwrap() = Some(Arc::clone(&pause));
+    let body = body_of(&["a", "b"]);
+    let pushing = tokio::spawn({
+        let pusher = pusher.clone();
+        async move { push(&pusher, &body).await }
+    });
+    pause.began.notified().await;
+    assert_eq!(node.stored(), [(a, 2), (b, 1)].into());
+    *node.placement.lock().unwrap() = placement(2, 4, 1);
+    *node.pause.lock().unwrap() = None;
+    // Another push makes the router read the new placement.
+    push(&pusher, &body_of(&["c"])).await.unwrap();
+    let with_c = node.stored();
+    pause.may_end.notify_one();
+    let error = pushing.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("read the placement again"), "{error}");
+    assert_eq!(node.stored(), with_c, "nothing is stored twice, or acknowledged without being stored");
+}
+
+// The outcome of the second shard is unknown: samples that it may have stored must not get another shard.
+#[tokio::test]
+async fn a_push_with_an_unknown_outcome_is_not_placed_again() {
+    let (node, pusher, [a, b, _]) = four();
+    node.with(a, |shard| shard.refuses = Some(Code::FailedPrecondition));
+    node.with(b, |shard| shard.refuses = Some(Code::Unavailable));
+    push(&pusher, &body_of(&["a", "b"])).await.unwrap_err();
+    assert_eq!((node.arrived()[&a].0, *node.placements_read.lock().unwrap()), (1, 1));
+    // Missing definitions are a known outcome.
+    node.with(b, |shard| shard.refuses = Some(Code::Aborted));
+    push(&pusher, &body_of(&["a", "b"])).await.unwrap_err();
+    assert_eq!((node.arrived()[&b].0, *node.placements_read.lock().unwrap()), (4, 5));
+}
+
+#[tokio::test]
+async fn a_retry_after_an_unknown_outcome_is_not_placed_again() {
+    let (node, pusher, [_, b, _]) = four();
+    node.with(b, |shard| shard.silent = 1);
+    let slow = Pusher { retry_pauses: SLOW, ..pusher };
+    let body = body_of(&["b"]);
+    let pushing = tokio::spawn(async move { push(&slow, &body).await });
+    while node.stored().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    *node.placement.lock().unwrap() = placement(2, 4, 1);
+    pushing.await.unwrap().unwrap_err();
+    assert_eq!(node.stored(), [(b, 1)].into());
+}
+
+#[tokio::test]
+async fn a_lost_response_stores_samples_without_times_once() {
+    let (node, pusher, [a, b, _]) = four();
+    let body = timeless_body(&["a", "b"]);
+    node.with(b, |shard| shard.silent = 2);
+    assert_eq!(push(&pusher, &body).await.unwrap().samples, 2);
+    assert_eq!(node.stored(), [(a, 1), (b, 1)].into());
+    assert_eq!(node.arrived(), [(a, (1, 1)), (b, (3, 3))].into(), "only the second shard gets its part again");
+    // Another push with the same content is no retry.
+    push(&pusher, &body).await.unwrap();
+    assert_eq!(node.stored(), [(a, 2), (b, 2)].into());
+}
+
+#[tokio::test]
+async fn refused_parts_are_sent_again_a_few_times() {
+    let (node, pusher, [a, b, _]) = four();
+    for (code, tries) in [(Code::ResourceExhausted, 3), (Code::Unavailable, 3), (Code::Internal, 1)] {
+        node.with(b, |shard| shard.refuses = Some(code));
+        push(&pusher, &body_of(&["a", "b"])).await.unwrap_err();
+        let arrived = node.arrived();
+        assert_eq!((arrived[&a].0, arrived[&b].0), (1, tries), "{code}");
+    }
+    node.with(b, |shard| shard.refuses = Some(Code::Unavailable));
+    let slow = Pusher { retry_pauses: SLOW, ..pusher.clone() };
+    let body = body_of(&["a", "b"]);
+    let pushing = tokio::spawn(async move { push(&slow, &body).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    node.with(b, |shard| shard.refuses = None);
+    assert_eq!(pushing.await.unwrap().unwrap().samples, 2);
+}
+
+// Once, two parts of 70 MiB each refused each other by the node's budget, on every retry.
+#[tokio::test]
+async fn large_parts_are_sent_in_rounds_of_limited_size() {
+    let services: Vec<String> = (0..40).map(|i| format!("service{i}")).collect();
+    // Parts of 8 MB, of which some are sent at the same time, and parts of 50 MB, which are sent alone.
+    for (stacks, are_together) in [(1_000, true), (6_000, false)] {
+        let node = ManyShards::new(4);
+        let pusher = pusher(&node);
+        // One service of each shard.
+        let of_shard = |shard: u32| services.iter().find(|service| node.shard_of(service) == shard).unwrap().as_str();
+        let four: Vec<&str> = (1..=4).map(of_shard).collect();
+        let free_bytes = pusher.admission.free_bytes();
+        let accepted = push(&pusher, &large_body(&four, stacks)).await.unwrap();
+        assert_eq!(accepted.samples, 4 * stacks as u64);
+        assert_eq!(node.stored(), (1..=4).map(|shard| (shard, stacks as usize)).collect::<BTreeMap<_, _>>());
+        let (count, bytes) = *node.appending_max.lock().unwrap();
+        assert_eq!(count > 1, are_together, "{bytes} bytes");
+        assert!(count == 1 || bytes <= 32 << 20, "{bytes}");
+        assert_eq!(pusher.admission.free_bytes(), free_bytes, "all budget is free again");
+    }
 }
