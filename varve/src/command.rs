@@ -23,7 +23,8 @@ pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, 
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use role::{
-    AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, UpOptions,
+    AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
+    UpOptions,
 };
 pub(crate) use time::Time;
 

@@ -17,7 +17,7 @@ use super::*;
 async fn error_of_a_silent_node(patience: Patience) -> (Code, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
-    let nodes = Nodes::remote_with(endpoint, None, patience);
+    let nodes = Nodes::remote_with(&Dialer::plaintext(), endpoint, None, patience);
     let error = nodes.placement().await.unwrap_err();
     (error.code(), error.to_string())
 }
@@ -94,7 +94,7 @@ async fn a_remote_node_has_many_shards_and_large_responses() {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
     tokio::spawn(Server::builder().add_service(NodeServer::new(Remote16)).serve_with_incoming(incoming));
-    let nodes = Nodes::remote(endpoint, None);
+    let nodes = Nodes::remote(&Dialer::plaintext(), endpoint, None);
     let tenant = TenantId::default_tenant();
     let window = Window { start_ns: 0, end_ns: 1 };
     let shards = nodes.placement().await.unwrap().shards();
