@@ -24,8 +24,8 @@ use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
+use transport::Credentials;
 
 use crate::config::Config;
 use crate::error::{NodeError, ReplicaError};
@@ -132,13 +132,16 @@ impl Node {
         }
     }
 
-    /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress.
+    /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress. With
+    /// `tls`, only routers and nodes with a certificate of the same CA are served, and `tokens` are not used. Without
+    /// `tls`, every request needs one of `tokens` if there are any.
     ///
     /// # Errors
     /// [`ServeError`] if the listener fails.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
+        tls: Option<Arc<Credentials>>,
         tokens: Option<Tokens>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
@@ -152,14 +155,16 @@ impl Node {
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let guard = move |request: Request<()>| {
+            if transport::peer_role(&request)?.is_some() {
+                return Ok(request);
+            }
             let authorization = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
             match tokens.as_ref().map(|tokens| tokens.check(authorization)) {
                 Some(Err(no_token)) => Err(Status::unauthenticated(no_token.to_string())),
                 _ => Ok(request),
             }
         };
-        // With TCP_NODELAY, the kernel sends a response at once instead of waiting for more bytes.
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let incoming = transport::incoming(listener, tls);
         let services = Server::builder()
             .add_service(InterceptedService::new(service, guard.clone()))
             .add_service(InterceptedService::new(peer_service, guard));

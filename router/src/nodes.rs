@@ -16,6 +16,7 @@ use proto::{
 };
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
+use transport::Dialer;
 
 pub(crate) use self::reading::Reading;
 use self::remote::{PATIENCE, Patience, Remote};
@@ -94,15 +95,16 @@ impl Nodes {
         Self { node: Node::InProcess(node), placement: Arc::default() }
     }
 
-    /// Makes a connection to a remote node. Calls carry the first of `tokens`. The network connection is made on the
-    /// first call, and again after it breaks.
+    /// Makes a connection to a remote node, through an endpoint of `dialer`. Calls carry the first of `tokens`. The
+    /// network connection is made on the first call, and again after it breaks.
     #[must_use]
-    pub fn remote(endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
-        Self::remote_with(endpoint, tokens, PATIENCE)
+    pub fn remote(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
+        Self::remote_with(dialer, endpoint, tokens, PATIENCE)
     }
 
-    fn remote_with(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
-        Self { node: Node::Remote(Arc::new(Remote::new(endpoint, tokens, patience))), placement: Arc::default() }
+    fn remote_with(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+        let remote = Remote::new(dialer, endpoint, tokens, patience);
+        Self { node: Node::Remote(Arc::new(remote)), placement: Arc::default() }
     }
 
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node

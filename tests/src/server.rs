@@ -48,6 +48,9 @@ pub struct Setup {
     pub token: Option<String>,
     /// Token file of all processes; `None` for no token file.
     pub token_file: Option<PathBuf>,
+    /// Directory of `varve admin certs` with the files of node 1 and router a, if the connection between the processes
+    /// of the node and the router has TLS.
+    pub certificates: Option<PathBuf>,
 }
 
 impl Default for Setup {
@@ -62,6 +65,7 @@ impl Default for Setup {
             binary: None,
             token: None,
             token_file: None,
+            certificates: None,
         }
     }
 }
@@ -250,6 +254,7 @@ impl Varve {
         let mut node = words(&[["node", "--data-dir"], [data_dir.to_str().unwrap(), "--node-listen"]]);
         node.extend(words(&[[&self.node, "--http-listen"]]));
         node.push(node_operations.clone());
+        node.extend(self.tls_arguments("node-1"));
         node.extend(self.setup.flags.iter().cloned());
         let mut router = words(&[
             ["router", "--data-dir"],
@@ -258,7 +263,9 @@ impl Varve {
             [&self.grpc, "--otlp-http-listen"],
             [&self.otlp, "--node-endpoint"],
         ]);
-        router.push(format!("http://{}", self.node));
+        let scheme = if self.setup.certificates.is_some() { "https" } else { "http" };
+        router.push(format!("{scheme}://{}", self.node));
+        router.extend(self.tls_arguments("router-a"));
         let mut commands = vec![node, router];
         if let Some(hz) = self.setup.agent_hz {
             let endpoint = format!("http://{}", self.grpc);
@@ -269,6 +276,15 @@ impl Varve {
             commands.push(agent);
         }
         commands
+    }
+
+    fn tls_arguments(&self, name: &str) -> Vec<String> {
+        let Some(folder) = &self.setup.certificates else { return Vec::new() };
+        let path = |file: &str| folder.join(file).to_str().unwrap().to_owned();
+        let ca = path("ca.pem");
+        let cert = path(&format!("{name}.pem"));
+        let key = path(&format!("{name}.key"));
+        words(&[["--tls-ca", &ca], ["--tls-cert", &cert], ["--tls-key", &key]])
     }
 
     /// Returns the ID of the process that holds the data.

@@ -19,11 +19,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::config_file::ConfigFile;
 
-pub(crate) use admin::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions};
+pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use role::{
-    AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, UpOptions,
+    AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
+    UpOptions,
 };
 pub(crate) use time::Time;
 
@@ -73,7 +74,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains the data of a running varve: compact, stats, verify, clock, delete
+    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, certs
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

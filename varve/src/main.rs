@@ -1,5 +1,6 @@
 //! The only binary: parses the command line, runs a role or a command, and turns errors into an exit status.
 
+mod certs;
 mod client;
 mod command;
 mod doctor;

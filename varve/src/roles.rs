@@ -12,6 +12,7 @@ mod receiver;
 pub(crate) mod router;
 mod servers;
 mod symbols;
+mod tls;
 pub(crate) mod up;
 
 pub(crate) use servers::{StopSignals, block_on, block_on_runtime};

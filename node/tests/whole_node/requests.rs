@@ -344,7 +344,7 @@ async fn a_remote_router_gets_the_same_responses() {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let served =
-        tokio::spawn(std::sync::Arc::clone(&opened.node).serve(listener, None, async { stopped.await.unwrap() }));
+        tokio::spawn(std::sync::Arc::clone(&opened.node).serve(listener, None, None, async { stopped.await.unwrap() }));
     let mut client = NodeClient::connect(format!("http://{address}"))
         .await
         .unwrap()

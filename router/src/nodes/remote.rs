@@ -20,6 +20,7 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
+use transport::{DialError, Dialer};
 
 use crate::nodes::reading::Reading;
 
@@ -100,7 +101,7 @@ impl<Q> Decoder for Undecoded<Q> {
 }
 
 impl Remote {
-    pub(super) fn new(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+    pub(super) fn new(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
         // No node accepts a token that does not fit a header.
         let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
         let name = endpoint.uri().to_string();
@@ -109,7 +110,7 @@ impl Remote {
             .http2_keep_alive_interval(patience.alive)
             .keep_alive_timeout(patience.alive)
             .keep_alive_while_idle(true);
-        let connection = InterceptedService::new(endpoint.connect_lazy(), Authorization(bearer));
+        let connection = InterceptedService::new(dialer.connect_lazy(&endpoint), Authorization(bearer));
         Self { connection, endpoint: name, patience }
     }
 
@@ -144,6 +145,9 @@ impl Remote {
     fn response<T>(&self, response: Result<Response<T>, Status>) -> Result<T, Status> {
         response.map(Response::into_inner).map_err(|status| {
             let endpoint = &self.endpoint;
+            if let Some(reason) = DialError::of(&status) {
+                return Status::unavailable(format!("no connection to the node at {endpoint}: {reason}"));
+            }
             let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
             let text = status.message();
             match status.code() {
@@ -151,8 +155,11 @@ impl Remote {
                     "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
                      --node-endpoint"
                 )),
-                // The sender's credential was accepted: this fault is in the router's own credential.
-                code @ (Code::Unauthenticated | Code::PermissionDenied) => Status::new(
+                // The sender's credential was accepted: these faults are in the router's own credential.
+                code @ Code::PermissionDenied => {
+                    Status::new(code, format!("the node at {endpoint} refuses this router: {text}"))
+                }
+                code @ Code::Unauthenticated => Status::new(
                     code,
                     format!(
                         "the node at {endpoint} refuses this router ({text}): the first token of the router's \

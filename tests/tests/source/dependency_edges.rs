@@ -8,16 +8,17 @@ use serde_json::Value;
 use tests::shared::workspace;
 
 /// For each crate, the crates on which its code, build scripts and tests may depend.
-const ALLOWED: [(&str, &[&str]); 11] = [
+const ALLOWED: [(&str, &[&str]); 12] = [
     ("proto", &[]),
     ("rocksdb-files", &[]),
     ("storage-engine", &["proto", "rocksdb-files"]),
-    ("node", &["proto", "rocksdb-files", "storage-engine"]),
+    ("transport", &[]),
+    ("node", &["proto", "rocksdb-files", "storage-engine", "transport"]),
     ("host-files", &["proto"]),
     ("symbol-store", &["proto", "host-files"]),
     ("ebpf", &["proto"]),
     ("agent", &["proto", "ebpf", "host-files", "symbol-store"]),
-    ("router", &["proto", "host-files", "symbol-store"]),
+    ("router", &["proto", "host-files", "symbol-store", "transport"]),
     ("testkit", &["proto"]),
     ("storage-model", &["proto", "storage-engine"]),
 ];
@@ -98,6 +99,8 @@ fn an_edge_that_is_not_allowed_is_found() {
         ("proto", "node"),
         ("storage-engine", "node"),
         ("node", "varve"),
+        ("transport", "proto"),
+        ("agent", "transport"),
         ("varve", "tests"),
         ("node", "testkit"),
         ("testkit", "node"),

@@ -41,6 +41,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         }
         AdminCommands::Clock(options) => clock(options),
         AdminCommands::Delete(options) => delete(options),
+        AdminCommands::Certs(options) => crate::certs::run(options),
     }
 }
 

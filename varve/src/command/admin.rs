@@ -1,9 +1,13 @@
 //! Options of `varve admin`.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 
 use super::client::ServerOptions;
 use super::time::Time;
+use crate::certs::Subject;
 
 /// Subcommands of `varve admin`.
 #[derive(Clone, Debug, Subcommand)]
@@ -27,6 +31,34 @@ pub(crate) enum AdminCommands {
     ///
     /// Example: varve admin delete 'process_cpu{service_name="api"}' --start now-2d --end now-1d
     Delete(DeleteOptions),
+    /// Makes a CA, and certificates for the connections between routers and nodes; needs no running varve
+    ///
+    /// An existing CA is used and never overwritten. An existing certificate of the same node or router is renewed.
+    /// Example: varve admin certs --dir certs --node 1=db1.example,10.0.0.1 --node 2=db2.example --router a
+    Certs(CertsOptions),
+}
+
+/// Options of `varve admin certs`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CertsOptions {
+    /// Directory of ca.pem, ca.key, node-ID.pem, node-ID.key and so on; created if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Number of a node, and the names and IP addresses at which others reach it; may be repeated
+    #[arg(long = "node", value_name = "ID=HOST[,HOST...]", value_parser = Subject::parse_node)]
+    pub(crate) nodes: Vec<Subject>,
+    /// Name of a router, and names and IP addresses of its host if it has any; may be repeated
+    #[arg(long = "router", value_name = "NAME[=HOST,...]", value_parser = Subject::parse_router)]
+    pub(crate) routers: Vec<Subject>,
+    /// Validity of the certificates of nodes and routers; that of a new CA is 10 years
+    #[arg(long, default_value = "365d", value_name = "AGE", value_parser = humantime::parse_duration)]
+    pub(crate) validity: Duration,
+    /// Print what would be written, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `varve admin delete`.

@@ -66,12 +66,29 @@ pub(crate) struct RouterOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessOptions {
-    /// File with bearer tokens, one per line: every request needs one; a router sends the first to its node
+    /// File with bearer tokens, one per line: every request needs one; a router without TLS sends the first to its node
     #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
     pub(crate) token_file: Option<Tokens>,
     /// Allow addresses other than loopback without a token: anyone who reaches the port may read and write
     #[arg(long, env = "VARVE_INSECURE_LISTEN")]
     pub(crate) insecure_listen: bool,
+}
+
+/// Options of the connections between routers and nodes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TlsOptions {
+    /// PEM file with the CA of the cluster: routers and nodes then connect with TLS, and need a certificate of this CA
+    ///
+    /// `varve admin certs` makes the files of --tls-ca, --tls-cert and --tls-key. When the files change, new
+    /// connections use them.
+    #[arg(long, env = "VARVE_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// PEM file with the certificate of this process, which names its role and its hosts
+    #[arg(long, env = "VARVE_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of the certificate
+    #[arg(long, env = "VARVE_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 /// Options of `varve up`.
@@ -103,6 +120,8 @@ pub(crate) struct NodeRoleOptions {
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4042", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
     #[command(flatten)]
+    pub(crate) tls: TlsOptions,
+    #[command(flatten)]
     pub(crate) access: AccessOptions,
 }
 
@@ -114,9 +133,11 @@ pub(crate) struct RouterRoleOptions {
     pub(crate) data_dir: PathBuf,
     #[command(flatten)]
     pub(crate) router: RouterOptions,
-    /// gRPC address of the node
+    /// URL of the node's gRPC server: http://HOST:PORT, or https://HOST:PORT with --tls-ca
     #[arg(long, env = "VARVE_NODE_ENDPOINT", default_value = "http://127.0.0.1:4041", value_name = "URL")]
     pub(crate) node_endpoint: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsOptions,
     #[command(flatten)]
     pub(crate) access: AccessOptions,
 }

@@ -52,6 +52,16 @@ pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Res
     Ok(())
 }
 
+/// Logs a warning if the port of a node without TLS can be reached from other hosts.
+pub(crate) fn warn_of_plaintext(node_listen: SocketAddr) {
+    if check_loopback(&[node_listen], "").is_err() {
+        tracing::warn!(
+            "{node_listen} (--node-listen) is not encrypted: use --tls-ca, --tls-cert and --tls-key where the traffic \
+             crosses a network"
+        );
+    }
+}
+
 /// Returns the name and the pid of the process that listens on a TCP port; `None` if its sockets cannot be read.
 fn holder_of(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::operations::Readiness;
 use super::servers::{Servers, StopSignals};
-use super::{listen, operations};
+use super::{listen, operations, tls};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
 use crate::process::{allocator, open_files};
 
@@ -15,8 +15,20 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
     open_files::raise_limit().context("the limit of open files")?;
-    let NodeRoleOptions { data, storage, http_listen, access } = options;
-    let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
+    let NodeRoleOptions { data, storage, http_listen, tls, access } = options;
+    let tls = tls::credentials(tls)?;
+    let auth = match &tls {
+        // The certificates control the access to the node's port.
+        Some(credentials) => {
+            tls::check_node(credentials)?;
+            listen::auth(&access, &[http_listen])?
+        }
+        None => {
+            let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
+            listen::warn_of_plaintext(storage.node_listen);
+            auth
+        }
+    };
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
@@ -26,7 +38,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     servers.http(operations_listener, operations::alone(readiness(&node), registry, auth));
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
-    servers.spawn(async move { served.serve(listener, access.token_file, stop).await.context("node") });
+    servers.spawn(async move { served.serve(listener, tls, access.token_file, stop).await.context("node") });
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),

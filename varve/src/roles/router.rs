@@ -6,22 +6,25 @@ use ::router::api::agent::{AgentStatus, AgentStatusSource};
 use ::router::nodes::Nodes;
 use anyhow::Context as _;
 use symbol_store::limits::Limits;
-use tonic::transport::Endpoint;
+use transport::Dialer;
 
 use super::receiver::{Backing, Receiver};
 use super::servers::{Servers, StopSignals};
 use super::symbols::open_symbols;
-use super::{listen, operations};
+use super::{listen, operations, tls};
 use crate::command::RouterRoleOptions;
 use crate::process::allocator;
 
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
-    let RouterRoleOptions { data_dir, router, node_endpoint, access } = options;
+    let RouterRoleOptions { data_dir, router, node_endpoint, tls, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
-    let endpoint = Endpoint::from_shared(node_endpoint.clone())
-        .with_context(|| format!("--node-endpoint {node_endpoint} must be http://HOST:PORT"))?;
+    let credentials = tls::credentials(tls)?;
+    // A certificate replaces the token: the node does not get a credential of users.
+    let tokens = access.token_file.as_ref().filter(|_| credentials.is_none());
+    let dialer = credentials.map_or_else(Dialer::plaintext, Dialer::tls);
+    let endpoint = dialer.endpoint_of_url(&node_endpoint).context("--node-endpoint")?;
     let receiver = Receiver::bind(&router).await?;
     std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
     let symbols = open_symbols(&data_dir, Limits::DEFAULT)?;
@@ -36,7 +39,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let servers = Servers::default();
     // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
     let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(endpoint, access.token_file.as_ref()), symbols, agent, auth };
+    let backing = Backing { nodes: Nodes::remote(&dialer, endpoint, tokens), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),

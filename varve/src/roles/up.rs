@@ -52,7 +52,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let served = Arc::clone(&node);
     let tokens = access.token_file.clone();
     let stop = servers.stop.clone().cancelled_owned();
-    servers.spawn(async move { served.serve(node_listener, tokens, stop).await.context("node") });
+    servers.spawn(async move { served.serve(node_listener, None, tokens, stop).await.context("node") });
 
     let stop_agent = CancellationToken::new();
     let agent = if no_agent {
