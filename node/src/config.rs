@@ -1,11 +1,13 @@
 //! Configuration of a node.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::Tier;
 use proto::limits::NODE_SHARDS_MAX;
+use transport::Dialer;
 
 use crate::error::NodeError;
 
@@ -26,6 +28,11 @@ pub struct Config {
     /// Address, `host:port`, at which other nodes reach this node. The first start stores the address in the
     /// membership.
     pub advertise_address: String,
+    /// Addresses, `host:port`, of the nodes with which a new cluster begins, by node id, including this node. Empty if
+    /// this node is a cluster of its own. Later starts do not need them.
+    pub initial_nodes: BTreeMap<u64, String>,
+    /// Maker of the connections to other nodes.
+    pub dialer: Dialer,
     /// Retention of each tier.
     pub retention: Retention,
     /// Cap on the disk use of all Raft logs and states, in bytes; at least [`DISK_BYTES_MIN`]. Shortly before the cap
@@ -72,6 +79,8 @@ impl Config {
             node_id: 1,
             shards: None,
             advertise_address: "127.0.0.1:4041".to_owned(),
+            initial_nodes: BTreeMap::new(),
+            dialer: Dialer::plaintext(),
             retention,
             disk_bytes_max,
             flush_interval: Duration::from_secs(60),
@@ -79,6 +88,14 @@ impl Config {
             head_bytes_max: 64 << 20,
             cache_bytes: 128 << 20,
         }
+    }
+
+    /// Returns the addresses of the nodes with which a new cluster begins, by node id.
+    pub(crate) fn initial_nodes(&self) -> BTreeMap<u64, String> {
+        if self.initial_nodes.is_empty() {
+            return BTreeMap::from([(self.node_id, self.advertise_address.clone())]);
+        }
+        self.initial_nodes.clone()
     }
 
     pub(crate) fn check(&self) -> Result<(), NodeError> {
@@ -89,6 +106,9 @@ impl Config {
             return Err(NodeError::TooManyShards { shards, maximum: NODE_SHARDS_MAX });
         }
         at_least("the node id", self.node_id, 1)?;
+        if !self.initial_nodes().contains_key(&self.node_id) {
+            return Err(NodeError::NotInitial { node: self.node_id });
+        }
         at_least("disk_bytes_max", self.disk_bytes_max, DISK_BYTES_MIN)?;
         at_least("flush_bytes", self.flush_bytes, 1)?;
         at_least("the retention in seconds", self.retention.raw.as_secs(), 1)

@@ -20,11 +20,11 @@ mod state;
 mod state_machine;
 mod types;
 
-pub(crate) use error::ConsensusError;
+pub(crate) use error::{ConsensusError, Leader};
 pub(crate) use group::Group;
-pub(crate) use log::{LogDatabase, LogStore};
+pub(crate) use log::{LogDatabase, LogStore, random_identity};
 pub(crate) use member::{DirectoryId, Member};
 pub(crate) use payload::Payload;
-pub(crate) use peers::{Dialer, Peers, Receiving};
+pub(crate) use peers::{Peers, Receiving};
 pub(crate) use proposal::Proposal;
 pub(crate) use state::{GroupState, Outcome};

@@ -65,6 +65,14 @@ pub enum NodeError {
         /// Configured number of shards.
         expected: NonZeroU16,
     },
+    /// The initial nodes of the cluster do not include this node.
+    #[error(
+        "--initial-nodes does not name node {node}, which is --node-id: name all nodes of the cluster, as ID=HOST:PORT"
+    )]
+    NotInitial {
+        /// Configured node id.
+        node: u64,
+    },
     /// The configured number of shards is too large for one node.
     #[error("--shards is {shards}: a node has at most {maximum} shards")]
     TooManyShards {

@@ -10,9 +10,11 @@
 //! (encoding).
 
 mod apply;
+mod group_state;
 mod members;
 mod record;
 mod refusal;
+mod replica;
 mod slots;
 
 use proto::meta::{Command, State};
@@ -20,6 +22,7 @@ use proto::meta::{Command, State};
 pub use self::members::{REPLICAS, propose_shards};
 pub use self::record::{decode_state, encode_state};
 pub use self::refusal::Refusal;
+pub(crate) use self::replica::{MetaReplica, ProposeError};
 pub use self::slots::divide_slots;
 
 /// The result of a command that was not refused.

@@ -3,9 +3,11 @@
 
 mod administration;
 mod batch_parts;
+mod cluster;
 mod grpc;
 mod hosted;
 mod raft_log;
+mod refusal;
 mod retention;
 mod service;
 mod shared;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use proto::wire::cluster_server::ClusterServer;
 use proto::wire::node_server::NodeServer;
 use proto::{Tokens, limits};
 use tokio::net::TcpListener;
@@ -71,64 +74,105 @@ impl Node {
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         let shared = Shared::open(config, registry).await?;
         upkeep::watch_space(&shared);
+        // The replicas of earlier starts are opened at once, and not only when the meta group has a leader.
+        let known = shared
+            .directory
+            .shards()
+            .map_err(|source| NodeError::Directory { directory: shared.directory.path().to_owned(), source })?;
+        for shard in known {
+            shared
+                .host(shard)
+                .await
+                .map_err(|source| NodeError::Directory { directory: shared.directory.shard(shard), source })?;
+        }
         let tasks = TaskTracker::new();
         upkeep::start(&shared, &tasks);
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Waits until every shard has served. Never returns if a replica fails before that (see [`Node::failed`]).
+    /// Waits until the cluster has a placement, and every shard of this node has served. Never returns if a replica fails
+    /// before that (see [`Node::failed`]).
     pub async fn ready(&self) {
-        for hosted in self.shared.shards.values() {
+        let mut states = self.shared.cluster.state.subscribe();
+        let Ok(state) = states.wait_for(|state| !state.epochs.is_empty()).await.map(|state| Arc::clone(&state)) else {
+            return;
+        };
+        for shard in self.shared.cluster.own_shards(&state) {
+            let hosted = self.shared.hosted_shard(shard.number).await;
             hosted.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
         }
     }
 
-    /// Returns true if all shards accept queries. A shard with a full disk does. So does a shard that repairs its
-    /// files, because queries wait for the end of the repair.
+    /// Returns true if the cluster has a placement, and all shards of this node accept queries. A shard with a full disk
+    /// does. So does a shard that repairs its files, because queries wait for the end of the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()
     }
 
-    /// Returns the shards that do not accept queries, by number.
+    /// Returns the shards that do not accept queries, by number. Shard 0 is the meta group, without whose state a node
+    /// does not know the placement.
     #[must_use]
     pub fn unready_shards(&self) -> Vec<UnreadyShard> {
-        let states = self.shared.shards.values().map(|hosted| (hosted.number(), hosted.state()));
-        let unready = states.filter(|(_, state)| !state.is_ready());
-        unready.map(|(shard, state)| UnreadyShard { shard, state: state.name() }).collect()
+        let starting = |shard| UnreadyShard { shard, state: "starting" };
+        let cluster = self.shared.cluster.state();
+        let mut unready = Vec::new();
+        if cluster.epochs.is_empty() {
+            unready.push(starting(0));
+        }
+        let hosted = self.shared.shards();
+        let own = self.shared.cluster.own_shards(&cluster).into_iter().map(|shard| shard.number);
+        unready.extend(own.filter(|shard| !hosted.contains_key(shard)).map(starting));
+        let states = hosted.into_iter().map(|(shard, hosted)| (shard, hosted.state()));
+        let states = states.filter(|(_, state)| !state.is_ready());
+        unready.extend(states.map(|(shard, state)| UnreadyShard { shard, state: state.name() }));
+        unready
     }
 
-    /// Waits until the log has failed, or the replicas of all shards have failed for good, and returns the error. The
-    /// process should report the error and exit. If only some replicas have failed, the other shards are served.
+    /// Waits until the log or the member of the meta group has failed, or the replicas of all shards have failed for
+    /// good, and returns the error. The process should report the error and exit. If only some replicas have failed, the
+    /// other shards are served.
     pub async fn failed(&self) -> Arc<ReplicaError> {
-        let shards = &self.shared.shards;
-        let all_failed = async {
-            let mut last = None;
-            for hosted in shards.values() {
-                let error = hosted.reached(|state| match state {
-                    State::Failed(error) => Some(Arc::clone(error)),
-                    _ => None,
-                });
-                last = Some(error.await);
-            }
-            // A node has at least one shard.
-            match last {
-                Some(error) => error,
-                None => std::future::pending().await,
-            }
-        };
         let log_failed = async {
             let error = self.shared.raft_log.failure().wait_for_final().await;
             // Nothing is served any more when this function returns.
-            for hosted in shards.values() {
+            for hosted in self.shared.shards().into_values() {
                 hosted.reached(|state| (!matches!(state, State::Serving(_) | State::ReadOnly(_))).then_some(())).await;
             }
             error
         };
+        let mut meta = self.shared.cluster.failure.subscribe();
+        let meta_failed = async {
+            match meta.wait_for(Option::is_some).await.map(|error| error.clone()) {
+                Ok(Some(error)) => error,
+                _ => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             error = log_failed => error,
-            error = all_failed => error,
+            error = meta_failed => error,
+            error = self.all_failed() => error,
+        }
+    }
+
+    /// Waits until the replicas of all shards of this node have failed, and returns the last error.
+    async fn all_failed(&self) -> Arc<ReplicaError> {
+        let mut last = None;
+        loop {
+            let shards = self.shared.shards();
+            for hosted in shards.values() {
+                let failed = |state: &State| match state {
+                    State::Failed(error) => Some(Arc::clone(error)),
+                    _ => None,
+                };
+                last = Some(hosted.reached(failed).await);
+            }
+            match last.take() {
+                // No shard was added meanwhile.
+                Some(error) if self.shared.shards().len() == shards.len() => return error,
+                _ => self.shared.hosted_more_than(shards.len()).await,
+            }
         }
     }
 
@@ -151,6 +195,9 @@ impl Node {
             shutdown.await;
             peers.close();
         };
+        let cluster = ClusterServer::from_arc(Arc::clone(&self))
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let service = NodeServer::from_arc(self)
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
@@ -167,7 +214,12 @@ impl Node {
         let incoming = transport::incoming(listener, tls);
         let services = Server::builder()
             .add_service(InterceptedService::new(service, guard.clone()))
-            .add_service(InterceptedService::new(peer_service, guard));
+            .add_service(InterceptedService::new(cluster, guard.clone()))
+            .add_service(InterceptedService::new(peer_service, move |request: Request<()>| {
+                // With TLS, only nodes may be members of Raft groups.
+                transport::require_node(&request)?;
+                guard(request)
+            }));
         Ok(services.serve_with_incoming_shutdown(incoming, shutdown).await?)
     }
 

@@ -32,8 +32,8 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Opens the engine and its member of the Raft group, whose log is in `log`. The first start creates the group, with
-    /// this node as its only member. [`Replica::recovered`] returns when the replica can serve requests.
+    /// Opens the engine and its member of the Raft group, whose log is in `log`. An empty member waits for
+    /// [`Replica::create`] or for a leader. [`Replica::recovered`] returns when the replica can serve requests.
     pub(crate) async fn open(
         shard: u32,
         config: &Config,
@@ -70,13 +70,6 @@ impl Replica {
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
         let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
         let receiving = peers.receive(shard, &group);
-        let address = config.advertise_address.clone();
-        let member = Member { address, directory: log.directory_id() };
-        if let Err(error) = create_if_new(&group, config.node_id, member).await {
-            // Otherwise, tasks of openraft would still use the log after another attempt to open the replica.
-            group.stop().await;
-            return Err(error.into());
-        }
         Ok(Arc::new(Self { group, _receiving: receiving, shard: opened, log, log_in_use, failure, clock }))
     }
 
@@ -91,6 +84,16 @@ impl Replica {
 
     pub(crate) fn failure(&self) -> &Failure {
         &self.failure
+    }
+
+    /// Returns true if this replica belongs to a Raft group.
+    pub(crate) async fn is_created(&self) -> Result<bool, ReplicaError> {
+        self.group.is_created().await
+    }
+
+    /// Creates the Raft group with these members, by node id.
+    pub(crate) async fn create(&self, members: BTreeMap<u64, Member>) -> Result<(), ReplicaError> {
+        self.group.create(members).await
     }
 
     /// Returns when everything that was acknowledged before the start is applied, and the clock has the stored times.
@@ -191,11 +194,6 @@ impl Replica {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-}
-
-/// Creates the group, with this node as its only member, unless it is already created.
-async fn create_if_new(group: &Group, node_id: u64, member: Member) -> Result<(), ReplicaError> {
-    if group.is_created().await? { Ok(()) } else { group.create(BTreeMap::from([(node_id, member)])).await }
 }
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {

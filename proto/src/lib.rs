@@ -32,7 +32,7 @@ pub use profile_type::{ProfileType, ValueType};
 pub use shard::{
     AdministrationTask, Answer, Appended, Command, Deleted, Deletion, Entry, Fold, FramePlace, KnownLocations,
     LocationPage, LocationSets, Matcher, ResponseTooLarge, Selection, SelectionError, SeriesAnswer, SeriesQuery,
-    Shards, StackDetail, StackFilter, Window, answer, entry, location_sets, meta, placement, selection,
+    Shards, StackDetail, StackFilter, Window, answer, entry, location_sets, meta, placement, refusal, selection,
 };
 pub use tenant::{TenantId, TenantIdError};
 pub use tier::Tier;

@@ -7,6 +7,7 @@ mod error;
 pub mod location_sets;
 pub mod meta;
 pub mod placement;
+pub mod refusal;
 pub mod selection;
 mod shards;
 

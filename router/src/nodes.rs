@@ -1,5 +1,6 @@
 //! Calls from the router to the nodes that hold the shards.
 
+mod cluster;
 mod reading;
 mod remote;
 
@@ -18,6 +19,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use transport::Dialer;
 
+use self::cluster::Cluster;
 pub(crate) use self::reading::Reading;
 use self::remote::{PATIENCE, Patience, Remote};
 
@@ -33,11 +35,13 @@ pub struct Nodes {
     placement: Arc<RwLock<Option<Arc<Placement>>>>,
 }
 
-/// The node that holds all shards.
+/// The nodes that hold the shards.
 #[derive(Clone)]
 enum Node {
+    /// In this process.
     InProcess(Arc<dyn Shards<Error = Status>>),
-    Remote(Arc<Remote>),
+    /// On the network.
+    Cluster(Arc<Cluster>),
 }
 
 impl fmt::Debug for Nodes {
@@ -95,16 +99,17 @@ impl Nodes {
         Self { node: Node::InProcess(node), placement: Arc::default() }
     }
 
-    /// Makes a connection to a remote node, through an endpoint of `dialer`. Calls carry the first of `tokens`. The
-    /// network connection is made on the first call, and again after it breaks.
+    /// Makes connections to the nodes of a cluster. `seeds` are endpoints of some of its nodes, made by `dialer`; the
+    /// others are found through them. Calls carry the first of `tokens`. Network connections are made on the first
+    /// calls, and again after they break. Must be called in a tokio runtime.
     #[must_use]
-    pub fn remote(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
-        Self::remote_with(dialer, endpoint, tokens, PATIENCE)
+    pub fn remote(dialer: &Dialer, seeds: Vec<Endpoint>, tokens: Option<&Tokens>) -> Self {
+        Self::remote_with(dialer, seeds, tokens, PATIENCE)
     }
 
-    fn remote_with(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
-        let remote = Remote::new(dialer, endpoint, tokens, patience);
-        Self { node: Node::Remote(Arc::new(remote)), placement: Arc::default() }
+    fn remote_with(dialer: &Dialer, seeds: Vec<Endpoint>, tokens: Option<&Tokens>, patience: Patience) -> Self {
+        let cluster = Cluster::new(dialer, seeds, tokens, patience);
+        Self { node: Node::Cluster(cluster), placement: Arc::default() }
     }
 
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node
@@ -124,7 +129,7 @@ impl Nodes {
     async fn read_placement(&self) -> Result<Arc<Placement>, NodesError> {
         let read = match &self.node {
             Node::InProcess(node) => node.placement().await,
-            Node::Remote(node) => node.placement().await,
+            Node::Cluster(cluster) => cluster.placement().await,
         };
         let read = Arc::new(read.map_err(|status| NodesError { shard: None, status })?);
         *self.placement.write() = Some(Arc::clone(&read));
@@ -165,7 +170,11 @@ impl Nodes {
         let calls = batches.into_iter().map(|(shard, batch)| async move {
             let appended = match &self.node {
                 Node::InProcess(node) => node.append(shard, epoch, batch).await,
-                Node::Remote(node) => node.append(shard, epoch, batch).await,
+                Node::Cluster(cluster) => {
+                    let batch = &batch;
+                    let append = |node: Arc<Remote>| async move { node.append(shard, epoch, batch).await };
+                    cluster.at_leader(shard, true, append).await
+                }
             };
             (shard, appended.map_err(|status| self.refused(shard, status)))
         });
@@ -184,7 +193,11 @@ impl Nodes {
     ) -> Result<Answer, NodesError> {
         let answer = match &self.node {
             Node::InProcess(node) => node.select(shard, reading.placement_epoch, selection).await,
-            Node::Remote(node) => node.select(reading, shard, selection).await,
+            Node::Cluster(cluster) => {
+                let selection = &selection;
+                let select = |node: Arc<Remote>| async move { node.select(reading, shard, selection.clone()).await };
+                cluster.at_leader(shard, true, select).await
+            }
         };
         let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
         held.map_err(|status| self.refused_query(shard, status))
@@ -204,7 +217,10 @@ impl Nodes {
     ) -> Result<LocationPage, NodesError> {
         let page = match &self.node {
             Node::InProcess(node) => node.locations(shard, reading.placement_epoch, tenant.clone(), known).await,
-            Node::Remote(node) => node.locations(reading, shard, tenant, known).await,
+            Node::Cluster(cluster) => {
+                let locations = |node: Arc<Remote>| async move { node.locations(reading, shard, tenant, known).await };
+                cluster.at_leader(shard, true, locations).await
+            }
         };
         page.map_err(|status| self.refused_query(shard, status))
     }
@@ -222,7 +238,10 @@ impl Nodes {
         let calls = shards.iter().map(|&shard| async move {
             let answer = match &self.node {
                 Node::InProcess(node) => node.series(shard, reading.placement_epoch, query.clone()).await,
-                Node::Remote(node) => node.series(reading, shard, query).await,
+                Node::Cluster(cluster) => {
+                    let series = |node: Arc<Remote>| async move { node.series(reading, shard, query).await };
+                    cluster.at_leader(shard, true, series).await
+                }
             };
             let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
             held.map_err(|status| self.refused_query(shard, status))
@@ -243,7 +262,10 @@ impl Nodes {
         let calls = shards.iter().map(|&shard| async move {
             let deleted = match &self.node {
                 Node::InProcess(node) => node.delete(shard, placement_epoch, deletion.clone()).await,
-                Node::Remote(node) => node.delete(shard, placement_epoch, deletion).await,
+                Node::Cluster(cluster) => {
+                    let delete = |node: Arc<Remote>| async move { node.delete(shard, placement_epoch, deletion).await };
+                    cluster.at_leader(shard, false, delete).await
+                }
             };
             deleted.map_err(|status| self.refused(shard, status))
         });
@@ -266,7 +288,10 @@ impl Nodes {
         let calls = shards.into_iter().map(|shard| async move {
             let report = match &self.node {
                 Node::InProcess(node) => node.administer(shard, task).await,
-                Node::Remote(node) => node.administer(shard, task).await,
+                Node::Cluster(cluster) => {
+                    let administer = |node: Arc<Remote>| async move { node.administer(shard, task).await };
+                    cluster.at_leader(shard, false, administer).await
+                }
             };
             report.map(|report| (shard, report)).map_err(|status| self.refused(shard, status))
         });

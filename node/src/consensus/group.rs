@@ -196,6 +196,13 @@ impl Group {
         self.raft().is_leader()
     }
 
+    /// Returns the members of the group and learners, by node id, as far as this member knows them.
+    pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.membership_config.membership().nodes().map(|(&id, member)| (id, member.clone())).collect()
+    }
+
     fn raft(&self) -> &Raft {
         &self.handle.raft
     }

@@ -12,5 +12,5 @@ mod tail;
 mod tests;
 mod write_thread;
 
-pub(crate) use database::LogDatabase;
+pub(crate) use database::{LogDatabase, random_identity};
 pub(crate) use store::LogStore;

@@ -13,7 +13,6 @@ mod network;
 mod service;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use proto::wire::peers_server::PeersServer;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
+use transport::Dialer;
 
 use crate::consensus::group::{Group, HEARTBEAT, Handle};
 use crate::consensus::member::DirectoryId;
@@ -36,33 +35,6 @@ use crate::consensus::peers::service::Receiver;
 const REQUEST_BYTES_MAX: usize = ENTRY_BYTES_MAX + (4 << 20);
 /// Largest message, in bytes. A message takes requests until it has a certain size, and then the last one still fits.
 const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (4 << 20);
-
-/// Function that makes the endpoint of the node at an address.
-type MakeEndpoint = dyn Fn(&str) -> Result<Endpoint, tonic::transport::Error> + Send + Sync;
-
-/// Maker of the endpoints to which this node connects. Clones share it.
-#[derive(Clone)]
-pub(crate) struct Dialer(Arc<MakeEndpoint>);
-
-impl Dialer {
-    /// Returns a dialer. `endpoint` makes the endpoint of the node at an address, `host:port`.
-    pub(crate) fn new(
-        endpoint: impl Fn(&str) -> Result<Endpoint, tonic::transport::Error> + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(endpoint))
-    }
-
-    /// Returns a dialer of connections without encryption.
-    pub(crate) fn plaintext() -> Self {
-        Self::new(|address| Endpoint::from_shared(format!("http://{address}")))
-    }
-}
-
-impl fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Dialer")
-    }
-}
 
 /// Handles of the members on this node, by shard. Each has the number of its registration.
 type Members = Arc<Mutex<HashMap<u32, (u64, Arc<Handle>)>>>;
@@ -80,14 +52,21 @@ pub(crate) struct Peers {
     registered: AtomicU64,
     /// Connections by node and address. A connection closes when no group uses it any more.
     links: Mutex<HashMap<(u64, String), Weak<Link>>>,
-    timer: JoinHandle<()>,
+    /// Held so that the timer ends with this value.
+    _timer: Timer,
     /// Cancelled when no messages are received any more.
     closed: CancellationToken,
+    #[cfg(test)]
+    proxies: HashMap<String, String>,
 }
 
-impl Drop for Peers {
+/// The task of the timer, which ends when this value is dropped.
+#[derive(Debug)]
+struct Timer(JoinHandle<()>);
+
+impl Drop for Timer {
     fn drop(&mut self) {
-        self.timer.abort();
+        self.0.abort();
     }
 }
 
@@ -112,17 +91,38 @@ async fn run_timer(members: Members) {
 impl Peers {
     /// Returns the transport of a node, and starts its timer. `directory` is the identity of its data directory.
     pub(crate) fn new(node_id: u64, directory: DirectoryId, dialer: Dialer) -> Arc<Self> {
+        Arc::new(Self::of(node_id, directory, dialer))
+    }
+
+    fn of(node_id: u64, directory: DirectoryId, dialer: Dialer) -> Self {
         let members = Members::default();
-        Arc::new(Self {
+        Self {
             node_id,
             directory,
             dialer,
-            timer: tokio::spawn(run_timer(Arc::clone(&members))),
+            _timer: Timer(tokio::spawn(run_timer(Arc::clone(&members)))),
             members,
             registered: AtomicU64::new(0),
             closed: CancellationToken::new(),
             links: Mutex::default(),
-        })
+            #[cfg(test)]
+            proxies: HashMap::new(),
+        }
+    }
+
+    /// Returns the transport of a node whose connections go through proxies, by the addresses of the members.
+    #[cfg(test)]
+    fn through(node_id: u64, directory: DirectoryId, proxies: HashMap<String, String>) -> Arc<Self> {
+        Arc::new(Self { proxies, ..Self::of(node_id, directory, Dialer::plaintext()) })
+    }
+
+    /// Returns the address to dial for the address of a member. In tests, a proxy may be in between.
+    fn dialed(&self, address: &str) -> String {
+        #[cfg(test)]
+        if let Some(proxy) = self.proxies.get(address) {
+            return proxy.clone();
+        }
+        address.to_owned()
     }
 
     /// Returns the network of a group, for [`Group::open`].
@@ -169,8 +169,9 @@ impl Peers {
         if let Some(link) = links.get(&key).and_then(Weak::upgrade) {
             return Ok(link);
         }
-        let endpoint = (self.dialer.0)(address).map_err(|error| format!("its address is invalid: {error}"))?;
-        let link = Arc::new(Link::new(endpoint));
+        let endpoint = self.dialer.endpoint(&self.dialed(address));
+        let endpoint = endpoint.map_err(|error| format!("its address is invalid: {error}"))?;
+        let link = Arc::new(Link::new(self.dialer.clone(), endpoint));
         links.insert(key, Arc::downgrade(&link));
         Ok(link)
     }

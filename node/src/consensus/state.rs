@@ -19,7 +19,6 @@ pub(crate) enum Outcome {
     /// Result of a data shard's command.
     Shard(storage_engine::Outcome),
     /// Encoded result of a command of the meta group. Only the meta group reads it.
-    #[cfg_attr(not(test), allow(dead_code, reason = "data shards, the only groups so far, have no such results"))]
     Meta(Bytes),
 }
 

@@ -9,12 +9,10 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::num::NonZeroU16;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use proto::placement::FIRST_DATA_SHARD;
 
 use crate::error::NodeError;
 
@@ -60,12 +58,22 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Makes the folders of `shards` shards, and syncs the folder above them.
-    pub(crate) fn make_shards(&self, shards: NonZeroU16) -> Result<(), NodeError> {
-        let mut made =
-            (FIRST_DATA_SHARD..).take(shards.get().into()).map(|shard| fs::create_dir_all(self.shard(shard)));
-        let synced = made.try_for_each(|made| made).and_then(|()| File::open(&self.path)?.sync_all());
-        synced.map_err(|source| NodeError::Directory { directory: self.path.clone(), source })
+    /// Makes the folder of a shard, and syncs the folder above it. Blocks.
+    pub(crate) fn make_shard(&self, shard: u32) -> io::Result<()> {
+        fs::create_dir_all(self.shard(shard))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Returns the numbers of the shards that have a folder, ascending.
+    pub(crate) fn shards(&self) -> io::Result<Vec<u32>> {
+        let mut shards = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("shard-")?.parse().ok());
+            shards.extend(number.filter(|&number| self.shard(number).file_name() == Some(&name)));
+        }
+        shards.sort_unstable();
+        Ok(shards)
     }
 
     /// Releases the lock, even if other threads still have references to `self`. All files in the directory must be

@@ -44,7 +44,7 @@ pub(super) async fn watch_cap(shared: &Arc<Shared>) {
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured again, because an earlier measurement may include space that the last drop has freed since.
     let Some(used) = measure(shared).await else { return };
-    let serving = shared.shards.values().filter_map(|hosted| hosted.serving());
+    let serving = shared.shards().into_values().filter_map(|hosted| hosted.serving());
     let leaders: Vec<Arc<Replica>> = serving.filter(|replica| replica.is_leader()).collect();
     let Some(first) = leaders.first() else { return };
     let has_data = leaders.iter().any(|replica| replica.shard().engine().clock_ns() != 0);
@@ -74,7 +74,7 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     let drops = to_drop(&all_kept, now_ns, written_before_ns, shared.config.retention, excess_bytes);
     // A drop may take minutes. Meanwhile, the replicas of the other shards must not be kept from being closed.
     for (shard, drops) in readable.into_iter().zip(drops) {
-        let Some(replica) = shared.shards.get(&shard).and_then(|hosted| hosted.serving()) else { continue };
+        let Some(replica) = shared.shard(shard).and_then(|hosted| hosted.serving()) else { continue };
         if let Err(error) = drop_all(replica, drops).await {
             warn_of_retry(shard, &error);
         }
@@ -93,7 +93,7 @@ fn damaged_shards(shared: &Shared) -> BTreeSet<u32> {
         State::Serving(replica) | State::ReadOnly(replica) => replica.shard().engine().has_damaged_files(),
         State::Starting | State::Stopped => false,
     };
-    shared.shards.values().filter(|hosted| is_damaged(hosted)).map(|hosted| hosted.number()).collect()
+    shared.shards().into_values().filter(|hosted| is_damaged(hosted)).map(|hosted| hosted.number()).collect()
 }
 
 /// Disk use of the data of a node, in bytes.
@@ -222,7 +222,7 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
 /// of the directory, for example symbol tables, has its own limits.
 async fn measure(shared: &Arc<Shared>) -> Option<Used> {
     let raft = shared.directory.raft();
-    let shards: Vec<_> = shared.shards.keys().map(|&shard| (shard, shared.directory.shard(shard))).collect();
+    let shards: Vec<_> = shared.shards().into_keys().map(|shard| (shard, shared.directory.shard(shard))).collect();
     let measure = move || {
         let of_shard = |(shard, path): (u32, PathBuf)| Ok((shard, used_bytes(&path)?));
         Ok::<_, std::io::Error>(Used {

@@ -20,6 +20,7 @@ use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
 use crate::node::hosted::{Hosted, State};
+use crate::node::refusal::unavailable;
 use crate::node::retention::expired_before_ns;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, REPAIR_PATIENCE, Shared};
 use crate::node::{Node, administration};
@@ -48,7 +49,7 @@ impl Shards for Node {
     type Error = Status;
 
     async fn placement(&self) -> Result<Placement, Status> {
-        Ok(self.shared.placement.clone())
+        Ok(Placement::clone(&*self.shared.cluster.placement()?))
     }
 
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
@@ -102,16 +103,16 @@ impl Shards for Node {
 }
 
 impl Shared {
-    pub(super) fn hosted(&self, shard: u32) -> Result<&Arc<Hosted>, Status> {
+    pub(super) fn hosted(&self, shard: u32) -> Result<Arc<Hosted>, Status> {
         let missing = || Status::not_found(format!("shard {shard} is not on this node: read the placement again"));
-        self.shards.get(&shard).ok_or_else(missing)
+        self.shard(shard).ok_or_else(missing)
     }
 
     /// Refuses a request to a shard that is not on this node, or that was chosen by another placement. The router then
     /// reads the placement again.
-    fn check_placement(&self, shard: u32, placement_epoch: u64) -> Result<&Arc<Hosted>, Status> {
+    fn check_placement(&self, shard: u32, placement_epoch: u64) -> Result<Arc<Hosted>, Status> {
         let hosted = self.hosted(shard)?;
-        let epoch = self.placement.epoch();
+        let epoch = self.cluster.placement()?.epoch();
         if placement_epoch != epoch {
             let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
             return Err(Status::failed_precondition(text));
@@ -173,7 +174,7 @@ impl Shared {
     ) -> Result<T, Status> {
         let hosted = self.hosted(shard)?;
         // This wait comes first, because a repair holds the lock for longer than a query may wait.
-        self.state_after_repair(hosted).await;
+        self.state_after_repair(&hosted).await;
         // The state is read after this wait, because the upkeep holds the lock while it closes the replica.
         let of_shard = tokio::time::timeout(REPAIR_PATIENCE, Arc::clone(&hosted.queries).read_owned()).await;
         let of_shard = of_shard.map_err(|_elapsed| {
@@ -254,10 +255,6 @@ fn failed(error: &ReplicaError) -> Status {
     Status::unavailable(format!("the replica has failed: {error}"))
 }
 
-fn unavailable(error: &ConsensusError) -> Status {
-    Status::unavailable(error.to_string())
-}
-
 fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
         SelectError::BadRegex { .. }
@@ -284,7 +281,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     // The batch counts from now on, because it is in memory while the append waits for a repair.
     let bytes = batch.memory_bytes();
     let _in_flight = shared.take_in(bytes)?;
-    let replica = shared.appendable(hosted, bytes).await?;
+    let replica = shared.appendable(&hosted, bytes).await?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
@@ -354,7 +351,7 @@ fn dangling() -> Refused {
 }
 
 async fn delete(shared: &Shared, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
-    let replica = shared.appendable(shared.hosted(shard)?, 0).await.map_err(|Refused(_, status)| status)?;
+    let replica = shared.appendable(&*shared.hosted(shard)?, 0).await.map_err(|Refused(_, status)| status)?;
     check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
     match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {

@@ -2,25 +2,31 @@
 //! appends.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 use proto::limits;
-use proto::placement::{FIRST_DATA_SHARD, Placement};
 use storage_engine::{BudgetSizes, Budgets};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{Dialer, Peers};
+use crate::consensus::Peers;
 use crate::directory::DataDirectory;
 use crate::error::NodeError;
 use crate::metrics::Metrics;
+use crate::node::cluster::Cluster;
 use crate::node::hosted::{Hosted, State};
 use crate::node::raft_log::RaftLog;
+use crate::node::supervise::supervised;
 use crate::replica::Replica;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
@@ -38,14 +44,20 @@ pub(super) const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Shared {
     pub(super) config: Config,
     pub(super) directory: Arc<DataDirectory>,
-    pub(super) placement: Placement,
+    pub(super) cluster: Cluster,
+    /// Number of shards with which a new cluster begins.
+    pub(super) initial_shards: NonZeroU16,
     pub(super) metrics: Metrics,
     pub(super) clock: Arc<Clock>,
     pub(super) raft_log: RaftLog,
     /// Transport between the members of Raft groups.
     pub(super) peers: Arc<Peers>,
     /// Shards of this node, by number.
-    pub(super) shards: BTreeMap<u32, Arc<Hosted>>,
+    hosted: watch::Sender<BTreeMap<u32, Arc<Hosted>>>,
+    /// Size of the appends that may wait for the repair of one shard, in bytes.
+    waiting_bytes_max: u32,
+    /// Supervisors of the replicas, which end before the log is closed.
+    pub(super) supervisors: TaskTracker,
     /// Memory budgets that the engines of all shards share.
     budgets: Budgets,
     /// Limit of replicas that are being opened, which is the number of CPUs.
@@ -76,10 +88,8 @@ impl Shared {
         let directory = Arc::new(DataDirectory::open(&config.data_dir)?);
         let metrics = Metrics::register(registry);
         let (raft_log, shards, directory_id) = RaftLog::open(&config, &directory, &metrics).await?;
-        directory.make_shards(shards)?;
         let appends_bytes_max = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
         let waiting_bytes_max = appends_bytes_max / u32::from(shards.get());
-        let hosted = |number| (number, Arc::new(Hosted::new(number, metrics.clone(), waiting_bytes_max)));
         let budgets = Budgets::new(BudgetSizes {
             engines: shards.get().into(),
             head_bytes_max: config.head_bytes_max,
@@ -88,12 +98,15 @@ impl Shared {
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            peers: Peers::new(config.node_id, directory_id, Dialer::plaintext()),
+            peers: Peers::new(config.node_id, directory_id, config.dialer.clone()),
             directory,
-            placement: Placement::uniform(shards),
+            cluster: Cluster::new(config.node_id, directory_id),
+            initial_shards: shards,
             clock: Arc::new(Clock::new(config.retention, metrics.clone())),
             raft_log,
-            shards: (FIRST_DATA_SHARD..).take(shards.get().into()).map(hosted).collect(),
+            hosted: watch::Sender::default(),
+            waiting_bytes_max,
+            supervisors: TaskTracker::new(),
             budgets,
             opening: Semaphore::new(cpus),
             storing_time: Mutex::default(),
@@ -107,6 +120,53 @@ impl Shared {
             metrics,
             config,
         }))
+    }
+
+    /// Returns the shards of this node, by number.
+    pub(super) fn shards(&self) -> BTreeMap<u32, Arc<Hosted>> {
+        self.hosted.borrow().clone()
+    }
+
+    /// Returns a shard of this node; `None` if the node has no replica of it.
+    pub(super) fn shard(&self, shard: u32) -> Option<Arc<Hosted>> {
+        self.hosted.borrow().get(&shard).map(Arc::clone)
+    }
+
+    /// Waits until this node has a replica of the shard.
+    pub(super) async fn hosted_shard(&self, shard: u32) -> Arc<Hosted> {
+        let mut hosted = self.hosted.subscribe();
+        match hosted.wait_for(|hosted| hosted.contains_key(&shard)).await.map(|hosted| hosted[&shard].clone()) {
+            Ok(hosted) => hosted,
+            // `self` holds the sender.
+            Err(_closed) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until this node has more than `count` replicas.
+    pub(super) async fn hosted_more_than(&self, count: usize) {
+        // `self` holds the sender, so the wait ends only with the condition.
+        let _is_more = self.hosted.subscribe().wait_for(|hosted| hosted.len() > count).await.is_ok();
+    }
+
+    /// Makes this node hold a replica of a shard, if it does not yet, and starts to open the replica.
+    pub(super) async fn host(self: &Arc<Self>, shard: u32) -> io::Result<()> {
+        if self.shard(shard).is_some() {
+            return Ok(());
+        }
+        let directory = Arc::clone(&self.directory);
+        spawn_blocking(move || directory.make_shard(shard)).await.map_err(io::Error::other)??;
+        let hosted = Arc::new(Hosted::new(shard, self.metrics.clone(), self.waiting_bytes_max));
+        let is_new = self.hosted.send_if_modified(|all| match all.entry(shard) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Arc::clone(&hosted));
+                true
+            }
+            Entry::Occupied(_) => false,
+        });
+        if is_new {
+            self.supervisors.spawn(supervised(Arc::clone(self), hosted));
+        }
+        Ok(())
     }
 
     /// Returns the state of a shard. If its replica is being repaired, first waits for the end of the repair: at most
@@ -141,7 +201,7 @@ impl Shared {
 
     /// Returns the replicas whose engines are open for requests.
     pub(super) fn replicas(&self) -> impl Iterator<Item = Arc<Replica>> {
-        self.shards.values().filter_map(|hosted| hosted.replica())
+        self.shards().into_values().filter_map(|hosted| hosted.replica())
     }
 
     /// Returns true if damaged files of a shard cannot be repaired. Dropping data of that shard then frees no space.
@@ -152,7 +212,7 @@ impl Shared {
     /// Sums up the size of the unflushed entries of all shards, in bytes. The sum is kept for
     /// [`Shared::unflushed_bytes`].
     pub(super) fn sum_unflushed_bytes(&self) -> u64 {
-        let serving = self.shards.values().filter_map(|hosted| hosted.serving());
+        let serving = self.shards().into_values().filter_map(|hosted| hosted.serving());
         let bytes = serving.map(|replica| replica.shard().unflushed_bytes()).sum();
         self.unflushed_bytes.store(bytes, Ordering::Relaxed);
         bytes

@@ -30,9 +30,17 @@ const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 /// Guard that makes the queries of a shard wait until its replica serves.
 type QueriesHeld = OwnedRwLockWriteGuard<()>;
 
+/// Supervises a shard's replica. If the supervision panics, the shard has failed.
+pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
+    if let Err(error) = tokio::spawn(supervise(shared, Arc::clone(&hosted))).await {
+        tracing::error!(shard = hosted.number(), %error, "the supervision of a replica panicked");
+        hosted.set_state(State::Failed(Arc::new(ReplicaError::Consensus(error.into()))));
+    }
+}
+
 /// Opens a shard's replica and runs it. Opens it again after damage or a full disk. Returns when the node stops, or when
 /// the replica has failed for good. The other shards go on.
-pub(super) async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
+async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
     let mut repaired = Repaired::default();
     loop {
@@ -121,6 +129,9 @@ async fn serve(
     queries_held: Option<QueriesHeld>,
 ) -> Arc<ReplicaError> {
     let recovered = async move {
+        if let Err(error) = create_if_named(shared, replica).await {
+            return replica.failure().report(error);
+        }
         replica.recovered().await;
         hosted.set_state(State::Serving(Arc::clone(replica)));
         drop(queries_held);
@@ -131,6 +142,27 @@ async fn serve(
         error = replica.failure().wait() => error,
         error = recovered => error,
     }
+}
+
+/// Creates the Raft group of the shard, if the meta group has named this node for that and the group does not exist.
+async fn create_if_named(shared: &Shared, replica: &Replica) -> Result<(), ReplicaError> {
+    let shard = replica.shard().id();
+    let mut states = shared.cluster.state.subscribe();
+    while !replica.is_created().await? {
+        if let Some(members) = shared.cluster.to_create(shard) {
+            tracing::info!(shard, members = members.len(), "creating the group of the shard");
+            return replica.create(members).await;
+        }
+        let is_of_others = |known: &proto::meta::Shard| known.is_created || known.creator != shared.config.node_id;
+        if shared.cluster.state().shards.get(&shard).is_some_and(is_of_others) {
+            return Ok(());
+        }
+        // The sender of the states lives as long as `shared`.
+        if states.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Number of times that the pause before a repair is doubled, and the time of the last repair.
@@ -294,7 +326,7 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
 fn has_many_unflushed(shared: &Shared, bytes: u64) -> bool {
     let flush_bytes = shared.config.flush_bytes;
     let of_all = shared.unflushed_bytes().max(bytes);
-    of_all >= flush_bytes && bytes >= flush_bytes / shared.shards.len().max(1) as u64
+    of_all >= flush_bytes && bytes >= flush_bytes / shared.shards().len().max(1) as u64
 }
 
 #[cfg(test)]

@@ -4,15 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 
-use crate::error::ReplicaError;
-use crate::node::hosted::{Hosted, State};
+use crate::node::cluster;
 use crate::node::retention::{keep_retention, watch_cap};
 use crate::node::shared::Shared;
-use crate::node::supervise::supervise;
 use crate::space::Space;
 
 /// Interval of checks of the free space. A disk that writes 1 GB/s fills less than half of the largest reserve in this
@@ -25,13 +22,16 @@ const RECLAIM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// entries of all shards to a file, so it must not follow each flush of one of many shards.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts all background tasks, which open the replicas of all shards. The tasks end when the node closes.
+/// Starts all background tasks, which open the member of the meta group and the replicas of all shards. The tasks end
+/// when the node closes.
 pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
-    let supervised: Vec<_> =
-        shared.shards.values().map(|hosted| tasks.spawn(supervised(Arc::clone(shared), Arc::clone(hosted)))).collect();
+    shared.supervisors.spawn(cluster::supervise(Arc::clone(shared)));
     let closer = Arc::clone(shared);
     tasks.spawn(async move {
-        join_all(supervised).await;
+        closer.closing.cancelled().await;
+        // Only a supervisor starts another one.
+        closer.supervisors.close();
+        closer.supervisors.wait().await;
         closer.raft_log.close().await;
     });
     tasks.spawn(every(Arc::clone(shared), SPACE_INTERVAL, async |shared| watch_space(shared)));
@@ -39,14 +39,6 @@ pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(every(Arc::clone(shared), CAP_INTERVAL, watch_cap));
     tasks.spawn(every(Arc::clone(shared), RETENTION_INTERVAL, keep_retention));
     tasks.spawn(reclaim_log(Arc::clone(shared)));
-}
-
-/// Supervises a shard's replica. If the supervision panics, the shard has failed.
-async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
-    if let Err(error) = tokio::spawn(supervise(shared, Arc::clone(&hosted))).await {
-        tracing::error!(shard = hosted.number(), %error, "the supervision of a replica panicked");
-        hosted.set_state(State::Failed(Arc::new(ReplicaError::Consensus(error.into()))));
-    }
 }
 
 async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Shared>)) {

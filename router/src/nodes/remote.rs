@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message;
-use proto::placement::Placement;
+use proto::meta::State;
+use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
@@ -190,12 +191,16 @@ fn unreadable(error: impl std::fmt::Display) -> Status {
 
 /// The requests of [`proto::Shards`]. Those of queries count the size of their responses.
 impl Remote {
-    pub(super) async fn placement(&self) -> Result<Placement, Status> {
-        let placement = self.within(self.client().placement(wire::PlacementRequest {})).await?;
-        Placement::from_wire(placement).map_err(unreadable)
+    /// Waits some seconds for a state of the meta group that is newer than `revision`. Returns `None` if there is none.
+    pub(super) async fn watch(&self, revision: u64) -> Result<Option<State>, Status> {
+        let mut client = ClusterClient::new(self.connection.clone())
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+        let wire::WatchResponse { state } = self.within(client.watch(wire::WatchRequest { revision })).await?;
+        state.map(|state| State::from_wire(state).map_err(unreadable)).transpose()
     }
 
-    pub(super) async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
+    pub(super) async fn append(&self, shard: u32, placement_epoch: u64, batch: &Batch) -> Result<Appended, Status> {
         let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.to_wire()) };
         let answer = self.within(self.client().append(request)).await?;
         let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;

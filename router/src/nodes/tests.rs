@@ -18,7 +18,7 @@ use super::*;
 async fn error_of_a_silent_node(patience: Patience) -> (Code, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
-    let nodes = Nodes::remote_with(&Dialer::plaintext(), endpoint, None, patience);
+    let nodes = Nodes::remote_with(&Dialer::plaintext(), vec![endpoint], None, patience);
     let error = nodes.placement().await.unwrap_err();
     (error.code(), error.to_string())
 }
@@ -98,7 +98,7 @@ fn remote16() -> Nodes {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
     tokio::spawn(Server::builder().add_service(NodeServer::new(Remote16)).serve_with_incoming(incoming));
-    Nodes::remote(&Dialer::plaintext(), endpoint, None)
+    Nodes::remote(&Dialer::plaintext(), vec![endpoint], None)
 }
 
 /// Returns a request for N series for each byte of `text`, from shard N.

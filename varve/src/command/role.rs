@@ -109,6 +109,35 @@ pub(crate) struct UpOptions {
     pub(crate) access: AccessOptions,
 }
 
+/// Options of a node that is one of several.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ClusterOptions {
+    /// Number of this node in the cluster, from 1 on; fixed for a data directory
+    #[arg(long, env = "VARVE_NODE_ID", default_value_t = 1, value_name = "ID")]
+    pub(crate) node_id: u64,
+    /// All nodes with which a new cluster begins, each with the address that others use [default: only this node]
+    ///
+    /// Start every node with the same list. The node with the smallest number creates the cluster as soon as all of them
+    /// respond and have empty data directories. Each shard has three members, or one on each node if there are fewer
+    /// nodes. Later starts do not need the list.
+    /// Example: --initial-nodes 1=db1.example:4041,2=db2.example:4041,3=db3.example:4041
+    #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT,...",
+        value_parser = initial_node)]
+    pub(crate) initial_nodes: Vec<(u64, String)>,
+}
+
+/// Parses `ID=HOST:PORT`.
+fn initial_node(text: &str) -> Result<(u64, String), String> {
+    let expected = || format!("{text:?} must be ID=HOST:PORT, such as 1=db1.example:4041");
+    let (id, address) = text.split_once('=').ok_or_else(expected)?;
+    let id = id.parse().ok().filter(|&id| id > 0).ok_or_else(expected)?;
+    let (host, port) = address.rsplit_once(':').ok_or_else(expected)?;
+    if host.is_empty() || port.parse::<u16>().is_err() {
+        return Err(expected());
+    }
+    Ok((id, address.to_owned()))
+}
+
 /// Options of `varve node`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeRoleOptions {
@@ -116,6 +145,8 @@ pub(crate) struct NodeRoleOptions {
     pub(crate) data: DataOptions,
     #[command(flatten)]
     pub(crate) storage: StorageOptions,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterOptions,
     /// Address of /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4042", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
@@ -133,9 +164,15 @@ pub(crate) struct RouterRoleOptions {
     pub(crate) data_dir: PathBuf,
     #[command(flatten)]
     pub(crate) router: RouterOptions,
-    /// URL of the node's gRPC server: http://HOST:PORT, or https://HOST:PORT with --tls-ca
-    #[arg(long, env = "VARVE_NODE_ENDPOINT", default_value = "http://127.0.0.1:4041", value_name = "URL")]
-    pub(crate) node_endpoint: String,
+    /// URLs of the gRPC servers of some nodes of the cluster, which name the others; https://HOST:PORT with --tls-ca
+    #[arg(
+        long,
+        env = "VARVE_NODE_ENDPOINT",
+        default_value = "http://127.0.0.1:4041",
+        value_delimiter = ',',
+        value_name = "URL,..."
+    )]
+    pub(crate) node_endpoint: Vec<String>,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
     #[command(flatten)]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use ::node::{Config, Node, Retention};
+use ::node::{Config, Node, Retention, UnreadyShard};
 use anyhow::Context as _;
+use transport::Dialer;
 
 use super::operations::Readiness;
 use super::servers::{Servers, StopSignals};
@@ -15,7 +16,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
     open_files::raise_limit().context("the limit of open files")?;
-    let NodeRoleOptions { data, storage, http_listen, tls, access } = options;
+    let NodeRoleOptions { data, storage, cluster, http_listen, tls, access } = options;
     let tls = tls::credentials(tls)?;
     let auth = match &tls {
         // The certificates control the access to the node's port.
@@ -32,7 +33,13 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
-    let opened = stop_signals.unless_stopped(Node::open(config(&data, &storage), &mut registry)).await;
+    let config = Config {
+        node_id: cluster.node_id,
+        initial_nodes: cluster.initial_nodes.into_iter().collect(),
+        dialer: tls.as_ref().map_or_else(Dialer::plaintext, |credentials| Dialer::tls(Arc::clone(credentials))),
+        ..config(&data, &storage)
+    };
+    let opened = stop_signals.unless_stopped(Node::open(config, &mut registry)).await;
     let Some(node) = opened.transpose()? else { return Ok(()) };
     let servers = Servers::default();
     servers.http(operations_listener, operations::alone(readiness(&node), registry, auth));
@@ -57,9 +64,12 @@ pub(super) fn readiness(node: &Arc<Node>) -> Readiness {
         if unready.is_empty() {
             return Ok(());
         }
-        let shards: Vec<String> =
-            unready.iter().map(|unready| format!("{} {}", unready.shard, unready.state)).collect();
-        Err(format!("the node is not ready: shard {}", shards.join(", shard ")))
+        let text = |unready: &UnreadyShard| match unready.shard {
+            0 => "the cluster has no placement yet".to_owned(),
+            shard => format!("shard {shard} {}", unready.state),
+        };
+        let texts: Vec<String> = unready.iter().map(text).collect();
+        Err(format!("the node is not ready: {}", texts.join(", ")))
     })
 }
 

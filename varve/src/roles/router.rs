@@ -24,7 +24,8 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     // A certificate replaces the token: the node does not get a credential of users.
     let tokens = access.token_file.as_ref().filter(|_| credentials.is_none());
     let dialer = credentials.map_or_else(Dialer::plaintext, Dialer::tls);
-    let endpoint = dialer.endpoint_of_url(&node_endpoint).context("--node-endpoint")?;
+    let seeds = node_endpoint.iter().map(|url| dialer.endpoint_of_url(url));
+    let seeds = seeds.collect::<Result<Vec<_>, _>>().context("--node-endpoint")?;
     let receiver = Receiver::bind(&router).await?;
     std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
     let symbols = open_symbols(&data_dir, Limits::DEFAULT)?;
@@ -39,7 +40,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let servers = Servers::default();
     // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
     let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(&dialer, endpoint, tokens), symbols, agent, auth };
+    let backing = Backing { nodes: Nodes::remote(&dialer, seeds, tokens), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),

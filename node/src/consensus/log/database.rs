@@ -136,8 +136,9 @@ impl LogDatabase {
             batch.put_cf(self.family(META)?, NODE_KEY, node_id.to_be_bytes());
             batch.put_cf(self.family(META)?, DIRECTORY_KEY, record::encode_directory(&directory));
             batch.put_cf(self.family(META)?, SHARDS_KEY, record::encode_shards(shards));
-            // The thread does not write yet. The write is synced with the first write of the thread.
+            // The thread does not write yet. Other nodes are told the identity, so it is synced before that.
             self.database.write(batch).map_err(ReplicaError::Log)?;
+            self.database.flush_wal(true).map_err(ReplicaError::Sync)?;
             return Ok(Identity { directory, shards });
         };
         let length = |_length| ReplicaError::Record(RecordError::Length { record: "node id" });
@@ -338,7 +339,8 @@ fn decode(key: &[u8], value: Box<[u8]>) -> Result<LogEntry, RecordError> {
     record::decode_entry(&key, Bytes::from(value))
 }
 
-fn random_identity() -> std::io::Result<DirectoryId> {
+/// Returns 16 random bytes of the operating system.
+pub(crate) fn random_identity() -> std::io::Result<[u8; 16]> {
     let mut identity = DirectoryId::default();
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut identity)?;
     Ok(identity)

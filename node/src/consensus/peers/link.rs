@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::Streaming;
 use tonic::transport::Endpoint;
+use transport::Dialer;
 
 use crate::consensus::peers::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 
@@ -63,7 +64,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Makes a connection, which is opened with the first request.
-    pub(super) fn new(endpoint: Endpoint) -> Self {
+    pub(super) fn new(dialer: Dialer, endpoint: Endpoint) -> Self {
         let (urgent, urgent_queue) = mpsc::channel(WAITING_MAX);
         let (bulk, bulk_queue) = mpsc::channel(WAITING_MAX);
         let endpoint = endpoint
@@ -71,7 +72,7 @@ impl Link {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_INTERVAL);
-        tokio::spawn(run(endpoint, Queues { urgent: urgent_queue, bulk: bulk_queue }));
+        tokio::spawn(run(dialer, endpoint, Queues { urgent: urgent_queue, bulk: bulk_queue }));
         Self { urgent, bulk, entry_bytes: Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX) }
     }
 
@@ -144,14 +145,14 @@ fn refuse(outgoing: Outgoing, error: &NoReply) {
 }
 
 /// Connects whenever there are requests, until the connection is dropped.
-async fn run(endpoint: Endpoint, mut queues: Queues) {
+async fn run(dialer: Dialer, endpoint: Endpoint, mut queues: Queues) {
     let mut pause = RECONNECT_PAUSE_MIN;
     while let Some(first) = queues.next().await {
         if first.reply.is_closed() {
             continue;
         }
         let opened = Instant::now();
-        let error = match timeout(CONNECT_PATIENCE, open(&endpoint)).await {
+        let error = match timeout(CONNECT_PATIENCE, open(&dialer, &endpoint)).await {
             Ok(Ok((outbound, inbound))) => {
                 pause = RECONNECT_PAUSE_MIN;
                 exchange(first, &mut queues, outbound, inbound).await
@@ -178,10 +179,9 @@ async fn run(endpoint: Endpoint, mut queues: Queues) {
 
 type Outbound = mpsc::Sender<wire::PeerRequests>;
 
-async fn open(endpoint: &Endpoint) -> Result<(Outbound, Streaming<wire::PeerReplies>), NoReply> {
+async fn open(dialer: &Dialer, endpoint: &Endpoint) -> Result<(Outbound, Streaming<wire::PeerReplies>), NoReply> {
     let failed = |error: &dyn std::error::Error| NoReply::from(with_causes(error));
-    let channel = endpoint.connect().await.map_err(|error| failed(&error))?;
-    let mut client = PeersClient::new(channel)
+    let mut client = PeersClient::new(dialer.connect_lazy(endpoint))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     // One message is being sent while the next one collects requests.

@@ -13,10 +13,11 @@ use proto::wire::peer_request::Message;
 use proto::wire::peers_client::PeersClient;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use transport::Dialer;
 
 use self::nodes::{Node, Nodes, SHARD};
 use crate::consensus::ConsensusError;
-use crate::consensus::peers::{Dialer, Peers, REQUEST_BYTES_MAX};
+use crate::consensus::peers::{Peers, REQUEST_BYTES_MAX};
 
 const ALL: [usize; 3] = [0, 1, 2];
 

@@ -27,12 +27,12 @@ async fn opened_with(folder: &tempfile::TempDir, shards: Option<NonZeroU16>) -> 
 async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened(&folder).await;
-    node.shared.shards[&FIRST_DATA_SHARD].set_state(State::Repairing);
+    node.shared.shard(FIRST_DATA_SHARD).unwrap().set_state(State::Repairing);
     let batch = testkit::batches::batch(None, [1, 2]);
     let bytes = batch.memory_bytes();
     let waiting = tokio::spawn({
         let node = Arc::clone(&node);
-        async move { node.append(FIRST_DATA_SHARD, node.shared.placement.epoch(), batch).await }
+        async move { node.append(FIRST_DATA_SHARD, node.shared.cluster.placement().unwrap().epoch(), batch).await }
     });
     let start = Instant::now();
     while node.shared.appends.available_permits() != APPENDS_IN_FLIGHT_BYTES_MAX - bytes {
@@ -51,8 +51,8 @@ async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
 async fn appends_that_wait_for_a_repair_take_only_the_part_of_their_shard() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened_with(&folder, NonZeroU16::new(2)).await;
-    let epoch = node.shared.placement.epoch();
-    let repaired = &node.shared.shards[&1];
+    let epoch = node.shared.cluster.placement().unwrap().epoch();
+    let repaired = node.shared.shard(1).unwrap();
     repaired.set_state(State::Repairing);
     let waiting = repaired.wait_for_repair(APPENDS_IN_FLIGHT_BYTES_MAX).expect("one append may wait");
     let start = Instant::now();

@@ -21,7 +21,7 @@ fn config(folder: &tempfile::TempDir) -> Config {
 async fn opened(folder: &tempfile::TempDir) -> (Arc<Node>, Arc<Replica>) {
     let node = Node::open(config(folder), &mut Registry::default()).await.unwrap();
     node.ready().await;
-    let replica = node.shared.shards[&FIRST_DATA_SHARD].serving().expect("it does not serve");
+    let replica = node.shared.shard(FIRST_DATA_SHARD).unwrap().serving().expect("it does not serve");
     (node, replica)
 }
 
@@ -30,7 +30,7 @@ async fn opened(folder: &tempfile::TempDir) -> (Arc<Node>, Arc<Replica>) {
 async fn fails_after_damage(hold: bool) {
     let folder = tempfile::tempdir().unwrap();
     let (node, replica) = opened(&folder).await;
-    let queries = Arc::clone(&node.shared.shards[&FIRST_DATA_SHARD].queries);
+    let queries = Arc::clone(&node.shared.shard(FIRST_DATA_SHARD).unwrap().queries);
     let query = hold.then(|| queries.try_read_owned().unwrap());
     replica.failure().report(ReplicaError::Damaged);
     sleep(if hold { 2 * REPAIR_INTERVAL } else { REPAIR_INTERVAL / 2 }).await;
@@ -56,7 +56,7 @@ async fn a_failed_sync_while_a_repair_waits_for_queries_ends_the_node() {
 async fn errors_of_work_that_a_repair_interrupts_are_not_final() {
     let folder = tempfile::tempdir().unwrap();
     let shared = Shared::open(config(&folder), &mut Registry::default()).await.unwrap();
-    let hosted = Arc::clone(&shared.shards[&FIRST_DATA_SHARD]);
+    let hosted = Arc::clone(&shared.shard(FIRST_DATA_SHARD).unwrap());
     let replica = shared.open_replica(FIRST_DATA_SHARD).await.unwrap();
     replica.recovered().await;
     replica.stop().await;
@@ -111,7 +111,7 @@ async fn damage_alone_opens_the_replica_again() {
         _ => None,
     };
     let repaired =
-        tokio::time::timeout(Duration::from_secs(20), node.shared.shards[&FIRST_DATA_SHARD].reached(is_another));
+        tokio::time::timeout(Duration::from_secs(20), node.shared.shard(FIRST_DATA_SHARD).unwrap().reached(is_another));
     repaired.await.expect("the replica was not opened again");
     node.shutdown().await;
 }
@@ -121,7 +121,7 @@ async fn opened_with_shards(folder: &tempfile::TempDir, shards: u16) -> Arc<Node
     let config = Config { shards: NonZeroU16::new(shards), ..config(folder) };
     let node = Node::open(config, &mut Registry::default()).await.unwrap();
     node.ready().await;
-    for &shard in node.shared.shards.keys() {
+    for &shard in node.shared.shards().keys() {
         append(&node, shard, 0).await.unwrap();
     }
     node
@@ -132,7 +132,7 @@ async fn append(node: &Node, shard: u32, serial: i64) -> Result<(), tonic::Statu
     let now_ms = node.shared.clock.now_ns() / 1_000_000;
     let first = now_ms - testkit::batches::START_NS / 1_000_000;
     let batch = testkit::batches::batch(None, [first + serial]);
-    node.append(shard, node.shared.placement.epoch(), batch).await.map(|_appended| ())
+    node.append(shard, node.shared.cluster.placement().unwrap().epoch(), batch).await.map(|_appended| ())
 }
 
 async fn is_served(node: &Node, shard: u32) -> bool {
@@ -148,7 +148,7 @@ async fn is_served(node: &Node, shard: u32) -> bool {
 async fn a_shard_is_repaired_while_another_serves() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened_with_shards(&folder, 2).await;
-    let [damaged, other] = [1, 2].map(|shard| Arc::clone(&node.shared.shards[&shard]));
+    let [damaged, other] = [1, 2].map(|shard| Arc::clone(&node.shared.shard(shard).unwrap()));
     // A query of the damaged shard runs, so the repair waits for it.
     let query = Arc::clone(&damaged.queries).try_read_owned().unwrap();
     let first = Arc::downgrade(&damaged.serving().unwrap());
@@ -177,10 +177,10 @@ async fn a_shard_is_repaired_while_another_serves() {
 async fn a_shard_that_fails_for_good_fails_alone() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened_with_shards(&folder, 2).await;
-    let [one, two] = [1, 2].map(|shard| node.shared.shards[&shard].serving().unwrap());
+    let [one, two] = [1, 2].map(|shard| node.shared.shard(shard).unwrap().serving().unwrap());
     one.failure().report(ReplicaError::Consensus("a test".into()));
     drop(one);
-    node.shared.shards[&1].reached(|state| matches!(state, State::Failed(_)).then_some(())).await;
+    node.shared.shard(1).unwrap().reached(|state| matches!(state, State::Failed(_)).then_some(())).await;
     let unready: Vec<_> = node.unready_shards().iter().map(|unready| (unready.shard, unready.state)).collect();
     assert_eq!(unready, [(1, "failed")]);
     let refused = append(&node, 1, 1).await.unwrap_err();
@@ -203,9 +203,9 @@ async fn all_shards_are_opened_again_with_the_log_after_its_disk_was_full() {
     let folder = tempfile::tempdir().unwrap();
     let node = opened_with_shards(&folder, 3).await;
     let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-    let first = Arc::downgrade(node.shared.shards[&1].serving().unwrap().log());
+    let first = Arc::downgrade(node.shared.shard(1).unwrap().serving().unwrap().log());
     node.shared.raft_log.failure().report(ReplicaError::Files(full));
-    for hosted in node.shared.shards.values() {
+    for hosted in node.shared.shards().values() {
         hosted.reached(|state| matches!(state, State::ReadOnly(_)).then_some(())).await;
         assert!(is_served(&node, hosted.number()).await, "a read-only shard serves queries");
     }
@@ -213,7 +213,7 @@ async fn all_shards_are_opened_again_with_the_log_after_its_disk_was_full() {
     let served = tokio::time::timeout(Duration::from_secs(20), node.ready()).await;
     served.expect("the shards were not opened again");
     assert!(first.upgrade().is_none(), "the log was not closed");
-    for &shard in node.shared.shards.keys() {
+    for &shard in node.shared.shards().keys() {
         append(&node, shard, 1).await.unwrap();
         assert!(is_served(&node, shard).await);
     }

@@ -128,7 +128,8 @@ mod tests {
 
     /// Sends a call with these headers and this body. Returns the `grpc-status` of the response.
     async fn code(headers: &[(&'static str, &'static str)], body: Body) -> Code {
-        let nodes = Nodes::remote(&transport::Dialer::plaintext(), Endpoint::from_static("http://127.0.0.1:1"), None);
+        let nodes =
+            Nodes::remote(&transport::Dialer::plaintext(), vec![Endpoint::from_static("http://127.0.0.1:1")], None);
         let auth = Auth::Tokens(proto::Tokens::parse("0123456789abcdef").unwrap());
         let mut service = OtlpGrpc::new(Pusher::new(nodes, &mut Registry::default()), auth);
         let mut request = http::Request::post(EXPORT);

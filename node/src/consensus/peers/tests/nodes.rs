@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 
 use crate::consensus::log::{LogDatabase, LogStore};
-use crate::consensus::peers::{Dialer, Peers};
+use crate::consensus::peers::Peers;
 use crate::consensus::{ConsensusError, Group, GroupState, Member, Outcome, Payload};
 use crate::directory::DataDirectory;
 use crate::error::ReplicaError;
@@ -140,9 +140,8 @@ impl Node {
 
     async fn start_with(&mut self, log: Arc<LogDatabase>) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let proxies: BTreeMap<_, _> =
-            self.proxies.iter().map(|(address, proxy)| (address.clone(), proxy.address)).collect();
-        let dialer = Dialer::new(move |address| Endpoint::from_shared(format!("http://{}", proxies[address])));
+        let proxies = self.proxies.iter().map(|(address, proxy)| (address.clone(), proxy.address.to_string()));
+        let proxies = proxies.collect();
         let state = Arc::<Commands>::default();
         let started = {
             let id = self.id;
@@ -151,7 +150,7 @@ impl Node {
             let store = LogStore::new(SHARD, Arc::clone(&log));
             let state = Arc::clone(&state) as Arc<dyn GroupState>;
             async move {
-                let peers = Peers::new(id, directory, dialer);
+                let peers = Peers::through(id, directory, proxies);
                 let incoming = TcpIncoming::from(TcpListener::bind(address).await.unwrap()).with_nodelay(Some(true));
                 let service = peers.service();
                 tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));

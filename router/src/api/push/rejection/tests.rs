@@ -68,7 +68,7 @@ fn router_of_failing_node(status: Status) -> Pusher {
     let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
     let server = Server::builder().add_service(NodeServer::new(Failing(status)));
     tokio::spawn(server.serve_with_incoming(incoming));
-    Pusher::new(Nodes::remote(&transport::Dialer::plaintext(), endpoint, None), &mut Registry::default())
+    Pusher::new(Nodes::remote(&transport::Dialer::plaintext(), vec![endpoint], None), &mut Registry::default())
 }
 
 /// Returns an export request with one sample.
@@ -147,7 +147,8 @@ async fn senders_retry_after_a_response_of_the_node_without_a_status() {
             drop(listener.accept().await);
         }
     });
-    let pusher = Pusher::new(Nodes::remote(&transport::Dialer::plaintext(), endpoint, None), &mut Registry::default());
+    let pusher =
+        Pusher::new(Nodes::remote(&transport::Dialer::plaintext(), vec![endpoint], None), &mut Registry::default());
     let status = over_grpc(&pusher).await;
     assert_eq!((status.code(), is_retried(&status)), (Code::Unavailable, true), "{status:?}");
     assert_eq!(over_http(&pusher).await.0, 503);

@@ -1,0 +1,117 @@
+//! The member of the meta group on this node.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use prost::Message as _;
+use proto::meta::{Command, State};
+use proto::wire;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::consensus::{ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving};
+use crate::error::{NodeError, ReplicaError};
+use crate::failure::Failure;
+use crate::meta::group_state::{MetaGroupState, encode};
+
+/// Number of the meta group.
+pub(crate) const META_GROUP: u32 = 0;
+
+/// An open member of the meta group.
+#[derive(Debug)]
+pub(crate) struct MetaReplica {
+    group: Group,
+    /// Guard of the member: it receives messages of other members.
+    _receiving: Receiving,
+    state: Arc<MetaGroupState>,
+    log: Arc<LogDatabase>,
+    /// Reference that can be upgraded until no task of openraft uses the group's log any more.
+    log_in_use: Weak<()>,
+    failure: Failure,
+    clock: Arc<Clock>,
+}
+
+/// The refusal of a command to the meta group.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProposeError {
+    #[error(transparent)]
+    Consensus(#[from] ConsensusError),
+    /// The command contradicts the state, which did not change.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl MetaReplica {
+    /// Opens the member, whose log is in `log`. An empty member waits for [`MetaReplica::create`] or for a leader.
+    pub(crate) async fn open(
+        node_id: u64,
+        log: Arc<LogDatabase>,
+        peers: &Arc<Peers>,
+        clock: Arc<Clock>,
+        published: watch::Sender<Arc<State>>,
+    ) -> Result<Self, NodeError> {
+        let failure = log.failure().of_replica(META_GROUP);
+        let store = LogStore::new(META_GROUP, Arc::clone(&log));
+        let log_in_use = store.while_open();
+        let state = Arc::new(MetaGroupState::new(published));
+        let group_state = Arc::clone(&state) as Arc<dyn GroupState>;
+        let group = Group::open(node_id, store, peers.network(META_GROUP), group_state, failure.clone()).await?;
+        let receiving = peers.receive(META_GROUP, &group);
+        Ok(Self { group, _receiving: receiving, state, log, log_in_use, failure, clock })
+    }
+
+    /// Returns true if this member belongs to a group.
+    pub(crate) async fn is_created(&self) -> Result<bool, ReplicaError> {
+        self.group.is_created().await
+    }
+
+    /// Creates the group with these members, by node id.
+    pub(crate) async fn create(&self, members: BTreeMap<u64, Member>) -> Result<(), ReplicaError> {
+        self.group.create(members).await
+    }
+
+    /// Returns when everything that was acknowledged before the start is applied. Never returns if the replica fails
+    /// earlier, and while the node does not belong to a cluster.
+    pub(crate) async fn recovered(&self) {
+        self.group.recovered().await;
+        self.clock.start(self.state.proposed_at_ns(), self.log.accepted_ns());
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.group.is_leader()
+    }
+
+    /// Returns the members of the group, by node id.
+    pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
+        self.group.members()
+    }
+
+    /// Proposes a command. Returns true if it changed the state, after a majority has synced it.
+    pub(crate) async fn propose(&self, command: &Command) -> Result<bool, ProposeError> {
+        let failed = |error: &dyn std::fmt::Display| {
+            ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(error.to_string().into())))
+        };
+        let outcome = match self.group.propose(|| encode(self.clock.log_ns(), command)).await? {
+            Outcome::Meta(outcome) => outcome,
+            other => return Err(failed(&format!("a command of the meta group has the outcome {other:?}")).into()),
+        };
+        let wire::MetaOutcome { is_changed, refusal } =
+            wire::MetaOutcome::decode(outcome).map_err(|error| failed(&error))?;
+        if refusal.is_empty() { Ok(is_changed) } else { Err(ProposeError::Refused(refusal)) }
+    }
+
+    /// Stops consensus. Returns when nothing uses the group's log any more.
+    pub(crate) async fn close(self: Arc<Self>) {
+        self.group.stop().await;
+        let log = Weak::clone(&self.log_in_use);
+        drop(self);
+        while log.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The node as a part of a cluster: its member of the meta group, and what the state of the meta group asks of the node.
+//!
+//! The first start of a cluster creates the meta group. Only the initial node with the smallest id creates it, and only
+//! after all initial nodes have said that their data directories are empty. A node whose directory was lost therefore
+//! never makes a second cluster. Data shards are created by the member that the meta group names.
+
+mod bootstrap;
+mod duties;
+mod forward;
+mod service;
+mod supervise;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proto::meta::{Shard, State};
+use proto::placement::Placement;
+use tokio::sync::watch;
+use tonic::Status;
+
+use crate::consensus::{DirectoryId, Member};
+use crate::error::ReplicaError;
+use crate::meta::MetaReplica;
+
+pub(super) use self::forward::propose;
+pub(super) use self::supervise::supervise;
+
+/// What the node knows of its cluster.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    node_id: u64,
+    directory: DirectoryId,
+    /// State of the meta group, as far as this node has applied it.
+    pub(super) state: watch::Sender<Arc<State>>,
+    /// The member of the meta group; `None` while it is closed.
+    pub(super) replica: watch::Sender<Option<Arc<MetaReplica>>>,
+    /// The error after which the member is not opened again.
+    pub(super) failure: watch::Sender<Option<Arc<ReplicaError>>>,
+    /// The placement of the newest state, with the state's revision.
+    placement: Mutex<Option<(u64, Arc<Placement>)>>,
+}
+
+impl Cluster {
+    pub(super) fn new(node_id: u64, directory: DirectoryId) -> Self {
+        Self {
+            node_id,
+            directory,
+            state: watch::Sender::new(Arc::default()),
+            replica: watch::Sender::new(None),
+            failure: watch::Sender::new(None),
+            placement: Mutex::default(),
+        }
+    }
+
+    pub(super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.borrow())
+    }
+
+    /// Returns the placement.
+    ///
+    /// # Errors
+    /// UNAVAILABLE: the cluster has no placement yet, or this node does not know it yet.
+    pub(super) fn placement(&self) -> Result<Arc<Placement>, Status> {
+        let state = self.state();
+        let mut kept = self.placement.lock();
+        if let Some((revision, placement)) = kept.as_ref()
+            && *revision == state.revision
+        {
+            return Ok(Arc::clone(placement));
+        }
+        let placement = state.placement().map(Arc::new);
+        let placement = placement.ok_or_else(|| Status::unavailable("the cluster is being created: try again"))?;
+        *kept = Some((state.revision, Arc::clone(&placement)));
+        Ok(placement)
+    }
+
+    /// Returns the shards of which this node has a replica, by the state of the meta group.
+    pub(super) fn own_shards(&self, state: &State) -> Vec<Shard> {
+        let own = |shard: &&Shard| {
+            let member = shard.member(self.node_id);
+            member.is_some_and(|member| member.directory.0.to_be_bytes() == self.directory)
+        };
+        state.shards.values().filter(own).cloned().collect()
+    }
+
+    /// Returns the members with which this node must create the group of a shard; `None` if the group exists, or if
+    /// another node creates it.
+    pub(super) fn to_create(&self, shard: u32) -> Option<BTreeMap<u64, Member>> {
+        let state = self.state();
+        let shard = state.shards.get(&shard)?;
+        if shard.is_created || shard.creator != self.node_id {
+            return None;
+        }
+        let member = |member: &proto::meta::Member| {
+            let address = state.nodes.get(&member.node)?.address.clone();
+            Some((member.node, Member { address, directory: member.directory.0.to_be_bytes() }))
+        };
+        shard.members.iter().map(member).collect()
+    }
+}

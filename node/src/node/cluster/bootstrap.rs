@@ -1,0 +1,101 @@
+//! The first start of a cluster.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto::wire;
+use proto::wire::cluster_client::ClusterClient;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+
+use crate::consensus::Member;
+use crate::error::ReplicaError;
+use crate::meta::MetaReplica;
+use crate::node::shared::Shared;
+
+/// Interval of attempts to reach all initial nodes.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval of log lines that say what the node waits for.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest time that one node may take to respond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Creates the meta group, if this node is the one that creates it and the group does not exist. Returns when the node
+/// need not create it, or has done so.
+///
+/// The group is created only after every initial node has responded that it belongs to no cluster. If one of them
+/// belongs to a cluster, this node has lost its data directory, and waits until an operator replaces it.
+pub(super) async fn create_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
+    if replica.is_created().await? {
+        return Ok(());
+    }
+    let own_id = shared.config.node_id;
+    let initial = shared.config.initial_nodes();
+    if initial.first_key_value().is_none_or(|(&first, _)| first != own_id) {
+        tracing::info!("waiting for the first of the initial nodes to create the cluster");
+        return Ok(());
+    }
+    let mut reported: Option<Instant> = None;
+    loop {
+        match all_empty(shared, &initial).await {
+            Ok(members) => return replica.create(members).await,
+            Err(reason) => {
+                if reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
+                    tracing::warn!("the cluster is not created: {reason}");
+                    reported = Some(Instant::now());
+                }
+            }
+        }
+        // An earlier process of this node may have created the group, whose leader is then another node.
+        if replica.is_created().await? {
+            return Ok(());
+        }
+        sleep(ATTEMPT_INTERVAL).await;
+    }
+}
+
+/// Returns the members of a new meta group.
+///
+/// # Errors
+/// The reason why no group may be created.
+async fn all_empty(shared: &Shared, initial: &BTreeMap<u64, String>) -> Result<BTreeMap<u64, Member>, String> {
+    let mut members = BTreeMap::new();
+    for (&id, address) in initial {
+        let directory = if id == shared.config.node_id {
+            shared.cluster.directory
+        } else {
+            let identity = identify(shared, address).await;
+            let identity =
+                identity.map_err(|status| format!("node {id} at {address} does not respond: {}", status.message()))?;
+            check(id, address, &identity)?
+        };
+        members.insert(id, Member { address: address.clone(), directory });
+    }
+    Ok(members)
+}
+
+fn check(id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u8; 16], String> {
+    let wire::IdentifyResponse { node, directory, has_cluster } = identity;
+    if *node != id {
+        return Err(format!("node {node}, and not node {id}, is at {address}: correct --initial-nodes"));
+    }
+    if *has_cluster {
+        return Err(format!(
+            "node {id} already belongs to a cluster, and this node has an empty data directory: this node takes no \
+             part in the cluster, because it may have voted and acknowledged with its old directory; restore that \
+             directory, or replace the node"
+        ));
+    }
+    directory.as_ref().try_into().map_err(|_length| format!("node {id} at {address} has no identity"))
+}
+
+async fn identify(shared: &Shared, address: &str) -> Result<wire::IdentifyResponse, Status> {
+    let dialer = &shared.config.dialer;
+    let endpoint = dialer.endpoint(address).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let call = async {
+        let channel = dialer.connect_lazy(&endpoint.connect_timeout(PATIENCE));
+        ClusterClient::new(channel).identify(wire::IdentifyRequest {}).await
+    };
+    let late = |_elapsed| Status::unavailable(format!("no response within {PATIENCE:?}"));
+    Ok(timeout(PATIENCE, call).await.map_err(late)??.into_inner())
+}

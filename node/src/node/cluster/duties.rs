@@ -1,0 +1,87 @@
+//! What the state of the meta group asks of this node: to hold replicas of shards and, as the leader of the meta group,
+//! to complete the creation of the cluster.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::meta::{ClusterId, Command, Node, State};
+use proto::placement::Epoch;
+use tokio::time::timeout;
+
+use crate::consensus::random_identity;
+use crate::meta::{MetaReplica, divide_slots, propose_shards};
+use crate::node::cluster::propose;
+use crate::node::shared::Shared;
+
+/// Longest time until the duties are looked at again. Changes of the state are looked at at once; changes of leaders
+/// and of replicas are not.
+const INTERVAL: Duration = Duration::from_millis(50);
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Version of the formats that a new cluster writes.
+const FORMAT_VERSION: u32 = 1;
+
+/// Does the duties whenever the state of the meta group changes. Never returns.
+pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Infallible {
+    let mut states = shared.cluster.state.subscribe();
+    loop {
+        let state = Arc::clone(&states.borrow_and_update());
+        for shard in shared.cluster.own_shards(&state) {
+            if let Err(error) = shared.host(shard.number).await {
+                tracing::error!(shard = shard.number, %error, "the folder of a shard cannot be made; will retry");
+            }
+        }
+        let is_complete = !state.epochs.is_empty();
+        if !is_complete {
+            for command in due(shared, replica, &state) {
+                if let Err(error) = propose(shared, &command).await {
+                    // The next look proposes the command again, if it is still due.
+                    tracing::debug!(%error, "a command to the meta group was not applied");
+                }
+            }
+        }
+        let interval = if is_complete { IDLE_INTERVAL } else { INTERVAL };
+        // The sender of the states lives as long as `shared`, so an elapsed time is the only other result.
+        let _changed_or_elapsed = timeout(interval, states.changed()).await.is_ok();
+    }
+}
+
+/// Returns the commands that this node must propose so that the cluster gets its first placement.
+fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
+    let mut commands = Vec::new();
+    if state.cluster.is_none() {
+        if replica.is_leader() {
+            match random_identity() {
+                Ok(cluster) => commands.push(initialize(shared, replica, ClusterId(u128::from_be_bytes(cluster)))),
+                Err(error) => tracing::error!(%error, "there are no random bytes for the ID of the cluster"),
+            }
+        }
+        return commands;
+    }
+    let serves = |shard: u32| shared.shard(shard).is_some_and(|hosted| hosted.serving().is_some());
+    let created = state.shards.values().filter(|shard| !shard.is_created && shard.creator == shared.config.node_id);
+    commands.extend(created.filter(|shard| serves(shard.number)).map(|shard| Command::ShardCreated(shard.number)));
+    let are_created = !state.shards.is_empty() && state.shards.values().all(|shard| shard.is_created);
+    if are_created && replica.is_leader() {
+        let shards: Vec<u32> = state.shards.keys().copied().collect();
+        match Epoch::new(1, i64::MIN, divide_slots(None, &shards), Default::default()) {
+            Ok(epoch) => commands.push(Command::AddEpoch(epoch)),
+            Err(error) => tracing::error!(%error, "the slots cannot be divided among the shards"),
+        }
+    }
+    commands
+}
+
+/// Returns the first command of a cluster: its nodes are the members of the meta group.
+fn initialize(shared: &Shared, replica: &MetaReplica, cluster: ClusterId) -> Command {
+    let node = |(id, member): (u64, crate::consensus::Member)| Node {
+        id,
+        address: member.address,
+        zone: String::new(),
+        directory: proto::meta::DirectoryId(u128::from_be_bytes(member.directory)),
+    };
+    let nodes: Vec<Node> = replica.members().into_iter().map(node).collect();
+    let state = State { nodes: nodes.iter().map(|node| (node.id, node.clone())).collect(), ..State::default() };
+    let shards = propose_shards(&state, shared.initial_shards.get().into());
+    Command::Initialize { cluster, format_version: FORMAT_VERSION, nodes, shards }
+}

@@ -1,0 +1,56 @@
+//! The gRPC server for `varve.v1.Cluster`.
+
+use std::time::Duration;
+
+use proto::meta::Command;
+use proto::wire;
+use tokio::time::timeout;
+use tonic::{Request, Response, Status};
+
+use crate::node::Node;
+use crate::node::cluster::forward::{propose, propose_here};
+
+/// Longest time that a watcher waits for a change. A response without a change shows that the node is alive.
+const WATCH_PATIENCE: Duration = Duration::from_secs(5);
+
+#[tonic::async_trait]
+impl wire::cluster_server::Cluster for Node {
+    async fn identify(
+        &self,
+        _request: Request<wire::IdentifyRequest>,
+    ) -> Result<Response<wire::IdentifyResponse>, Status> {
+        let replica = self.shared.cluster.replica.borrow().clone();
+        let replica = replica.ok_or_else(|| Status::unavailable("the node is starting: try again"))?;
+        let has_cluster = replica.is_created().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Response::new(wire::IdentifyResponse {
+            node: self.shared.config.node_id,
+            directory: self.shared.cluster.directory.to_vec().into(),
+            has_cluster,
+        }))
+    }
+
+    async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        let wire::ProposeRequest { command, is_forwarded } = request.into_inner();
+        let command = command.ok_or_else(|| Status::invalid_argument("the request has no command"))?;
+        let command = Command::from_wire(command).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let is_changed = if is_forwarded {
+            propose_here(&self.shared, &command).await.map_err(|(status, _leader)| status)?
+        } else {
+            propose(&self.shared, &command).await?
+        };
+        Ok(Response::new(wire::ProposeResponse { is_changed }))
+    }
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<wire::WatchResponse>, Status> {
+        let wire::WatchRequest { revision } = request.into_inner();
+        let mut states = self.shared.cluster.state.subscribe();
+        let newer = async {
+            // A revision that is larger than the node's own is of another cluster, or of a member that is ahead.
+            let newer = states.wait_for(|state| state.revision > revision).await;
+            newer.map(|state| state.to_wire()).ok()
+        };
+        let newer = self.shared.stopping.run_until_cancelled(timeout(WATCH_PATIENCE, newer)).await;
+        let state = newer.and_then(Result::ok).flatten();
+        Ok(Response::new(wire::WatchResponse { state }))
+    }
+}

@@ -1,0 +1,244 @@
+//! The nodes of a cluster on the network: the router's view of the cluster, and calls to the leaders of shards.
+//!
+//! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
+//! nodes and placements by itself. Only the leader of a shard serves requests. A router remembers the leaders that it
+//! found, and follows the hints of other members.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use proto::Tokens;
+use proto::meta::State;
+use proto::placement::Placement;
+use proto::refusal::Refusal;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tonic::transport::Endpoint;
+use tonic::{Code, Status};
+use transport::Dialer;
+
+use crate::nodes::remote::{Patience, Remote};
+
+/// Longest time that a call looks for the leader of a shard. An election takes a second or two.
+const LEADER_PATIENCE: Duration = Duration::from_secs(8);
+/// Pauses between rounds over the members of a shard: they double from the shortest to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Pause of the watching task after no node has responded.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// The cluster, as this router knows it.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    dialer: Dialer,
+    tokens: Option<Tokens>,
+    patience: Patience,
+    /// Endpoints of some nodes of the cluster, for the first call and for a time when no known node responds.
+    seeds: Vec<Endpoint>,
+    /// Connections by address.
+    connections: Mutex<HashMap<String, Arc<Remote>>>,
+    /// Newest known state of the meta group; the empty state if none is known yet.
+    state: watch::Sender<Arc<State>>,
+    /// Node ids of the leaders, by shard, as far as they are known.
+    leaders: Mutex<HashMap<u32, u64>>,
+}
+
+impl Cluster {
+    /// Makes a view of the cluster of these nodes, and starts the task that watches it. Connections are made on the
+    /// first calls.
+    pub(super) fn new(dialer: &Dialer, seeds: Vec<Endpoint>, tokens: Option<&Tokens>, patience: Patience) -> Arc<Self> {
+        let cluster = Arc::new(Self {
+            dialer: dialer.clone(),
+            tokens: tokens.cloned(),
+            patience,
+            seeds,
+            connections: Mutex::default(),
+            state: watch::Sender::new(Arc::default()),
+            leaders: Mutex::default(),
+        });
+        tokio::spawn(watch_cluster(Arc::downgrade(&cluster)));
+        cluster
+    }
+
+    /// Asks the nodes for the placement.
+    ///
+    /// # Errors
+    /// Returns the status of the last node that was asked, if none knows a placement.
+    pub(super) async fn placement(&self) -> Result<Placement, Status> {
+        let placement = self.read_state().await?.placement();
+        placement.ok_or_else(|| Status::unavailable("the cluster is being created: try again"))
+    }
+
+    /// Returns the newest known state of the meta group. Asks the nodes for it if none is known.
+    ///
+    /// # Errors
+    /// Returns the status of the last node that was asked, if none responds.
+    pub(super) async fn state(&self) -> Result<Arc<State>, Status> {
+        let known = Arc::clone(&self.state.borrow());
+        if known.epochs.is_empty() { self.read_state().await } else { Ok(known) }
+    }
+
+    /// Asks the nodes for the state of the meta group, until one responds.
+    ///
+    /// # Errors
+    /// Returns the status of the last node that was asked, if none responds.
+    pub(super) async fn read_state(&self) -> Result<Arc<State>, Status> {
+        let mut last = Status::unavailable("no node of the cluster is known: set --node-endpoint");
+        for node in self.nodes() {
+            match node.watch(0).await {
+                Ok(Some(state)) => return Ok(self.learn(state)),
+                Ok(None) => last = Status::unavailable("the cluster is being created: try again"),
+                Err(status) => last = status,
+            }
+        }
+        Err(last)
+    }
+
+    /// Keeps a state if it is newer than the known one. Returns the newest.
+    fn learn(&self, state: State) -> Arc<State> {
+        self.state.send_if_modified(|known| {
+            // Another cluster counts its own revisions.
+            let is_newer = known.revision < state.revision || known.cluster != state.cluster;
+            if is_newer {
+                *known = Arc::new(state);
+            }
+            is_newer
+        });
+        let newest = Arc::clone(&self.state.borrow());
+        let addresses: Vec<&str> = newest.nodes.values().map(|node| node.address.as_str()).collect();
+        let is_seed = |address: &str| self.seeds.iter().any(|seed| address == authority(seed));
+        self.connections.lock().retain(|address, _| addresses.contains(&address.as_str()) || is_seed(address));
+        newest
+    }
+
+    /// Returns the connections to all known nodes, and then to the seeds.
+    fn nodes(&self) -> Vec<Arc<Remote>> {
+        let state = Arc::clone(&self.state.borrow());
+        let known = state.nodes.values().filter_map(|node| self.connection(&node.address).ok());
+        let seeds = self.seeds.iter().map(|seed| self.connection_of(authority(seed), seed));
+        known.chain(seeds).collect()
+    }
+
+    /// Returns the connection to the node at an address, `host:port`.
+    fn connection(&self, address: &str) -> Result<Arc<Remote>, Status> {
+        if let Some(known) = self.connections.lock().get(address) {
+            return Ok(Arc::clone(known));
+        }
+        let endpoint = self.dialer.endpoint(address);
+        let endpoint = endpoint.map_err(|error| Status::internal(format!("the node address {address}: {error}")))?;
+        Ok(self.connection_of(address, &endpoint))
+    }
+
+    fn connection_of(&self, address: &str, endpoint: &Endpoint) -> Arc<Remote> {
+        let mut connections = self.connections.lock();
+        let connection = connections.entry(address.to_owned()).or_insert_with(|| {
+            Arc::new(Remote::new(&self.dialer, endpoint.clone(), self.tokens.as_ref(), self.patience))
+        });
+        Arc::clone(connection)
+    }
+
+    /// Makes a call to the leader of a shard. While the leader is unknown, calls one member after another.
+    ///
+    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call to a node
+    /// that refused it, because it is not the leader or does not serve, is always made again at another member.
+    ///
+    /// # Errors
+    /// Returns the status of the last call, or that of the shard if it does not exist.
+    pub(super) async fn at_leader<T, F: Future<Output = Result<T, Status>>>(
+        &self,
+        shard: u32,
+        is_repeatable: bool,
+        call: impl Fn(Arc<Remote>) -> F,
+    ) -> Result<T, Status> {
+        let deadline = Instant::now() + LEADER_PATIENCE;
+        let mut pause = PAUSE_MIN;
+        let mut turn = 0;
+        loop {
+            let state = self.state().await?;
+            let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
+            let leader = self.leaders.lock().get(&shard).copied();
+            let leader = leader.filter(|leader| members.iter().any(|member| member.node == *leader));
+            let Some(node) = leader.or_else(|| Some(members.get(turn % members.len().max(1))?.node)) else {
+                return Err(Status::not_found(format!("shard {shard} does not exist: read the placement again")));
+            };
+            let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
+            let status = match call(self.connection(address)?).await {
+                Ok(response) => {
+                    self.leaders.lock().insert(shard, node);
+                    return Ok(response);
+                }
+                Err(status) => status,
+            };
+            let next = match next_step(&status, is_repeatable, members.len()) {
+                Some(next) => next,
+                None => return Err(status),
+            };
+            turn += 1;
+            // A hint is followed at once, but only the first time: two members may point at each other.
+            let is_hint = matches!(next, Next::Leader(hint) if hint != node && pause == PAUSE_MIN);
+            match next {
+                Next::Leader(hint) => drop(self.leaders.lock().insert(shard, hint)),
+                Next::Another => drop(self.leaders.lock().remove(&shard)),
+            }
+            if is_hint || (turn < members.len() && leader.is_none()) {
+                pause *= 2;
+                continue;
+            }
+            if Instant::now() + pause > deadline {
+                return Err(status);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// The node to which a call is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Leader(u64),
+    Another,
+}
+
+/// Returns the node to which a call is made again after `status`; `None` if the status is the answer.
+fn next_step(status: &Status, is_repeatable: bool, members: usize) -> Option<Next> {
+    match Refusal::decode(status.details()) {
+        Some(Refusal::NotLeader { leader: Some(leader) }) => Some(Next::Leader(leader)),
+        Some(Refusal::NotLeader { leader: None }) => Some(Next::Another),
+        Some(Refusal::Unknown) => is_repeatable.then_some(Next::Another),
+        // The node cannot be reached, is starting, or does not serve this shard. The only member of a shard is not
+        // called again, because nothing else would take its place.
+        None if status.code() == Code::Unavailable && members > 1 => is_repeatable.then_some(Next::Another),
+        None => None,
+    }
+}
+
+fn authority(endpoint: &Endpoint) -> &str {
+    endpoint.uri().authority().map_or("", |authority| authority.as_str())
+}
+
+/// Watches the state of the meta group, until the cluster is dropped.
+async fn watch_cluster(cluster: Weak<Cluster>) {
+    let mut turn = 0_usize;
+    loop {
+        let Some(known) = cluster.upgrade() else { return };
+        let nodes = known.nodes();
+        let Some(node) = nodes.get(turn % nodes.len().max(1)).map(Arc::clone) else { return };
+        let revision = known.state.borrow().revision;
+        // Not held during the call, so that the cluster can be dropped.
+        drop(known);
+        match node.watch(revision).await {
+            Ok(Some(state)) => {
+                let Some(known) = cluster.upgrade() else { return };
+                known.learn(state);
+            }
+            Ok(None) => {}
+            Err(_not_reached) => {
+                turn = turn.wrapping_add(1);
+                sleep(WATCH_PAUSE).await;
+            }
+        }
+    }
+}
