@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use storage_engine::{Budgets, Outcome};
+use storage_engine::{Budgets, LogBarrier, Outcome};
 use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
@@ -49,7 +49,9 @@ impl Replica {
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
                 metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
                 tracing::info!(shard, "opening the state, after a repair of its damaged files");
-                let opened = Shard::open(shard, &directory, budgets, metrics)?;
+                // The only member applies an entry after it has synced the entry, so nothing has to wait.
+                let barrier = LogBarrier::default();
+                let opened = Shard::open(shard, &directory, budgets, barrier, metrics)?;
                 let flushed = opened.flushed_index();
                 // Consensus would wait for the missing entries forever.
                 if purged > flushed {

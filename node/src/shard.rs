@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use storage_engine::{Budgets, DamageCounts, Engine, Flushed, Outcome, Position};
+use storage_engine::{Budgets, DamageCounts, Engine, Flushed, LogBarrier, Outcome, Position};
 
 use crate::directory::DataDirectory;
 use crate::error::ReplicaError;
@@ -38,10 +38,12 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// Opens the engine. `barrier` blocks until this node's log has synced an entry; the engine writes nothing before.
     pub(crate) fn open(
         id: u32,
         directory: &Arc<DataDirectory>,
         budgets: Budgets,
+        barrier: LogBarrier,
         metrics: ShardMetrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
@@ -49,6 +51,7 @@ impl Shard {
             budgets,
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
+            barrier,
         })?;
         if let Some(error) = engine.repair_failure() {
             tracing::error!(shard = id, %error, "damaged table files cannot be repaired: nothing is compacted");
