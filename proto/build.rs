@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let described = std::path::Path::new(&std::env::var("OUT_DIR")?).join("otlp.fds");
     std::fs::write(described, prost::Message::encode_to_vec(&otlp))?;
     tonic_prost_build::configure().compile_fds(otlp)?;
-    let varve = protox::compile(["v1/node.proto"], ["varve"])?;
+    let varve = protox::compile(["v1/node.proto", "v1/snapshots.proto"], ["varve"])?;
     tonic_prost_build::configure().bytes(".").compile_fds(varve)?;
     Ok(())
 }

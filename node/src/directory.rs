@@ -4,9 +4,12 @@
 //! <data_dir>/LOCK         locked (flock) while the node is open; holds the process id, for error messages
 //! <data_dir>/FORMAT       version of the layout below, decimal
 //! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
-//! <data_dir>/shard-0001/  one shard's engine; likewise shard-0002/ and so on
+//! <data_dir>/shard-0001/  one shard's state ([`shard`]); likewise shard-0002/ and so on
 //! ```
 
+pub(crate) mod shard;
+
+use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU16;
@@ -16,10 +19,11 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use proto::placement::FIRST_DATA_SHARD;
 
+use crate::directory::shard::ShardDirectory;
 use crate::error::NodeError;
 
 /// Version of the layout of the data directory.
-const FORMAT_VERSION: u32 = 4;
+const FORMAT_VERSION: u32 = 5;
 
 /// A locked data directory. [`DataDirectory::release`], dropping it, or the end of the process unlocks it. Work that
 /// opens or repairs files in the directory therefore keeps a reference to it.
@@ -63,7 +67,7 @@ impl DataDirectory {
     /// Makes the folders of `shards` shards, and syncs the folder above them.
     pub(crate) fn make_shards(&self, shards: NonZeroU16) -> Result<(), NodeError> {
         let mut made =
-            (FIRST_DATA_SHARD..).take(shards.get().into()).map(|shard| fs::create_dir_all(self.shard(shard)));
+            (FIRST_DATA_SHARD..).take(shards.get().into()).map(|shard| fs::create_dir_all(self.shard(shard).path()));
         let synced = made.try_for_each(|made| made).and_then(|()| File::open(&self.path)?.sync_all());
         synced.map_err(|source| NodeError::Directory { directory: self.path.clone(), source })
     }
@@ -85,8 +89,8 @@ impl DataDirectory {
         self.path.join("raft")
     }
 
-    pub(crate) fn shard(&self, shard: u32) -> PathBuf {
-        self.path.join(format!("shard-{shard:04}"))
+    pub(crate) fn shard(&self, shard: u32) -> ShardDirectory {
+        ShardDirectory::new(self.path.join(format!("shard-{shard:04}")))
     }
 }
 
@@ -144,9 +148,11 @@ fn write_format(path: &Path, file: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Returns the disk space of all files below `path`, in bytes. A file that is deleted during the walk does not count.
+/// Returns the disk space of all files below `path`, in bytes. A file that is deleted during the walk does not count. A
+/// file with several names, such as a table file of a checkpoint, counts once.
 pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
+    let mut linked = HashSet::new();
     let mut folders = vec![path.to_owned()];
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(&folder) {
@@ -157,6 +163,7 @@ pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
             let entry = entry?;
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                Ok(metadata) if metadata.nlink() > 1 && !linked.insert((metadata.dev(), metadata.ino())) => {}
                 // `blocks` counts units of 512 bytes on every file system. Preallocated space counts, and holes do not.
                 Ok(metadata) => bytes += metadata.blocks() * 512,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -207,6 +214,12 @@ mod tests {
         fs::write(folder.path().join("c"), vec![1; 1 << 20]).unwrap();
         let used = used_bytes(folder.path()).unwrap();
         assert!((2 << 20..3 << 20).contains(&used), "{used}");
+        // A checkpoint takes no space for its hard links, also after the original is deleted.
+        fs::create_dir(folder.path().join("d")).unwrap();
+        fs::hard_link(folder.path().join("a/b"), folder.path().join("d/b")).unwrap();
+        assert_eq!(used_bytes(folder.path()).unwrap(), used);
+        fs::remove_file(folder.path().join("a/b")).unwrap();
+        assert_eq!(used_bytes(folder.path()).unwrap(), used);
         assert_eq!(used_bytes(&folder.path().join("absent")).unwrap(), 0);
     }
 }

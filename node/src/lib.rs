@@ -16,7 +16,7 @@
 //! # Layers
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`
-//! - `shard` (the engine)
+//! - `shard` (the engine), `snapshot` (its snapshots)
 //! - `consensus` (log, state machine, Raft group)
 //! - `replica` (engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
@@ -31,6 +31,8 @@ mod metrics;
 mod node;
 mod replica;
 mod shard;
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests send snapshots while a group has one member"))]
+mod snapshot;
 mod space;
 
 pub use config::{Config, DISK_BYTES_MIN, Retention};

@@ -14,6 +14,7 @@ use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
 use crate::shard::Shard;
+use crate::snapshot::receiver::discard_overtaken;
 
 /// An open replica.
 #[derive(Debug)]
@@ -49,10 +50,14 @@ impl Replica {
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
                 metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
                 tracing::info!(shard, "opening the state, after a repair of its damaged files");
+                let state = directory.shard(shard).recover()?;
                 // The only member applies an entry after it has synced the entry, so nothing has to wait.
                 let barrier = LogBarrier::default();
-                let opened = Shard::open(shard, &directory, budgets, barrier, metrics)?;
+                let opened = Shard::open(shard, &directory, state, budgets, barrier, metrics)?;
                 let flushed = opened.flushed_index();
+                if let Err(error) = discard_overtaken(&opened.directory(), flushed) {
+                    tracing::warn!(shard, %error, "an old snapshot cannot be deleted");
+                }
                 // Consensus would wait for the missing entries forever.
                 if purged > flushed {
                     let purged = purged.unwrap_or_default();

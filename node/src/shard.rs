@@ -3,6 +3,7 @@
 //! Invariant: one thread at a time applies entries, and goes on during a flush. The flushed position is kept together
 //! with the membership at this position, so that the log can be purged.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use storage_engine::{Budgets, DamageCounts, Engine, Flushed, LogBarrier, Outcome, Position};
 
 use crate::directory::DataDirectory;
+use crate::directory::shard::ShardDirectory;
 use crate::error::ReplicaError;
 use crate::metrics::{ShardMetrics, gauge};
 
@@ -34,20 +36,21 @@ pub(crate) struct Shard {
     /// are closed.
     open: Arc<()>,
     /// The directory, which stays locked until all files are closed.
-    _directory: Arc<DataDirectory>,
+    directory: Arc<DataDirectory>,
 }
 
 impl Shard {
-    /// Opens the engine. `barrier` blocks until this node's log has synced an entry; the engine writes nothing before.
+    /// Opens the engine in the folder `state`, which is in `directory`. `barrier` blocks until this node's log has synced an entry; the engine writes nothing before.
     pub(crate) fn open(
         id: u32,
         directory: &Arc<DataDirectory>,
+        state: PathBuf,
         budgets: Budgets,
         barrier: LogBarrier,
         metrics: ShardMetrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
-            directory: directory.shard(id),
+            directory: state,
             budgets,
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
@@ -68,7 +71,7 @@ impl Shard {
             damage_reported: AtomicU64::new(0),
             metrics,
             open: Arc::default(),
-            _directory: Arc::clone(directory),
+            directory: Arc::clone(directory),
         })
     }
 
@@ -80,6 +83,11 @@ impl Shard {
 
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Directory of the shard, which holds the folder of the state.
+    pub(crate) fn directory(&self) -> ShardDirectory {
+        self.directory.shard(self.id)
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -165,18 +173,23 @@ impl Shard {
     /// Writes the effects of all applied entries to disk, so that the Raft log may be purged up to the last applied
     /// entry. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
-        self.write(Engine::flush)
+        self.write(Engine::flush).map(drop)
+    }
+
+    /// Flushes, and writes an image of the state to a folder that must not exist yet. Returns its position. Blocks.
+    pub(crate) fn checkpoint(&self, folder: &Path) -> Result<Flushed, ReplicaError> {
+        self.write(|engine| engine.checkpoint(folder))
     }
 
     /// Seals, rolls up and compacts all data. Blocks for a long time.
     pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
-        self.write(Engine::compact)
+        self.write(Engine::compact).map(drop)
     }
 
     fn write(
         &self,
         write: impl FnOnce(&Engine) -> Result<Flushed, storage_engine::EngineError>,
-    ) -> Result<(), ReplicaError> {
+    ) -> Result<Flushed, ReplicaError> {
         let start = Instant::now();
         // Read before the flush: entries that are applied during the flush still count as unflushed, even if it
         // includes them.
@@ -188,13 +201,13 @@ impl Shard {
             // Another flush may have been faster.
             if index(&flushed) <= index(&written) {
                 self.metrics.flushed_index.set(gauge(index(&written).unwrap_or(0)));
-                *flushed = written;
+                flushed.clone_from(&written);
             }
         }
         let less = |bytes: u64| Some(bytes.saturating_sub(unflushed_bytes));
         // Always succeeds: `less` never refuses.
         let _before: Result<u64, u64> = self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
-        Ok(())
+        Ok(written)
     }
 }

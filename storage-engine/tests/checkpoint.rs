@@ -55,7 +55,7 @@ impl Fleet {
         let pairs = (0..STACKS).map(pair).collect();
         let labels = |i| LabelSet::new(vec![Label::new("service_name", &format!("service {i}"))]);
         let labels = (0..SERIES).map(labels).collect();
-        Self { random: Random::new(1), dictionary: dictionary, pairs, labels, now_ns: START_NS }
+        Self { random: Random::new(1), dictionary, pairs, labels, now_ns: START_NS }
     }
 
     /// Returns a batch with the samples of the next `length_ns`.

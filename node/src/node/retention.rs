@@ -194,7 +194,7 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     let raft = shared.directory.raft();
     let shards: Vec<_> = shared.shards.keys().map(|&shard| shared.directory.shard(shard)).collect();
-    let of_shards = move || shards.iter().map(|shard| used_bytes(shard)).sum::<std::io::Result<u64>>();
+    let of_shards = move || shards.iter().map(|shard| used_bytes(shard.path())).sum::<std::io::Result<u64>>();
     let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, of_shards()?))).await;
     let measured = measured.map_err(std::io::Error::other).and_then(|measured| measured);
     match measured {

@@ -1,4 +1,4 @@
-//! The messages between routers and nodes, generated from `proto/varve/v1/node.proto`.
+//! The messages between routers and nodes, and between nodes, generated from `proto/varve/v1/`.
 
 #![allow(
     missing_docs,
