@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let described = std::path::Path::new(&std::env::var("OUT_DIR")?).join("otlp.fds");
     std::fs::write(described, prost::Message::encode_to_vec(&otlp))?;
     tonic_prost_build::configure().compile_fds(otlp)?;
-    let files = ["v1/node.proto", "v1/meta.proto", "v1/peers.proto", "v1/cluster.proto"];
+    let files = ["v1/node.proto", "v1/meta.proto", "v1/peers.proto", "v1/cluster.proto", "v1/snapshots.proto"];
     let varve = protox::compile(files, ["varve"])?;
     tonic_prost_build::configure().bytes(".").compile_fds(varve)?;
     Ok(())

@@ -127,6 +127,12 @@ pub enum RecordError {
         /// Kind of the record.
         record: &'static str,
     },
+    /// A record that must exist is missing.
+    #[error("{record}: it is missing; the disk or the software is broken")]
+    Absent {
+        /// Kind of the record.
+        record: &'static str,
+    },
     /// The log has no entry at an index that it must have.
     #[error("shard {shard}: entry {index} is missing; the disk or the software is broken")]
     Missing {
@@ -197,6 +203,22 @@ pub enum ReplicaError {
         /// Index of the last entry that was purged from the log.
         purged: u64,
     },
+    /// The directory of a shard cannot be read or written.
+    #[error("the directory {} cannot be used: {source}", directory.display())]
+    Directory {
+        /// Directory of the shard.
+        directory: PathBuf,
+        /// Error from the operating system.
+        source: std::io::Error,
+    },
+    /// The pointer to the current state of a shard is damaged, or is missing although there is a state.
+    #[error("{}: {source}; restore the whole data directory from a backup", file.display())]
+    Pointer {
+        /// File of the pointer.
+        file: PathBuf,
+        /// Reason why the pointer cannot be used.
+        source: RecordError,
+    },
     /// A record of the log cannot be read.
     #[error("Raft log: {0}")]
     Record(#[from] RecordError),
@@ -235,12 +257,15 @@ impl ReplicaError {
             // RocksDB reports the cause only in the text of the error.
             Self::Log(error) => error.as_ref().contains("No space left on device"),
             Self::Engine(error) => error.is_disk_full(),
-            Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
+            Self::Mark(error) | Self::Files(error) | Self::Directory { source: error, .. } => {
+                error.kind() == std::io::ErrorKind::StorageFull
+            }
             // `Sync` is not included: after any failed sync, even for lack of space, the content of the log on disk is
             // unknown.
             Self::Sync(_)
             | Self::Lost { .. }
             | Self::Gap { .. }
+            | Self::Pointer { .. }
             | Self::Record(_)
             | Self::Consensus(_)
             | Self::Damaged => false,

@@ -17,7 +17,7 @@
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `host` (data directory, disk space, clock)
 //! - `consensus` (log, state machine, Raft groups, transport); `meta` (the meta group)
-//! - `shard` (the engine, as the state of a group)
+//! - `shard` (the engine, as the state of a group), `snapshot` (its snapshots)
 //! - `replica` (engine and consensus of one shard)
 //! - `node` (requests, upkeep, retention, administration)
 
@@ -31,6 +31,7 @@ mod metrics;
 mod node;
 mod replica;
 mod shard;
+mod snapshot;
 
 use host::{clock, directory, space};
 

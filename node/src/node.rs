@@ -80,10 +80,10 @@ impl Node {
             .shards()
             .map_err(|source| NodeError::Directory { directory: shared.directory.path().to_owned(), source })?;
         for shard in known {
-            shared
-                .host(shard)
-                .await
-                .map_err(|source| NodeError::Directory { directory: shared.directory.shard(shard), source })?;
+            shared.host(shard).await.map_err(|source| NodeError::Directory {
+                directory: shared.directory.shard(shard).path().to_owned(),
+                source,
+            })?;
         }
         let tasks = TaskTracker::new();
         upkeep::start(&shared, &tasks);

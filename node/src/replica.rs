@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use storage_engine::{Budgets, Outcome};
+use storage_engine::{Budgets, LogBarrier, LogError, Outcome};
 use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
@@ -15,7 +15,8 @@ use crate::consensus::{
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
-use crate::shard::Shard;
+use crate::shard::{KeepLimits, Shard};
+use crate::snapshot::receiver::discard_overtaken;
 
 /// An open replica.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Replica {
     log_in_use: Weak<()>,
     failure: Failure,
     clock: Arc<Clock>,
+    /// Limits on the flushed entries that the log keeps for members that lag.
+    keep: KeepLimits,
 }
 
 impl Replica {
@@ -53,8 +56,13 @@ impl Replica {
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
                 metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
                 tracing::info!(shard, "opening the state, after a repair of its damaged files");
-                let opened = Shard::open(shard, &directory, budgets, metrics)?;
+                let state = directory.shard(shard).recover()?;
+                let barrier = barrier(&log);
+                let opened = Shard::open(shard, &directory, state, budgets, barrier, metrics)?;
                 let flushed = opened.flushed_index();
+                if let Err(error) = discard_overtaken(&opened.directory(), flushed) {
+                    tracing::warn!(shard, %error, "an old snapshot cannot be deleted");
+                }
                 // Consensus would wait for the missing entries forever.
                 if purged > flushed {
                     let purged = purged.unwrap_or_default();
@@ -70,7 +78,16 @@ impl Replica {
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
         let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
         let receiving = peers.receive(shard, &group);
-        Ok(Arc::new(Self { group, _receiving: receiving, shard: opened, log, log_in_use, failure, clock }))
+        Ok(Arc::new(Self {
+            group,
+            _receiving: receiving,
+            shard: opened,
+            log,
+            log_in_use,
+            failure,
+            clock,
+            keep: config.keep_limits(),
+        }))
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -139,18 +156,37 @@ impl Replica {
         spawn_blocking(wants).await.unwrap_or(false)
     }
 
-    /// Flushes the engine, then purges the log up to the flush.
+    /// Flushes the engine, then purges the log up to the flush, except for the entries that are kept for members that
+    /// lag.
     pub(crate) async fn flush(&self) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
-        self.blocking(move || shard.flush()).await?;
-        self.group.purge_flushed().await
+        let limits = self.keep_limits();
+        self.blocking(move || {
+            shard.flush()?;
+            shard.release_log(limits);
+            Ok(())
+        })
+        .await?;
+        self.group.purge_released().await
     }
 
     /// Seals, rolls up and compacts everything, then purges the log.
     pub(crate) async fn compact(&self) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
-        self.blocking(move || shard.compact()).await?;
-        self.group.purge_flushed().await
+        let limits = self.keep_limits();
+        self.blocking(move || {
+            shard.compact()?;
+            shard.release_log(limits);
+            Ok(())
+        })
+        .await?;
+        self.group.purge_released().await
+    }
+
+    /// Returns the limits on the flushed entries that the log keeps for members that lag; `None` if there is no other
+    /// member.
+    fn keep_limits(&self) -> Option<KeepLimits> {
+        (self.group.members().len() > 1).then_some(self.keep)
     }
 
     /// Returns the index of the last entry that was purged from the log; `None` if nothing was purged.
@@ -194,6 +230,16 @@ impl Replica {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// Returns the barrier before writes of the state. A majority of other members may have synced an entry that this member
+/// has applied and not yet synced. Each applied entry was appended to the log of this member before.
+fn barrier(log: &Arc<LogDatabase>) -> LogBarrier {
+    let log = Arc::downgrade(log);
+    LogBarrier::new(move |_index| {
+        let log = log.upgrade().ok_or("the Raft log is closed")?;
+        log.wait_until_synced().map_err(|error| LogError::from(error.to_string()))
+    })
 }
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {

@@ -3,6 +3,9 @@
 //! Invariant: one thread at a time applies entries, and goes on during a flush. The flushed position is kept together
 //! with the membership at this position, so that the log can be purged.
 
+mod kept_log;
+
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -10,12 +13,15 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message as _;
-use storage_engine::{Budgets, DamageCounts, Engine, Flushed, Position};
+use storage_engine::{Budgets, DamageCounts, Engine, Flushed, LogBarrier, Position};
 
 use crate::consensus::{GroupState, Outcome, Payload};
 use crate::directory::DataDirectory;
+use crate::directory::shard::ShardDirectory;
 use crate::error::{RecordError, ReplicaError};
 use crate::metrics::{ShardMetrics, gauge};
+pub(crate) use crate::shard::kept_log::KeepLimits;
+use crate::shard::kept_log::KeptLog;
 
 /// Largest number of damaged windows that one log line names.
 const DAMAGE_LOGGED_MAX: usize = 10;
@@ -27,6 +33,8 @@ pub(crate) struct Shard {
     engine: Engine,
     /// Position of the last flushed entry, and the membership at this position.
     flushed: Mutex<Flushed>,
+    /// Flushed entries that are kept in the log.
+    kept_log: Mutex<KeptLog>,
     /// Size of the entries applied since the last flush, in bytes.
     unflushed_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
@@ -36,21 +44,26 @@ pub(crate) struct Shard {
     /// are closed.
     open: Arc<()>,
     /// The directory, which stays locked until all files are closed.
-    _directory: Arc<DataDirectory>,
+    directory: Arc<DataDirectory>,
 }
 
 impl Shard {
+    /// Opens the engine in the folder `state`, which is in `directory`. `barrier` blocks until this node's log has synced
+    /// an entry; the engine writes nothing before.
     pub(crate) fn open(
         id: u32,
         directory: &Arc<DataDirectory>,
+        state: PathBuf,
         budgets: Budgets,
+        barrier: LogBarrier,
         metrics: ShardMetrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
-            directory: directory.shard(id),
+            directory: state,
             budgets,
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
+            barrier,
         })?;
         if let Some(error) = engine.repair_failure() {
             tracing::error!(shard = id, %error, "damaged table files cannot be repaired: nothing is compacted");
@@ -59,15 +72,18 @@ impl Shard {
         let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
+        let mut kept_log = KeptLog::default();
+        kept_log.add(Instant::now(), flushed.clone(), 0);
         Ok(Self {
             id,
             engine,
             flushed: Mutex::new(flushed),
+            kept_log: Mutex::new(kept_log),
             unflushed_bytes: AtomicU64::new(0),
             damage_reported: AtomicU64::new(0),
             metrics,
             open: Arc::default(),
-            _directory: Arc::clone(directory),
+            directory: Arc::clone(directory),
         })
     }
 
@@ -79,6 +95,11 @@ impl Shard {
 
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Directory of the shard, which holds the folder of the state.
+    pub(crate) fn directory(&self) -> ShardDirectory {
+        self.directory.shard(self.id)
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -132,18 +153,28 @@ impl Shard {
     /// Writes the effects of all applied entries to disk, so that the Raft log may be purged up to the last applied
     /// entry. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
-        self.write(Engine::flush)
+        self.write(Engine::flush).map(drop)
+    }
+
+    /// Allows the log to be purged, except for flushed entries within `limits`; without limits, up to the last flush.
+    pub(crate) fn release_log(&self, limits: Option<KeepLimits>) {
+        self.kept_log.lock().release(Instant::now(), limits);
+    }
+
+    /// Flushes, and writes an image of the state to a folder that must not exist yet. Returns its position. Blocks.
+    pub(crate) fn checkpoint(&self, folder: &Path) -> Result<Flushed, ReplicaError> {
+        self.write(|engine| engine.checkpoint(folder))
     }
 
     /// Seals, rolls up and compacts all data. Blocks for a long time.
     pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
-        self.write(Engine::compact)
+        self.write(Engine::compact).map(drop)
     }
 
     fn write(
         &self,
         write: impl FnOnce(&Engine) -> Result<Flushed, storage_engine::EngineError>,
-    ) -> Result<(), ReplicaError> {
+    ) -> Result<Flushed, ReplicaError> {
         let start = Instant::now();
         // Read before the flush: entries that are applied during the flush still count as unflushed, even if it
         // includes them.
@@ -155,14 +186,15 @@ impl Shard {
             // Another flush may have been faster.
             if index(&flushed) <= index(&written) {
                 self.metrics.flushed_index.set(gauge(index(&written).unwrap_or(0)));
-                *flushed = written;
+                flushed.clone_from(&written);
+                self.kept_log.lock().add(Instant::now(), written.clone(), unflushed_bytes);
             }
         }
         let less = |bytes: u64| Some(bytes.saturating_sub(unflushed_bytes));
         // Always succeeds: `less` never refuses.
         let _before: Result<u64, u64> = self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
-        Ok(())
+        Ok(written)
     }
 }
 
@@ -173,6 +205,10 @@ impl GroupState for Shard {
 
     fn flushed(&self) -> Flushed {
         self.flushed.lock().clone()
+    }
+
+    fn purgeable(&self) -> Flushed {
+        self.kept_log.lock().purgeable()
     }
 
     fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError> {

@@ -72,15 +72,29 @@ pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError>
     Ok(database)
 }
 
+/// Opens the database for reading. No file changes.
+pub(crate) fn open_for_reading(directory: &std::path::Path) -> Result<DB, EngineError> {
+    let database = DB::open_for_read_only(&Options::default(), directory, false)?;
+    match database.get(key::FORMAT)? {
+        Some(value) => check_version(&value)?,
+        None => return Err(Corruption { key: key::FORMAT.to_vec(), check: CorruptionCheck::Missing }.into()),
+    }
+    Ok(database)
+}
+
 fn check_format(database: &DB) -> Result<(), EngineError> {
     let Some(value) = database.get(key::FORMAT)? else {
         let value = frame::seal(key::FORMAT, &FORMAT_VERSION.to_be_bytes());
         return Ok(database.put_opt(key::FORMAT, value, &unlogged())?);
     };
+    check_version(&value)
+}
+
+fn check_version(value: &[u8]) -> Result<(), EngineError> {
     // The value had no frame before version 3 of the format.
-    let found = match <[u8; 4]>::try_from(value.as_slice()) {
+    let found = match <[u8; 4]>::try_from(value) {
         Ok(bare) => u32::from_be_bytes(bare),
-        Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, &value)?),
+        Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, value)?),
     };
     match found {
         FORMAT_VERSION => Ok(()),

@@ -31,12 +31,12 @@ use crate::engine::apply::{append, delete, expire, strip};
 use crate::engine::state::partitions::SharedPartition;
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::{WriteLock, Writing};
-use crate::engine::upkeep::{compact, flush, snapshot, space, statistics};
+use crate::engine::upkeep::{checkpoint, compact, flush, space, statistics};
 use crate::error::{EngineError, SelectError, StripError};
 use crate::integrity::quarantine::report;
-use crate::integrity::verify;
+use crate::integrity::verify::{self, content};
 use crate::select::{self, locations, series};
-use crate::{Config, DamageCounts, DamagedWindow, Extent, Flushed, Outcome, Position, Statistics, Verified};
+use crate::{Config, Content, DamageCounts, DamagedWindow, Extent, Flushed, Outcome, Position, Statistics, Verified};
 
 /// One shard's data. All methods take `&self`. One thread at a time may call apply and skip; any thread may call the
 /// others.
@@ -90,10 +90,15 @@ impl Engine {
         let now_ns = entry.proposed_at_ns;
         match &entry.command {
             Command::Append(batch) => append::append(self, position, now_ns, batch),
+            // These two write to the database, and RocksDB may make a write durable at any time.
             &Command::Expire { tier, retention_class, before_ns } => {
+                self.store.config().barrier.wait(position.index)?;
                 expire::expire(&self.writing(), position, now_ns, tier, retention_class, before_ns)
             }
-            Command::Delete(deletion) => delete::delete(&self.writing(), position, now_ns, deletion),
+            Command::Delete(deletion) => {
+                self.store.config().barrier.wait(position.index)?;
+                delete::delete(&self.writing(), position, now_ns, deletion)
+            }
         }
     }
 
@@ -231,12 +236,13 @@ impl Engine {
     }
 
     /// Writes the state as of the last applied entry to `directory`, which must not exist yet, and returns that
-    /// position. [`Engine::open`] can open `directory`. Files are hard links where possible.
+    /// position. [`Engine::open`] can open `directory`. Table files are hard links where possible. Entries are applied
+    /// meanwhile, except deletions and expiries, which wait.
     ///
     /// # Errors
-    /// [`EngineError`]: the directory may be incomplete.
-    pub fn snapshot(&self, directory: &Path) -> Result<Flushed, EngineError> {
-        snapshot::snapshot(&self.writing(), directory)
+    /// [`EngineError::Unrepaired`]: table files are damaged. Other errors: the directory may be incomplete.
+    pub fn checkpoint(&self, directory: &Path) -> Result<Flushed, EngineError> {
+        checkpoint::checkpoint(&self.writing(), directory)
     }
 
     /// Frees the disk space of the partitions of a tier and class that end at or before a time. These partitions must
@@ -313,6 +319,15 @@ impl Engine {
     /// [`EngineError`]: the database itself cannot be read. Faults of values are part of the result.
     pub fn verify(&self) -> Result<Verified, EngineError> {
         verify::verify(&self.store)
+    }
+
+    /// Makes all applied entries durable, and returns the signature of the content at this position. Upkeep waits
+    /// meanwhile, and so do entries that delete or expire. Takes as long as [`Engine::verify`].
+    ///
+    /// # Errors
+    /// The errors of [`Engine::flush`]. Also [`EngineError`] if a value cannot be read.
+    pub fn content(&self) -> Result<Content, EngineError> {
+        content::read(&self.writing())
     }
 
     /// Returns all known damage, by tier and time.

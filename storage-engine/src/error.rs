@@ -37,6 +37,17 @@ pub enum EngineError {
         /// Version that this program reads.
         expected: u32,
     },
+    /// Table files have damaged blocks, and are repaired when the state is opened again.
+    #[error("table files are damaged: the state has no checkpoint until it is opened again, which repairs them")]
+    Unrepaired,
+    /// The log failed before it synced an entry, so the effects of the entry were not written.
+    #[error("entry {index} is not synced in the log, so the state is not written: {source}")]
+    Unsynced {
+        /// Index of the entry.
+        index: u64,
+        /// Error of the log.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// zstd could not compress a value because it is out of memory.
     #[error("compress a value: {0}")]
     Compress(#[source] std::io::Error),

@@ -23,14 +23,16 @@ mod integrity;
 mod memory;
 mod select;
 
-pub use config::{Config, TimeResolution};
+pub use config::{Config, LogBarrier, LogError, TimeResolution};
 pub use engine::Engine;
 pub use engine::apply::delete::check_deletion;
+pub use engine::upkeep::checkpoint::stored_position;
 pub use engine::upkeep::space::Extent;
 pub use engine::upkeep::statistics::{SectionBytes, Statistics};
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 pub use integrity::quarantine::report::{DamageCounts, DamagedWindow};
 pub use integrity::verify::Verified;
+pub use integrity::verify::content::Content;
 pub use memory::budgets::{BudgetSizes, Budgets};
 
 /// A position in the log. Positions are ordered by `index`.

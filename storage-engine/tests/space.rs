@@ -63,6 +63,7 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
         }),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
+        barrier: Default::default(),
     };
     let engine = Engine::open(config).unwrap();
     let mut index = 0;

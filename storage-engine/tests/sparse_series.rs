@@ -68,6 +68,7 @@ impl World {
             }),
             time_resolution: TimeResolution::Nanoseconds,
             dropped_labels: Default::default(),
+            barrier: Default::default(),
         };
         Self { engine: Engine::open(config).unwrap(), index: 0, _directory: directory }
     }

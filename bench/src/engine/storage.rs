@@ -231,6 +231,7 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
         }),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
+        barrier: Default::default(),
     })?)
 }
 

@@ -212,10 +212,10 @@ impl Group {
         &self.handle
     }
 
-    /// Requests a purge of the log up to the last flushed entry. Openraft purges the log a moment later.
-    pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
-        // Openraft purges entries that a "snapshot" covers, and a snapshot here is the position of the last flush. The
-        // request fails only when consensus has stopped.
+    /// Requests a purge of the log up to [`GroupState::purgeable`]. Openraft purges the log a moment later.
+    pub(crate) async fn purge_released(&self) -> Result<(), Arc<ReplicaError>> {
+        // Openraft purges entries that a "snapshot" covers, and a snapshot here is the end of the part that need not be
+        // kept. The request fails only when consensus has stopped.
         self.raft().trigger().snapshot().await.map_err(|fatal| match fatal {
             // The replica is being closed, which is no failure.
             Fatal::Stopped => self.failure.get().unwrap_or_else(|| Arc::new(consensus_error(fatal))),

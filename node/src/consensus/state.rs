@@ -30,9 +30,12 @@ pub(crate) trait GroupState: Debug + Send + Sync + 'static {
     /// Returns the position of the last applied entry, with the membership at this position.
     fn applied(&self) -> Flushed;
 
-    /// Returns the position of the last entry that is on disk in the state, with the membership at this position. The
-    /// log may be purged up to this position.
+    /// Returns the position of the last entry that is on disk in the state, with the membership at this position.
     fn flushed(&self) -> Flushed;
+
+    /// Returns the position up to which the log may be purged, with the membership at this position. It is at most the
+    /// flushed position, and smaller while entries are kept for members that lag.
+    fn purgeable(&self) -> Flushed;
 
     /// Applies a command at the next position. An error means that this member may apply nothing any more.
     fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError>;

@@ -119,7 +119,7 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, ()>> {
         let Decoded { log_id, membership } =
-            decode(self.state.flushed()).map_err(|error| self.failure.io_error(error))?;
+            decode(self.state.purgeable()).map_err(|error| self.failure.io_error(error))?;
         Ok(Snapshot { meta: SnapshotMeta { last_log_id: log_id, last_membership: membership }, snapshot: () })
     }
 }

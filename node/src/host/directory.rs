@@ -4,9 +4,12 @@
 //! <data_dir>/LOCK         locked (flock) while the node is open; holds the process id, for error messages
 //! <data_dir>/FORMAT       version of the layout below, decimal
 //! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
-//! <data_dir>/shard-0001/  one shard's engine; likewise shard-0002/ and so on
+//! <data_dir>/shard-0001/  one shard's state ([`shard`]); likewise shard-0002/ and so on
 //! ```
 
+pub(crate) mod shard;
+
+use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -14,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
+use crate::directory::shard::ShardDirectory;
 use crate::error::NodeError;
 
 /// Version of the layout of the data directory.
@@ -60,7 +64,7 @@ impl DataDirectory {
 
     /// Makes the folder of a shard, and syncs the folder above it. Blocks.
     pub(crate) fn make_shard(&self, shard: u32) -> io::Result<()> {
-        fs::create_dir_all(self.shard(shard))?;
+        fs::create_dir_all(self.shard(shard).path())?;
         File::open(&self.path)?.sync_all()
     }
 
@@ -70,7 +74,7 @@ impl DataDirectory {
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("shard-")?.parse().ok());
-            shards.extend(number.filter(|&number| self.shard(number).file_name() == Some(&name)));
+            shards.extend(number.filter(|&number| self.shard(number).path().file_name() == Some(&name)));
         }
         shards.sort_unstable();
         Ok(shards)
@@ -93,8 +97,8 @@ impl DataDirectory {
         self.path.join("raft")
     }
 
-    pub(crate) fn shard(&self, shard: u32) -> PathBuf {
-        self.path.join(format!("shard-{shard:04}"))
+    pub(crate) fn shard(&self, shard: u32) -> ShardDirectory {
+        ShardDirectory::new(self.path.join(format!("shard-{shard:04}")))
     }
 }
 
@@ -152,9 +156,11 @@ fn write_format(path: &Path, file: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Returns the disk space of all files below `path`, in bytes. A file that is deleted during the walk does not count.
+/// Returns the disk space of all files below `path`, in bytes. A file that is deleted during the walk does not count. A
+/// file with several names, such as a table file of a checkpoint, counts once.
 pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
+    let mut linked = HashSet::new();
     let mut folders = vec![path.to_owned()];
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(&folder) {
@@ -165,6 +171,7 @@ pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
             let entry = entry?;
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                Ok(metadata) if metadata.nlink() > 1 && !linked.insert((metadata.dev(), metadata.ino())) => {}
                 // `blocks` counts units of 512 bytes on every file system. Preallocated space counts, and holes do not.
                 Ok(metadata) => bytes += metadata.blocks() * 512,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -215,6 +222,12 @@ mod tests {
         fs::write(folder.path().join("c"), vec![1; 1 << 20]).unwrap();
         let used = used_bytes(folder.path()).unwrap();
         assert!((2 << 20..3 << 20).contains(&used), "{used}");
+        // A checkpoint takes no space for its hard links, also after the original is deleted.
+        fs::create_dir(folder.path().join("d")).unwrap();
+        fs::hard_link(folder.path().join("a/b"), folder.path().join("d/b")).unwrap();
+        assert_eq!(used_bytes(folder.path()).unwrap(), used);
+        fs::remove_file(folder.path().join("a/b")).unwrap();
+        assert_eq!(used_bytes(folder.path()).unwrap(), used);
         assert_eq!(used_bytes(&folder.path().join("absent")).unwrap(), 0);
     }
 }

@@ -66,6 +66,10 @@ impl GroupState for MetaGroupState {
         Flushed::default()
     }
 
+    fn purgeable(&self) -> Flushed {
+        Flushed::default()
+    }
+
     fn apply(&self, position: Position, payload: Payload) -> Result<Outcome, ReplicaError> {
         let (proposed_at_ns, command) = decode(payload.bytes())?;
         let mut inner = self.inner.lock();

@@ -6,7 +6,6 @@
 //! Invariant: a partition that is still being written to is never dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::task::spawn_blocking;
 
 use crate::config::Retention;
 use crate::consensus::Proposal;
+use crate::directory::shard::ShardDirectory;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
 use crate::node::hosted::{Hosted, State};
@@ -224,7 +224,7 @@ async fn measure(shared: &Arc<Shared>) -> Option<Used> {
     let raft = shared.directory.raft();
     let shards: Vec<_> = shared.shards().into_keys().map(|shard| (shard, shared.directory.shard(shard))).collect();
     let measure = move || {
-        let of_shard = |(shard, path): (u32, PathBuf)| Ok((shard, used_bytes(&path)?));
+        let of_shard = |(shard, folder): (u32, ShardDirectory)| Ok((shard, used_bytes(folder.path())?));
         Ok::<_, std::io::Error>(Used {
             raft: used_bytes(&raft)?,
             shards: shards.into_iter().map(of_shard).collect::<std::io::Result<_>>()?,

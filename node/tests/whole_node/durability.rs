@@ -155,7 +155,8 @@ async fn new_folders_are_synced_before_the_first_acknowledgement() {
     let Some(lines) = trace(&data_dir, &[]) else { return };
     let first = lines.iter().position(|line| said(line).is_some_and(|text| text.starts_with("acked"))).unwrap();
     let before = &lines[..first];
-    for folder in [data_dir.join("raft"), data_dir.join("shard-0001"), data_dir.clone()] {
+    let shard = data_dir.join("shard-0001");
+    for folder in [data_dir.join("raft"), shard.join("state-1"), shard, data_dir.clone()] {
         let made = format!("\"{}\"", folder.display());
         let made =
             before.iter().rposition(|line| line.contains("mkdir") && line.contains(&made) && line.ends_with("= 0"));

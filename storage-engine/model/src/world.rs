@@ -47,8 +47,8 @@ pub enum Step {
     Restart,
     /// Cuts the power, which loses everything that is not flushed, and restarts.
     Crash,
-    /// Replaces the engine's state with a snapshot of that state.
-    Snapshot,
+    /// Replaces the engine's state with a checkpoint of that state.
+    Checkpoint,
     /// Expires a tier up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
     /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
@@ -69,7 +69,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Compact),
         1 => Just(Step::Restart),
         2 => Just(Step::Crash),
-        1 => Just(Step::Snapshot),
+        1 => Just(Step::Checkpoint),
         2 => (0..40_000_i64).prop_map(Step::Wait),
         1 => (0..400_000_i64).prop_map(Step::PassTime),
         1 => (0..4_u8, -200_000..-20_000_i64)
@@ -215,18 +215,15 @@ impl World {
                 self.engine().compact().unwrap();
                 assert_eq!(self.engine().head_bytes(), 0);
             }
-            Step::Snapshot => self.continue_from_a_snapshot(),
+            Step::Checkpoint => {
+                *self = self.at_checkpoint();
+                self.reopen();
+            }
             Step::Restart | Step::Crash => {
                 if matches!(step, Step::Crash) {
                     self.lose_memory();
                 }
-                self.engine = None;
-                self.open();
-                let applied = self.engine().applied().map_or(0, |position| position.index);
-                assert_eq!(self.engine().flushed().map_or(0, |position| position.index), applied);
-                (applied as usize..self.log.len()).for_each(|i| {
-                    self.apply(i);
-                });
+                self.reopen();
             }
             Step::Expire(tier, second) => self.expire(*tier, T0 + second * SECOND),
             Step::Delete(label, start, end) => {
@@ -236,18 +233,51 @@ impl World {
         }
     }
 
-    fn continue_from_a_snapshot(&mut self) {
+    /// Returns the world as of now, whose engine is not open yet, and is that of a checkpoint.
+    pub fn at_checkpoint(&self) -> Self {
         let directory = directory();
-        let snapshot = directory.path().join("snapshot");
-        let position = self.engine().snapshot(&snapshot).unwrap().position;
+        let checkpoint = directory.path().join("checkpoint");
+        let position = self.engine().checkpoint(&checkpoint).unwrap().position;
         assert_eq!(position.map_or(0, |position| position.index), self.log.len() as u64);
-        for (name, _) in listing(&snapshot) {
-            std::fs::rename(snapshot.join(&name), directory.path().join(&name)).unwrap();
+        for (name, _) in listing(&checkpoint) {
+            std::fs::rename(checkpoint.join(&name), directory.path().join(&name)).unwrap();
         }
-        std::fs::remove_dir(&snapshot).unwrap();
+        std::fs::remove_dir(&checkpoint).unwrap();
+        Self {
+            engine: None,
+            directory,
+            log: self.log.clone(),
+            rows: self.rows.clone(),
+            now_ns: self.now_ns,
+            ids: self.ids.clone(),
+            horizons_ns: self.horizons_ns.clone(),
+            budgets: self.budgets.clone(),
+            dropped: self.dropped,
+        }
+    }
+
+    /// Closes the engine, if it is open, and opens it. Then applies the entries of the log that it does not have.
+    pub fn reopen(&mut self) {
         self.engine = None;
-        self.directory = directory;
         self.open();
+        let applied = self.engine().applied().map_or(0, |position| position.index);
+        assert_eq!(self.engine().flushed().map_or(0, |position| position.index), applied);
+        (applied as usize..self.log.len()).for_each(|i| {
+            self.apply(i);
+        });
+    }
+
+    /// Applies the entries that another world has in addition, and takes its model.
+    pub fn continue_as(&mut self, other: &Self) {
+        let applied = self.log.len();
+        self.log.clone_from(&other.log);
+        self.rows.clone_from(&other.rows);
+        self.now_ns = other.now_ns;
+        self.ids.clone_from(&other.ids);
+        self.horizons_ns.clone_from(&other.horizons_ns);
+        (applied..self.log.len()).for_each(|i| {
+            self.apply(i);
+        });
     }
 
     fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
@@ -363,5 +393,6 @@ pub fn config(directory: &Path) -> Config {
         budgets: Budgets::new(BUDGETS),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
+        barrier: Default::default(),
     }
 }

@@ -7,6 +7,7 @@
 //! Partitions and their values are read one after another. To compare tiers, a signature of 16 bytes is kept for each
 //! window (`signature`).
 
+pub(crate) mod content;
 pub(crate) mod partition;
 pub(crate) mod signature;
 

@@ -56,8 +56,8 @@ pub(crate) enum Operation {
     Unknown,
     /// Note that the engine reported everything up to this log index as durable.
     Durable(usize),
-    /// Note that a snapshot as of this log index was taken.
-    Snapshot {
+    /// Note that a checkpoint as of this log index was taken.
+    Checkpoint {
         entry: EntryName,
         index: usize,
     },

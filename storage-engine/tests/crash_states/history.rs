@@ -18,8 +18,8 @@ use testkit::random::Random;
 
 /// Number of steps of a script: the least, and the most plus one.
 const STEPS: std::ops::Range<usize> = 30..70;
-/// Percentage of the steps after which a snapshot is taken.
-const SNAPSHOTS_PERCENT: usize = 4;
+/// Percentage of the steps after which a checkpoint is taken.
+const CHECKPOINTS_PERCENT: usize = 4;
 
 /// The model's samples after an entry.
 #[derive(Clone, Debug)]
@@ -48,8 +48,9 @@ fn runner(seed: u64) -> TestRunner {
 }
 
 fn steps(seed: u64) -> Vec<Step> {
-    // The test cuts the power itself, and `record` takes the snapshots.
-    let step = step().prop_map(|step| if matches!(step, Step::Crash | Step::Snapshot) { Step::Restart } else { step });
+    // The test cuts the power itself, and `record` takes the checkpoints.
+    let step =
+        step().prop_map(|step| if matches!(step, Step::Crash | Step::Checkpoint) { Step::Restart } else { step });
     let steps = prop::collection::vec(step, STEPS);
     steps.new_tree(&mut runner(seed)).unwrap().current()
 }
@@ -74,9 +75,9 @@ impl History {
     pub(crate) fn record(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let has_small_head = random.chance(30);
-        let snapshots = directory();
+        let checkpoints = directory();
         recorder::start();
-        let parent = recorder::directory(snapshots.path());
+        let parent = recorder::directory(checkpoints.path());
         let mut world = World::with(has_small_head, [&[], &[]]);
         let root = recorder::directory(world.directory.path());
         let mut moments = vec![moment(&world)];
@@ -84,12 +85,12 @@ impl History {
             world.step(step);
             moments.resize(world.log.len() + 1, moment(&world));
             recorder::note(Operation::Durable(flushed(world.engine())));
-            if random.chance(SNAPSHOTS_PERCENT) {
+            if random.chance(CHECKPOINTS_PERCENT) {
                 let name = format!("{number}");
-                let taken = world.engine().snapshot(&snapshots.path().join(&name)).unwrap();
+                let taken = world.engine().checkpoint(&checkpoints.path().join(&name)).unwrap();
                 let index = taken.position.map_or(0, |position| position.index as usize);
                 recorder::note(Operation::Durable(index));
-                recorder::note(Operation::Snapshot { entry: (parent, name.into()), index });
+                recorder::note(Operation::Checkpoint { entry: (parent, name.into()), index });
             }
         }
         // Closing the engine ends its background work.

@@ -59,11 +59,12 @@ fn check_state(history: &History, path: &Path, durable: usize, compacts: bool) -
     check_answers(&engine, now, &history.selections)
 }
 
-/// Checks that a snapshot holds everything up to its position.
-fn check_snapshot(history: &History, path: &Path, index: usize) -> Result<(), String> {
-    let engine = Engine::open(config(history, path)).map_err(|error| format!("the snapshot does not open: {error}"))?;
+/// Checks that a checkpoint holds everything up to its position.
+fn check_checkpoint(history: &History, path: &Path, index: usize) -> Result<(), String> {
+    let engine =
+        Engine::open(config(history, path)).map_err(|error| format!("the checkpoint does not open: {error}"))?;
     if flushed(&engine) != index {
-        return Err(format!("the snapshot ends at entry {}, not at {index}", flushed(&engine)));
+        return Err(format!("the checkpoint ends at entry {}, not at {index}", flushed(&engine)));
     }
     check_disk(&engine)?;
     check_answers(&engine, &history.moments[index], &history.selections)
@@ -83,18 +84,18 @@ fn cut(history: &History, seed: u64) -> Result<Loss, String> {
     let folder = directory();
     disk.write(history.root, &folder.path().join("state")).unwrap();
     let checked = check_state(history, &folder.path().join("state"), durable.unwrap_or_default(), random.chance(20));
-    let snapshots = done.iter().filter_map(|operation| match operation {
-        Operation::Snapshot { entry, index } => Some((disk.at(entry)?, *index)),
+    let checkpoints = done.iter().filter_map(|operation| match operation {
+        Operation::Checkpoint { entry, index } => Some((disk.at(entry)?, *index)),
         _ => None,
     });
-    let snapshots = checked.and_then(|()| {
-        snapshots.into_iter().try_for_each(|(inode, index)| {
-            let path = folder.path().join(format!("snapshot-{inode}"));
+    let checkpoints = checked.and_then(|()| {
+        checkpoints.into_iter().try_for_each(|(inode, index)| {
+            let path = folder.path().join(format!("checkpoint-{inode}"));
             disk.write(inode, &path).unwrap();
-            check_snapshot(history, &path, index)
+            check_checkpoint(history, &path, index)
         })
     });
-    match snapshots {
+    match checkpoints {
         Ok(()) => Ok(loss),
         Err(what) => {
             let left = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-{seed}"));

@@ -109,6 +109,7 @@ fn ingest(load: Load) {
         }),
         time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
+        barrier: Default::default(),
     };
     let engine = Engine::open(config).unwrap();
     let tenant = TenantId::default_tenant();

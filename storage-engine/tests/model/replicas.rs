@@ -166,7 +166,13 @@ fn run(steps: &[Step], drops: bool) -> Result<(), TestCaseError> {
         one.keep(upkeep[0]);
         other.keep(upkeep[1]);
     }
+    // The content is equal before everything is sealed and rolled up, and after.
+    let content = replicas.each_ref().map(|replica| replica.engine().content().unwrap());
+    prop_assert_eq!(&content[0], &content[1]);
     prop_assert_eq!(replicas[0].signature(), replicas[1].signature());
+    for replica in &replicas {
+        prop_assert_eq!(&replica.engine().content().unwrap(), &content[0]);
+    }
     Ok(())
 }
 

@@ -61,7 +61,8 @@ fn compact(varve: &Varve) {
 
 /// Flips one bit in every 16 KiB of the middle third of the largest table file.
 fn damage(varve: &Varve) {
-    let files = std::fs::read_dir(varve.data_dir().join("shard-0001")).unwrap().map(|entry| entry.unwrap().path());
+    let files =
+        std::fs::read_dir(varve.data_dir().join("shard-0001/state-1")).unwrap().map(|entry| entry.unwrap().path());
     let tables: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|name| name == "sst")).collect();
     let largest = tables.into_iter().max_by_key(|file| file.metadata().unwrap().len()).unwrap();
     let mut bytes = std::fs::read(&largest).unwrap();

@@ -40,7 +40,7 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let began = Instant::now();
     let mut pushes = 0_u64;
     let mut heads = 0.0_f64;
-    let state = varve.data_dir().join("shard-0001");
+    let state = varve.data_dir().join("shard-0001/state-1");
     while began.elapsed() < duration {
         // Pushes are so large that the state is also flushed because of its size.
         let times: Vec<u64> = (0..500).map(|i| now_ns() - i * 1_000_003).collect();

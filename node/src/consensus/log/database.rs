@@ -223,6 +223,15 @@ impl LogDatabase {
         written.await.map_err(|error| self.failure.report(dropped(error)))?
     }
 
+    /// Blocks until all entries that were appended before this call are on disk.
+    pub(crate) fn wait_until_synced(&self) -> Result<(), Arc<ReplicaError>> {
+        let (done, written) = oneshot::channel();
+        let ended = |error| self.failure.report(error);
+        self.write_thread.blocking_request(Write::Nothing, Done::Writer(done)).map_err(ended)?;
+        let dropped = |dropped: oneshot::error::RecvError| ReplicaError::Consensus(dropped.into());
+        written.blocking_recv().map_err(|error| self.failure.report(dropped(error)))?
+    }
+
     /// Requests a write of entries, which are already in the tail. `callback` is called when they are synced.
     pub(super) async fn append(
         &self,

@@ -53,6 +53,8 @@ pub(super) enum Write {
     Purge { shard: u32, last: LogId },
     /// Stores the accepted time, in nanoseconds since 1970.
     Time(i64),
+    /// Writes nothing. When this request is completed, all earlier writes are on disk.
+    Nothing,
 }
 
 impl Write {
@@ -117,10 +119,21 @@ impl WriteThread {
 
     /// Requests a write. `done` is completed when the write and all earlier ones are on disk.
     pub(super) async fn request(&self, write: Write, done: Done) -> Result<(), ReplicaError> {
-        let gone = || ReplicaError::Consensus("the thread that writes the log has ended".into());
-        let sender = self.sender.as_ref().ok_or_else(gone)?;
-        sender.send((write, done)).await.map_err(|_receiver_gone| gone())
+        self.sender()?.send((write, done)).await.map_err(|_receiver_gone| gone())
     }
+
+    /// Requests a write from a thread that may block.
+    pub(super) fn blocking_request(&self, write: Write, done: Done) -> Result<(), ReplicaError> {
+        self.sender()?.blocking_send((write, done)).map_err(|_receiver_gone| gone())
+    }
+
+    fn sender(&self) -> Result<&mpsc::Sender<Waiting>, ReplicaError> {
+        self.sender.as_ref().ok_or_else(gone)
+    }
+}
+
+fn gone() -> ReplicaError {
+    ReplicaError::Consensus("the thread that writes the log has ended".into())
 }
 
 impl Drop for WriteThread {
@@ -213,7 +226,7 @@ impl Writer {
                     }
                 }
                 Write::Truncate { from, tail, .. } => tail.lock().note_truncated(*from),
-                Write::Vote { .. } | Write::Purge { .. } | Write::Time(_) => {}
+                Write::Vote { .. } | Write::Purge { .. } | Write::Time(_) | Write::Nothing => {}
             }
         }
         Ok(())
@@ -255,6 +268,7 @@ impl Writer {
                 purged.push((*shard, range, end));
             }
             Write::Time(accepted_ns) => batch.put_cf(meta, TIME_KEY, record::encode_time(*accepted_ns)),
+            Write::Nothing => {}
         }
         Ok(())
     }

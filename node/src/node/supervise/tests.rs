@@ -91,8 +91,8 @@ async fn a_repair_that_died_between_its_renames_loses_nothing() {
     assert!(flushed.is_some());
     drop(replica);
     node.shutdown().await;
-    let state = folder.path().join("shard-0001");
-    std::fs::rename(&state, folder.path().join("shard-0001.damaged")).unwrap();
+    let state = folder.path().join("shard-0001/state-1");
+    std::fs::rename(&state, folder.path().join("shard-0001/state-1.damaged")).unwrap();
     let (node, replica) = opened(&folder).await;
     assert!(replica.shard().flushed_index() >= flushed, "the state is new");
     drop(replica);

@@ -2,11 +2,12 @@
 //!
 //! 1. Freeze, under the state's lock: record the samples, definitions and IDs in memory, and their position.
 //! 2. Encode, without locks. Later entries are applied meanwhile.
-//! 3. Write, under the state's lock, in one batch, so that no query finds samples both in the database and in the
+//! 3. Wait until the log has synced the position.
+//! 4. Write, under the state's lock, in one batch, so that no query finds samples both in the database and in the
 //!    head.
-//! 4. Merge the chunks of evicted windows that are over (`seal`). An evicted window was written as chunks before its
+//! 5. Merge the chunks of evicted windows that are over (`seal`). An evicted window was written as chunks before its
 //!    end, because the head was over its budget.
-//! 5. Sum up windows of coarser tiers (`roll_up`), then flush RocksDB.
+//! 6. Sum up windows of coarser tiers (`roll_up`), then flush RocksDB.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,6 +107,7 @@ pub(crate) fn flush(writing: &Writing<'_>) -> Result<Flushed, EngineError> {
 pub(crate) fn write_all(writing: &Writing<'_>, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
     let Some(frozen) = freeze(writing) else { return Ok(()) };
     let encoded = encode(writing, &frozen, batch, sealing)?;
+    writing.config().barrier.wait(frozen.position.index)?;
     write(writing, &frozen, encoded)?;
     let log_index = frozen.position.index;
     drop(frozen);

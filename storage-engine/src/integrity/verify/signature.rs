@@ -53,6 +53,16 @@ impl Weights {
         Self { hashes, pairs, series: partition.series.iter().map(kept).collect() }
     }
 
+    /// Returns the fingerprint of a series in this tier; `None` if the series is not defined.
+    pub(crate) fn fingerprint(&self, series: u32) -> Option<Fingerprint> {
+        self.series.get(series as usize).map(|series| series.0)
+    }
+
+    /// Returns the hash of a pair's stacktraces; `None` if the pair is not defined.
+    pub(crate) fn pair(&self, pair: u32) -> Option<u64> {
+        self.pairs.get(pair as usize).copied()
+    }
+
     /// Returns the signature of a window of a series; `None` if the series or a pair is not defined. `samples` is the
     /// number of samples in the window.
     pub(crate) fn sign(&self, series: u32, samples: u64, rows: &[Row]) -> Option<Signature> {

@@ -1,0 +1,98 @@
+//! The part of a shard's log that is kept for members that lag, although the state on disk has its entries.
+//!
+//! Only a flush ends a part of the log, because a member that is sent the rest of the log needs a state to apply it to.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use storage_engine::Flushed;
+
+/// Limits on the entries that are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeepLimits {
+    /// Longest time after their flush for which entries are kept.
+    pub(crate) time: Duration,
+    /// Largest size of all kept entries, in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// The flushed parts of the log that are kept, oldest first, and the end of the part that may be purged.
+#[derive(Debug, Default)]
+pub(super) struct KeptLog {
+    parts: VecDeque<Part>,
+    purgeable: Flushed,
+}
+
+/// Entries that one flush wrote to disk.
+#[derive(Debug)]
+struct Part {
+    flushed_at: Instant,
+    /// Position of the last entry, with the membership at this position.
+    end: Flushed,
+    bytes: u64,
+}
+
+impl KeptLog {
+    /// Adds the entries up to `end`, which was just flushed. `bytes` is their size.
+    pub(super) fn add(&mut self, now: Instant, end: Flushed, bytes: u64) {
+        self.parts.push_back(Part { flushed_at: now, end, bytes });
+    }
+
+    /// Releases the parts beyond the limits; without limits, all parts.
+    pub(super) fn release(&mut self, now: Instant, limits: Option<KeepLimits>) {
+        let mut bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
+        let is_beyond = |part: &Part, bytes: u64| {
+            limits.is_none_or(|limits| bytes > limits.bytes || now.duration_since(part.flushed_at) >= limits.time)
+        };
+        while let Some(first) = self.parts.pop_front_if(|first| is_beyond(first, bytes)) {
+            bytes -= first.bytes;
+            self.purgeable = first.end;
+        }
+    }
+
+    /// Returns the position up to which the log may be purged, with the membership at this position.
+    pub(super) fn purgeable(&self) -> Flushed {
+        self.purgeable.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use storage_engine::Position;
+
+    use super::*;
+
+    fn at(index: u64) -> Flushed {
+        Flushed { position: Some(Position { index, log_id: vec![].into() }), membership: None }
+    }
+
+    fn purgeable(log: &KeptLog) -> u64 {
+        log.purgeable().position.map_or(0, |position| position.index)
+    }
+
+    #[test]
+    fn parts_are_kept_up_to_a_time_and_a_size() {
+        let start = Instant::now();
+        let limits = Some(KeepLimits { time: Duration::from_secs(100), bytes: 50 });
+        let mut log = KeptLog::default();
+        for second in 1..=10 {
+            let now = start + Duration::from_secs(second);
+            log.add(now, at(10 * second), 10);
+            log.release(now, limits);
+            // Five parts of ten bytes are kept.
+            assert_eq!(purgeable(&log), 10 * second.saturating_sub(5));
+        }
+        log.release(start + Duration::from_secs(105), limits);
+        assert_eq!(purgeable(&log), 50);
+        log.release(start + Duration::from_secs(107), limits);
+        assert_eq!(purgeable(&log), 70);
+    }
+
+    #[test]
+    fn without_limits_nothing_is_kept() {
+        let mut log = KeptLog::default();
+        log.add(Instant::now(), at(7), 1 << 30);
+        log.release(Instant::now(), None);
+        assert_eq!(purgeable(&log), 7);
+    }
+}
