@@ -41,6 +41,10 @@ impl GroupState for Commands {
         Flushed::default()
     }
 
+    fn purgeable(&self) -> Flushed {
+        Flushed::default()
+    }
+
     fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError> {
         let mut commands = self.0.lock();
         commands.0.position = Some(position);
