@@ -17,6 +17,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
+use crate::consensus::{GroupState as _, Payload};
 use crate::directory::DataDirectory;
 use crate::directory::shard::ShardDirectory;
 use crate::error::ReplicaError;
@@ -38,7 +39,7 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn open(folder: &Path) -> Self {
         let directory = Arc::new(DataDirectory::open(folder).unwrap());
-        directory.make_shards(std::num::NonZeroU16::MIN).unwrap();
+        directory.make_shard(SHARD).unwrap();
         let state = directory.shard(SHARD).recover().unwrap();
         let shard = Arc::new(open_shard(&directory, &state).unwrap());
         Self { shard, directory }
@@ -56,7 +57,8 @@ impl Peer {
             let command = Command::Append(Arc::new(batch_of(None, [serial], long_name)));
             let entry = Entry { proposed_at_ns: time_of(serial), command };
             let position = Position { index, log_id: Bytes::copy_from_slice(&index.to_be_bytes()) };
-            self.shard.apply(position, &entry, 1).unwrap();
+            let payload = Payload::proposed(Bytes::new(), entry);
+            self.shard.apply(position, payload).unwrap();
         }
     }
 
