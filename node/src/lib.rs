@@ -11,8 +11,8 @@
 //! - A shard with a failure of its own fails alone: requests to other shards are served.
 //! - All shards together stay within the memory budgets of the node.
 //! # Limits
-//! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. In this version a shard has only
-//! one member, although the code is written for several.
+//! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. The members of a shard do not change
+//! after its creation.
 //! # Layers
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `host` (data directory, disk space, clock)

@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(excess(&[]), 50);
         // 70 bytes are for four shards, so three intact shards keep 52.5 of them.
         assert_eq!(excess(&[1]), 60 - 52);
-        assert_eq!(excess(&[2]), 50);
+        assert_eq!(excess(&[2]), 100 - 52);
         assert_eq!(excess(&[1, 2, 3, 4]), 0);
     }
 
