@@ -15,8 +15,8 @@ use crate::shard::KeepLimits;
 /// The smallest cap on disk use, in bytes. The Raft log alone may take half of this between two flushes.
 pub const DISK_BYTES_MIN: u64 = 256 << 20;
 
-/// Longest time for which flushed entries are kept in the log for members that lag. A restart of a node, or of its host,
-/// takes less.
+/// Longest time for which flushed entries are kept in the log for members that lag. A restart of a node, or of its
+/// host, takes less.
 const KEEP_TIME: Duration = Duration::from_secs(15 * 60);
 
 /// The data directory, the identity of the node, and its limits.
@@ -103,8 +103,8 @@ impl Config {
         self.initial_nodes.clone()
     }
 
-    /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag. All shards of a node
-    /// together may keep a sixteenth of the cap on disk use.
+    /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag. All shards of a
+    /// node together may keep a sixteenth of the cap on disk use.
     pub(crate) fn keep_limits(&self) -> KeepLimits {
         let shards = self.shards.map_or(1, |shards| u64::from(shards.get()));
         KeepLimits { time: KEEP_TIME, bytes: self.disk_bytes_max / 16 / shards }

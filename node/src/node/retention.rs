@@ -19,8 +19,8 @@ use crate::directory::shard::ShardDirectory;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
 use crate::node::hosted::{Hosted, State};
+use crate::node::replica::Replica;
 use crate::node::shared::Shared;
-use crate::replica::Replica;
 
 /// The cap on disk use divided by this number is kept free below the cap. Appends during a drop, and temporary files of
 /// a compaction, use this space.

@@ -26,8 +26,8 @@ use crate::metrics::Metrics;
 use crate::node::cluster::Cluster;
 use crate::node::hosted::{Hosted, State};
 use crate::node::raft_log::RaftLog;
+use crate::node::replica::Replica;
 use crate::node::supervise::supervised;
-use crate::replica::Replica;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.

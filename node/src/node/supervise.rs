@@ -9,8 +9,8 @@ use tokio::time::sleep;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::node::hosted::{Hosted, State};
+use crate::node::replica::Replica;
 use crate::node::shared::Shared;
-use crate::replica::Replica;
 
 /// Interval of checks if a flush is due, while there are unflushed entries.
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,8 +38,8 @@ pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     }
 }
 
-/// Opens a shard's replica and runs it. Opens it again after damage or a full disk. Returns when the node stops, or when
-/// the replica has failed for good. The other shards go on.
+/// Opens a shard's replica and runs it. Opens it again after damage or a full disk. Returns when the node stops, or
+/// when the replica has failed for good. The other shards go on.
 async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
     let mut repaired = Repaired::default();

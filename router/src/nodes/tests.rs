@@ -13,8 +13,8 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response};
 
-use super::reading::tests::reading;
 use self::fake_cluster::OneNode;
+use super::reading::tests::reading;
 use super::*;
 
 /// Calls a node that accepts connections and never responds. Returns the code and text of the error.

@@ -16,8 +16,8 @@ fn push(cluster: &Cluster, service: &str) -> u16 {
     http::request("POST", &url, &headers, Some(&body)).map_or(0, |reply| reply.status)
 }
 
-/// With node 3 empty and node 2 killed, only node 1 has votes. If the empty node voted, a majority of nodes 1 and 3 would
-/// acknowledge pushes that node 2 does not have, although node 3 may have voted otherwise before.
+/// With node 3 empty and node 2 killed, only node 1 has votes. If the empty node voted, a majority of nodes 1 and 3
+/// would acknowledge pushes that node 2 does not have, although node 3 may have voted otherwise before.
 #[test]
 fn a_node_with_an_empty_directory_under_its_old_id_never_votes() {
     let _alone = alone();

@@ -147,7 +147,7 @@ impl Drop for WriteThread {
     }
 }
 
-/// What the thread needs.
+/// Everything that the thread needs.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) database: Arc<DB>,

@@ -49,7 +49,7 @@ impl wire::peers_server::Peers for Peers {
     }
 }
 
-/// What processing a request needs.
+/// Everything that processing a request needs.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
     pub(super) node_id: u64,

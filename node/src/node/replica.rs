@@ -15,8 +15,8 @@ use crate::consensus::{
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
+use crate::shard::snapshot::receiver::discard_overtaken;
 use crate::shard::{KeepLimits, Shard};
-use crate::snapshot::receiver::discard_overtaken;
 
 /// An open replica.
 #[derive(Debug)]
@@ -232,8 +232,8 @@ impl Replica {
     }
 }
 
-/// Returns the barrier before writes of the state. A majority of other members may have synced an entry that this member
-/// has applied and not yet synced. Each applied entry was appended to the log of this member before.
+/// Returns the barrier before writes of the state. A majority of other members may have synced an entry that this
+/// member has applied and not yet synced. Each applied entry was appended to the log of this member before.
 fn barrier(log: &Arc<LogDatabase>) -> LogBarrier {
     let log = Arc::downgrade(log);
     LogBarrier::new(move |_index| {
