@@ -13,10 +13,12 @@ use proto::{Command, Entry, wire};
 use storage_engine::{BudgetSizes, Budgets, Flushed, LogBarrier, Position};
 use testkit::batches::{batch_of, long_name, time_of};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
+use crate::consensus::{GroupState as _, Payload};
 use crate::directory::DataDirectory;
 use crate::directory::shard::ShardDirectory;
 use crate::error::ReplicaError;
@@ -38,7 +40,7 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn open(folder: &Path) -> Self {
         let directory = Arc::new(DataDirectory::open(folder).unwrap());
-        directory.make_shards(std::num::NonZeroU16::MIN).unwrap();
+        directory.make_shard(SHARD).unwrap();
         let state = directory.shard(SHARD).recover().unwrap();
         let shard = Arc::new(open_shard(&directory, &state).unwrap());
         Self { shard, directory }
@@ -56,7 +58,7 @@ impl Peer {
             let command = Command::Append(Arc::new(batch_of(None, [serial], long_name)));
             let entry = Entry { proposed_at_ns: time_of(serial), command };
             let position = Position { index, log_id: Bytes::copy_from_slice(&index.to_be_bytes()) };
-            self.shard.apply(position, &entry, 1).unwrap();
+            self.shard.apply(position, Payload::proposed(Bytes::from_static(&[0]), entry)).unwrap();
         }
     }
 
@@ -145,7 +147,7 @@ impl Served {
         let shard = Arc::clone(&peer.shard);
         let leases = Arc::new(Leases::default());
         let find = move |number| (number == SHARD).then(|| SentShard { shard: Arc::clone(&shard), purged });
-        let service = SnapshotService::new(Arc::clone(&leases), find);
+        let service = SnapshotService::new(Arc::clone(&leases), CancellationToken::new(), find);
         let fault = Arc::new(Mutex::new(Fault::Nothing));
         let sent = Arc::<AtomicU64>::default();
         let faulty =
