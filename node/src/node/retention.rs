@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_eighth_of_the_cap_is_kept_free() {
-        let of = |bytes| Used { raft: 10, shards: BTreeMap::from([(1, bytes - 10)]) };
+        let of = |bytes: u64| Used { raft: 10, shards: BTreeMap::from([(1, bytes - 10)]) };
         let excess = |bytes| of(bytes).excess(80, &BTreeSet::new());
         assert_eq!([excess(70), excess(75), excess(90)], [0, 5, 20]);
     }

@@ -13,6 +13,7 @@ use testkit::small_disk::SmallDisk;
 use tonic::Code;
 
 use self::peer::{Fault, Hostile, Peer, SHARD, Served, index_of, open_shard, open_with, serve};
+use crate::consensus::GroupState as _;
 use crate::directory::used_bytes;
 use crate::error::ReplicaError;
 use crate::snapshot::error::SnapshotError;

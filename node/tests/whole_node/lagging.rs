@@ -36,11 +36,11 @@ async fn append_until(cluster: &Cluster, mut serial: i64, what: &str, is_done: i
 async fn leave_behind(cluster: &mut Cluster, serial: i64) -> (usize, i64) {
     let leader = cluster.leader().await;
     let lagging = (leader + 1) % 3;
-    let applied = cluster.member(lagging).metric(APPLIED);
+    let applied = cluster.metric(lagging, APPLIED);
     cluster.stop(lagging).await;
     // Any member may lead meanwhile, and both of them purge.
     let others: Vec<usize> = (0..3).filter(|&member| member != lagging).collect();
-    let purged = || others.iter().all(|&member| cluster.member(member).metric(FIRST) > applied + 50.0);
+    let purged = || others.iter().all(|&member| cluster.metric(member, FIRST) > applied + 50.0);
     let serial = append_until(cluster, serial, "the log is not purged", purged).await;
     (lagging, serial)
 }
@@ -48,17 +48,16 @@ async fn leave_behind(cluster: &mut Cluster, serial: i64) -> (usize, i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_lags_behind_the_log_installs_one_snapshot() {
     let mut cluster = Cluster::start(keep_little).await;
-    let serial = append_until(&cluster, 0, "", || cluster.member(0).metric(APPLIED) >= 20.0).await;
+    let serial = append_until(&cluster, 0, "", || cluster.metric(0, APPLIED) >= 20.0).await;
     let (lagging, serial) = leave_behind(&mut cluster, serial).await;
     cluster.restart(lagging).await;
-    let member = cluster.member(lagging);
-    let installed = || member.metric(INSTALLED) >= 1.0;
+    let installed = || cluster.metric(lagging, INSTALLED) >= 1.0;
     let serial = append_until(&cluster, serial, "no snapshot is installed", installed).await;
     // The entries after the snapshot come from the log.
     let last = serial + 300;
-    let caught_up = || member.metric(APPLIED) > last as f64;
+    let caught_up = || cluster.metric(lagging, APPLIED) > last as f64;
     let serial = append_until(&cluster, serial, "the log does not follow the snapshot", caught_up).await;
-    assert_eq!(member.metric(INSTALLED), 1.0);
+    assert_eq!(cluster.metric(lagging, INSTALLED), 1.0);
     // The lagging member has all samples, also after another restart.
     cluster.stop(lagging).await;
     cluster.restart(lagging).await;
@@ -72,12 +71,11 @@ async fn a_member_that_lags_within_the_kept_log_needs_no_snapshot() {
     let leader = cluster.leader().await;
     let lagging = (leader + 1) % 3;
     cluster.stop(lagging).await;
-    let serial = append_until(&cluster, 0, "", || cluster.member(leader).metric(APPLIED) >= 400.0).await;
+    let serial = append_until(&cluster, 0, "", || cluster.metric(leader, APPLIED) >= 400.0).await;
     cluster.restart(lagging).await;
-    let member = cluster.member(lagging);
-    let caught_up = || member.metric(APPLIED) >= 400.0;
+    let caught_up = || cluster.metric(lagging, APPLIED) >= 400.0;
     let serial = append_until(&cluster, serial, "the member does not catch up", caught_up).await;
-    assert_eq!(member.metric(INSTALLED), 0.0);
+    assert_eq!(cluster.metric(lagging, INSTALLED), 0.0);
     cluster.make_leader(lagging).await;
     assert_eq!(cluster.times(lagging).await, times_of(0..serial));
 }
@@ -99,12 +97,11 @@ async fn another_leader_completes_a_snapshot_whose_sender_dies() {
     }
     let dead = cluster.leader().await;
     cluster.kill(dead);
-    assert_eq!(cluster.member(lagging).metric(INSTALLED), 0.0, "the transfer was too short");
-    let member = cluster.member(lagging);
-    let installed = || member.metric(INSTALLED) >= 1.0;
+    assert_eq!(cluster.metric(lagging, INSTALLED), 0.0, "the transfer was too short");
+    let installed = || cluster.metric(lagging, INSTALLED) >= 1.0;
     let serial = append_until(&cluster, serial, "no other leader sends a snapshot", installed).await;
     let last = serial as f64;
-    let caught_up = || member.metric(APPLIED) > last;
+    let caught_up = || cluster.metric(lagging, APPLIED) > last;
     let serial = append_until(&cluster, serial, "the member does not catch up", caught_up).await;
     cluster.make_leader(lagging).await;
     assert_eq!(cluster.times(lagging).await, times_of(0..serial));

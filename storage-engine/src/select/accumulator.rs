@@ -436,6 +436,7 @@ mod tests {
             budgets: Budgets::new(sizes),
             time_resolution: TimeResolution::Nanoseconds,
             dropped_labels: Default::default(),
+            barrier: crate::LogBarrier::default(),
         });
         let store = store.unwrap();
         let window = Window { start_ns: 0, end_ns: 1_000_000_000 };

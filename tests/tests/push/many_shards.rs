@@ -48,7 +48,7 @@ fn two_large_parts_of_a_push_do_not_refuse_each_other() {
     let tenant = TenantId::default_tenant();
     let services = [1, 2].map(|shard| {
         let mut names = (0..).map(|number| format!("service{number}"));
-        names.find(|name| placement.shard(Slot::of(&tenant, name)) == shard).unwrap()
+        names.find(|name| placement.newest().shard(Slot::of(&tenant, name)) == shard).unwrap()
     });
     // Each part takes 74 MB, and the node's budget is 128 MiB.
     let reply = varve.push_otlp(&large_request(&services, 9_000), None);

@@ -110,8 +110,8 @@ async fn damage_alone_opens_the_replica_again() {
         State::Serving(replica) => (Arc::downgrade(replica).as_ptr() != first.as_ptr()).then_some(()),
         _ => None,
     };
-    let repaired =
-        tokio::time::timeout(Duration::from_secs(20), node.shared.shard(FIRST_DATA_SHARD).unwrap().reached(is_another));
+    let hosted = node.shared.shard(FIRST_DATA_SHARD).unwrap();
+    let repaired = tokio::time::timeout(Duration::from_secs(20), hosted.reached(is_another));
     repaired.await.expect("the replica was not opened again");
     node.shutdown().await;
 }
@@ -139,7 +139,7 @@ async fn is_served(node: &Node, shard: u32) -> bool {
     let window = proto::Window { start_ns: 0, end_ns: i64::MAX };
     let tenant = proto::TenantId::default_tenant();
     let query = proto::SeriesQuery { tenant, matchers: Vec::new(), window, label: None };
-    let series = node.series(shard, node.shared.placement.epoch(), query);
+    let series = node.series(shard, node.shared.cluster.placement().unwrap().epoch(), query);
     let series = tokio::time::timeout(Duration::from_secs(5), series).await;
     series.is_ok_and(|series| series.is_ok_and(|answer| answer.series.len() == 1))
 }

@@ -58,7 +58,8 @@ impl Peer {
             let command = Command::Append(Arc::new(batch_of(None, [serial], long_name)));
             let entry = Entry { proposed_at_ns: time_of(serial), command };
             let position = Position { index, log_id: Bytes::copy_from_slice(&index.to_be_bytes()) };
-            self.shard.apply(position, Payload::proposed(Bytes::from_static(&[0]), entry)).unwrap();
+            let payload = Payload::proposed(Bytes::new(), entry);
+            self.shard.apply(position, payload).unwrap();
         }
     }
 

@@ -102,8 +102,13 @@ impl Cluster {
     }
 
     /// Returns a running member.
-    pub(super) fn member(&self, member: usize) -> &Opened {
+    fn member(&self, member: usize) -> &Opened {
         &self.members[member].running.as_ref().unwrap().opened
+    }
+
+    /// Returns the sum of a metric of a running member; 0 before its replica is opened.
+    pub(super) fn metric(&self, member: usize, name: &str) -> f64 {
+        self.member(member).metrics(name).iter().sum()
     }
 
     pub(super) async fn stop(&mut self, member: usize) {
