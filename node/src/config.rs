@@ -52,6 +52,11 @@ pub struct Config {
     pub head_bytes_max: usize,
     /// Size of the block cache that all shards share, in bytes.
     pub cache_bytes: usize,
+    /// Longest time for which flushed entries are kept in the log for members that lag. A member that lags more
+    /// installs a snapshot.
+    pub log_keep_time: Duration,
+    /// Largest size of the flushed entries that all shards together keep in the log for members that lag, in bytes.
+    pub log_keep_bytes: u64,
 }
 
 /// Retention of samples in each tier. A coarser tier is kept at least as long as every finer tier, even if the
@@ -76,7 +81,8 @@ impl Retention {
 }
 
 impl Config {
-    /// Returns the configuration of a single node that flushes after a minute, or after 64 MiB of entries.
+    /// Returns the configuration of a single node that flushes after a minute, or after 64 MiB of entries. Its log
+    /// keeps at most a sixteenth of the cap on disk use for members that lag.
     #[must_use]
     pub fn new(data_dir: PathBuf, retention: Retention, disk_bytes_max: u64) -> Self {
         Self {
@@ -92,6 +98,8 @@ impl Config {
             flush_bytes: 64 << 20,
             head_bytes_max: 64 << 20,
             cache_bytes: 128 << 20,
+            log_keep_time: KEEP_TIME,
+            log_keep_bytes: disk_bytes_max / 16,
         }
     }
 
@@ -103,11 +111,10 @@ impl Config {
         self.initial_nodes.clone()
     }
 
-    /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag. All shards of a
-    /// node together may keep a sixteenth of the cap on disk use.
+    /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag.
     pub(crate) fn keep_limits(&self) -> KeepLimits {
         let shards = self.shards.map_or(1, |shards| u64::from(shards.get()));
-        KeepLimits { time: KEEP_TIME, bytes: self.disk_bytes_max / 16 / shards }
+        KeepLimits { time: self.log_keep_time, bytes: self.log_keep_bytes / shards }
     }
 
     pub(crate) fn check(&self) -> Result<(), NodeError> {

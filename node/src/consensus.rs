@@ -25,6 +25,6 @@ pub(crate) use group::Group;
 pub(crate) use log::{LogDatabase, LogStore, random_identity};
 pub(crate) use member::{DirectoryId, Member};
 pub(crate) use payload::Payload;
-pub(crate) use peers::{Peers, Receiving};
+pub(crate) use peers::{Install, Peers, Receiving};
 pub(crate) use proposal::Proposal;
 pub(crate) use state::{GroupState, Outcome};

@@ -18,6 +18,7 @@ pub(crate) struct Metrics {
     applied_index: Family<ShardLabels, Gauge>,
     flushed_index: Family<ShardLabels, Gauge>,
     first_log_index: Family<ShardLabels, Gauge>,
+    snapshots_installed: Family<ShardLabels, Counter>,
     flush_seconds: Histogram,
     pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
     dictionary_memory_bytes: Family<ShardLabels, Gauge>,
@@ -37,6 +38,7 @@ pub(crate) struct ShardMetrics {
     pub(crate) applied_index: Gauge,
     pub(crate) flushed_index: Gauge,
     pub(crate) first_log_index: Gauge,
+    pub(crate) snapshots_installed: Counter,
     /// Histogram of all shards.
     pub(crate) flush_seconds: Histogram,
     pub(crate) dictionary_memory_bytes: Gauge,
@@ -121,6 +123,7 @@ impl Metrics {
             applied_index: Family::default(),
             flushed_index: Family::default(),
             first_log_index: Family::default(),
+            snapshots_installed: Family::default(),
             flush_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             disk_bytes: Family::default(),
             dictionary_memory_bytes: Family::default(),
@@ -141,6 +144,11 @@ impl Metrics {
         registry.register("log_entries", "Entries appended to the Raft log", it.entries);
         registry.register("log_entry_bytes", "Bytes of entries appended to the Raft log", it.entry_bytes);
         registry.register("log_first_index", "Index of the first entry in the Raft log", it.first_log_index);
+        registry.register(
+            "snapshots_installed",
+            "Snapshots of other members that replaced the state, because the log was not kept long enough",
+            it.snapshots_installed,
+        );
         registry.register("applied_index", "Index of the last entry in the state", it.applied_index);
         registry.register("flushed_index", "Index of the last log entry whose effects are on disk", it.flushed_index);
         registry.register("flush_seconds", "Duration of one flush of the state", it.flush_seconds);
@@ -179,6 +187,7 @@ impl Metrics {
             applied_index: self.applied_index.get_or_create_owned(&labels),
             flushed_index: self.flushed_index.get_or_create_owned(&labels),
             first_log_index: self.first_log_index.get_or_create_owned(&labels),
+            snapshots_installed: self.snapshots_installed.get_or_create_owned(&labels),
             flush_seconds: self.flush_seconds.clone(),
             dictionary_memory_bytes: self.dictionary_memory_bytes.get_or_create_owned(&labels),
             head_memory_bytes: self.head_memory_bytes.get_or_create_owned(&labels),

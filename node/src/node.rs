@@ -20,6 +20,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use proto::wire::cluster_server::ClusterServer;
 use proto::wire::node_server::NodeServer;
+use proto::wire::snapshots_server::SnapshotsServer;
 use proto::{Tokens, limits};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -29,9 +30,11 @@ use tonic::{Request, Status};
 use transport::Credentials;
 
 use crate::config::Config;
+use crate::consensus::GroupState as _;
 use crate::error::{NodeError, ReplicaError};
 use crate::node::hosted::State;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
+use crate::shard::snapshot::sender::{SentShard, SnapshotService};
 
 /// Longest time that a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
@@ -189,6 +192,7 @@ impl Node {
     ) -> Result<(), ServeError> {
         let peers = Arc::clone(&self.shared.peers);
         let peer_service = peers.service();
+        let snapshots = SnapshotsServer::new(self.snapshots());
         let shutdown = async move {
             shutdown.await;
             peers.close();
@@ -209,16 +213,34 @@ impl Node {
                 _ => Ok(request),
             }
         };
+        // With TLS, only nodes may be members of Raft groups.
+        let node_guard = {
+            let guard = guard.clone();
+            move |request: Request<()>| {
+                transport::require_node(&request)?;
+                guard(request)
+            }
+        };
         let incoming = transport::incoming(listener, tls);
         let services = Server::builder()
             .add_service(InterceptedService::new(service, guard.clone()))
-            .add_service(InterceptedService::new(cluster, guard.clone()))
-            .add_service(InterceptedService::new(peer_service, move |request: Request<()>| {
-                // With TLS, only nodes may be members of Raft groups.
-                transport::require_node(&request)?;
-                guard(request)
-            }));
+            .add_service(InterceptedService::new(cluster, guard))
+            .add_service(InterceptedService::new(peer_service, node_guard.clone()))
+            .add_service(InterceptedService::new(snapshots, node_guard));
         Ok(services.serve_with_incoming_shutdown(incoming, shutdown).await?)
+    }
+
+    /// Returns the service that sends the snapshots of this node's shards.
+    fn snapshots(&self) -> SnapshotService {
+        let shared = Arc::clone(&self.shared);
+        let find = move |shard| {
+            let replica = shared.shard(shard)?.replica()?;
+            let shard = Arc::clone(replica.shard());
+            // The log is purged up to there at the most.
+            let purged = shard.purgeable().position.map(|position| position.index);
+            Some(SentShard { shard, purged })
+        };
+        SnapshotService::new(Arc::clone(&self.shared.leases), self.shared.peers.closed(), find)
     }
 
     /// Refuses new requests, finishes appends in flight, flushes, and closes the data directory's files.

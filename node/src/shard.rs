@@ -157,9 +157,18 @@ impl Shard {
         self.write(Engine::flush).map(drop)
     }
 
-    /// Allows the log to be purged, except for flushed entries within `limits`; without limits, up to the last flush.
-    pub(crate) fn release_log(&self, limits: Option<KeepLimits>) {
-        self.kept_log.lock().release(Instant::now(), limits);
+    /// Records that the log is purged up to `purged`, when the shard is opened.
+    pub(crate) fn begin_log(&self, purged: Option<Position>) {
+        // The membership at the end of the state, because none is stored for `purged`. Consensus only uses the
+        // position.
+        let membership = self.engine.membership();
+        self.kept_log.lock().begin(Flushed { position: purged, membership });
+    }
+
+    /// Allows the log to be purged, except for flushed entries within `limits` and for entries after `kept_index`;
+    /// without limits, up to the last flush.
+    pub(crate) fn release_log(&self, limits: Option<KeepLimits>, kept_index: Option<u64>) {
+        self.kept_log.lock().release(Instant::now(), limits, kept_index);
     }
 
     /// Flushes, and writes an image of the state to a folder that must not exist yet. Returns its position. Blocks.

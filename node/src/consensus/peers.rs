@@ -5,8 +5,10 @@
 //! directory was emptied or replaced takes no part in the groups of its old directory, in which it may have voted.
 //! One timer lets the members of all groups send heartbeats, so that these travel together.
 //! # Layers
-//! Each module uses only the modules to its left in this list: [`messages`], [`link`], [`network`], [`service`].
+//! Each module uses only the modules to its left in this list: [`messages`], [`link`], [`install`], [`network`],
+//! [`service`].
 
+mod install;
 mod link;
 mod messages;
 mod network;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proto::limits::ENTRY_BYTES_MAX;
 use proto::wire::peers_server::PeersServer;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +30,8 @@ use transport::Dialer;
 
 use crate::consensus::group::{Group, HEARTBEAT, Handle};
 use crate::consensus::member::DirectoryId;
+pub(crate) use crate::consensus::peers::install::Install;
+use crate::consensus::peers::install::Installs;
 use crate::consensus::peers::link::Link;
 pub(crate) use crate::consensus::peers::network::GroupNetwork;
 use crate::consensus::peers::service::Receiver;
@@ -46,9 +51,12 @@ const TICK: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Peers {
     node_id: u64,
+    /// Address, `host:port`, at which other nodes reach this node.
+    address: String,
     directory: DirectoryId,
     dialer: Dialer,
     members: Members,
+    installs: Installs,
     registered: AtomicU64,
     /// Connections by node and address. A connection closes when no group uses it any more.
     links: Mutex<HashMap<(u64, String), Weak<Link>>>,
@@ -89,19 +97,22 @@ async fn run_timer(members: Members) {
 }
 
 impl Peers {
-    /// Returns the transport of a node, and starts its timer. `directory` is the identity of its data directory.
-    pub(crate) fn new(node_id: u64, directory: DirectoryId, dialer: Dialer) -> Arc<Self> {
-        Arc::new(Self::of(node_id, directory, dialer))
+    /// Returns the transport of a node, and starts its timer. Other nodes reach the node at `address`. `directory` is
+    /// the identity of its data directory.
+    pub(crate) fn new(node_id: u64, address: String, directory: DirectoryId, dialer: Dialer) -> Arc<Self> {
+        Arc::new(Self::of(node_id, address, directory, dialer))
     }
 
-    fn of(node_id: u64, directory: DirectoryId, dialer: Dialer) -> Self {
+    fn of(node_id: u64, address: String, directory: DirectoryId, dialer: Dialer) -> Self {
         let members = Members::default();
         Self {
             node_id,
+            address,
             directory,
             dialer,
             _timer: Timer(tokio::spawn(run_timer(Arc::clone(&members)))),
             members,
+            installs: Installs::default(),
             registered: AtomicU64::new(0),
             closed: CancellationToken::new(),
             links: Mutex::default(),
@@ -113,7 +124,7 @@ impl Peers {
     /// Returns the transport of a node whose connections go through proxies, by the addresses of the members.
     #[cfg(test)]
     fn through(node_id: u64, directory: DirectoryId, proxies: HashMap<String, String>) -> Arc<Self> {
-        Arc::new(Self { proxies, ..Self::of(node_id, directory, Dialer::plaintext()) })
+        Arc::new(Self { proxies, ..Self::of(node_id, String::new(), directory, Dialer::plaintext()) })
     }
 
     /// Returns the address to dial for the address of a member. In tests, a proxy may be in between.
@@ -137,6 +148,11 @@ impl Peers {
         Receiving { members: Arc::clone(&self.members), shard, number }
     }
 
+    /// Returns the requests of other nodes to install a snapshot of a shard, from now on. A shard has one receiver.
+    pub(crate) fn installs(&self, shard: u32) -> mpsc::Receiver<Install> {
+        self.installs.queue(shard)
+    }
+
     /// Returns the gRPC service that receives the messages of other nodes.
     pub(crate) fn service(self: &Arc<Self>) -> PeersServer<Self> {
         PeersServer::from_arc(Arc::clone(self))
@@ -149,7 +165,8 @@ impl Peers {
         self.closed.cancel();
     }
 
-    fn closed(&self) -> CancellationToken {
+    /// Returns a token that is cancelled by [`Peers::close`].
+    pub(crate) fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
 

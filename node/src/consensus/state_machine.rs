@@ -1,7 +1,8 @@
 //! The adapter from openraft's state machine to the state of a group.
 //!
-//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. This version has no
-//! snapshots that could be sent to a replica.
+//! A "snapshot" here is only the position up to which the log may be purged. With this position, openraft purges the
+//! log, and finds that a follower needs the state itself. The follower then fetches the state from this node and
+//! installs the state while its own member is closed, so openraft never installs anything.
 
 use std::io;
 use std::sync::Arc;
@@ -106,11 +107,12 @@ impl RaftStateMachine<Types> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMetaOf<Types>, (): ()) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this version installs no snapshots"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "a snapshot is installed while the member is closed"))
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, ()>>> {
-        Ok(None)
+        let snapshot = self.build_snapshot().await?;
+        Ok(snapshot.meta.last_log_id.is_some().then_some(snapshot))
     }
 }
 

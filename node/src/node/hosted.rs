@@ -29,7 +29,8 @@ pub(super) enum State {
     /// The replica replays its log, waits for an election, or is being opened again.
     Starting,
     Serving(Arc<Replica>),
-    /// The replica is being opened again because stored values are damaged. Requests wait.
+    /// The replica is being opened again because stored values are damaged, or because a snapshot replaces its state.
+    /// Requests wait.
     Repairing,
     /// The disk is full: queries are served, and the replica is opened again when there is space.
     ReadOnly(Arc<Replica>),

@@ -1,6 +1,7 @@
 //! A replica of one shard: engine and consensus, which are opened and closed together.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use crate::consensus::{
 };
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
-use crate::metrics::{Metrics, gauge};
-use crate::shard::snapshot::receiver::discard_overtaken;
+use crate::metrics::{Metrics, ShardMetrics, gauge};
+use crate::shard::snapshot::lease::Leases;
+use crate::shard::snapshot::receiver::{Staged, discard_overtaken};
 use crate::shard::{KeepLimits, Shard};
 
 /// An open replica.
@@ -32,47 +34,36 @@ pub(crate) struct Replica {
     clock: Arc<Clock>,
     /// Limits on the flushed entries that the log keeps for members that lag.
     keep: KeepLimits,
+    /// Snapshots that other members are reading.
+    leases: Arc<Leases>,
+}
+
+/// What all replicas of a node share, in addition to the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) budgets: &'a Budgets,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) clock: &'a Arc<Clock>,
+    pub(crate) peers: &'a Arc<Peers>,
+    pub(crate) leases: &'a Arc<Leases>,
 }
 
 impl Replica {
     /// Opens the engine and its member of the Raft group, whose log is in `log`. An empty member waits for
-    /// [`Replica::create`] or for a leader. [`Replica::recovered`] returns when the replica can serve requests.
+    /// [`Replica::create`] or for a leader. [`Replica::recovered`] returns when the replica can serve requests. If a
+    /// snapshot is `staged`, it replaces the state, unless it cannot be installed.
     pub(crate) async fn open(
         shard: u32,
-        config: &Config,
         log: Arc<LogDatabase>,
-        budgets: &Budgets,
-        metrics: &Metrics,
-        clock: Arc<Clock>,
-        peers: &Arc<Peers>,
+        staged: Option<Staged>,
+        surroundings: Surroundings<'_>,
     ) -> Result<Arc<Self>, NodeError> {
+        let Surroundings { config, budgets, metrics, clock, peers, leases } = surroundings;
         let failure = log.failure().of_replica(shard);
-        let open = {
-            let log = Arc::clone(&log);
-            let metrics = metrics.of_shard(shard);
-            let directory = Arc::clone(log.directory());
-            let budgets = budgets.clone();
-            move || {
-                let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
-                metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
-                tracing::info!(shard, "opening the state, after a repair of its damaged files");
-                let state = directory.shard(shard).recover()?;
-                let barrier = barrier(&log);
-                let opened = Shard::open(shard, &directory, state, budgets, barrier, metrics)?;
-                let flushed = opened.flushed_index();
-                if let Err(error) = discard_overtaken(&opened.directory(), flushed) {
-                    tracing::warn!(shard, %error, "an old snapshot cannot be deleted");
-                }
-                // Consensus would wait for the missing entries forever.
-                if purged > flushed {
-                    let purged = purged.unwrap_or_default();
-                    let flushed = flushed.unwrap_or_default();
-                    return Err(ReplicaError::Gap { shard, flushed, purged });
-                }
-                Ok(Arc::new(opened))
-            }
-        };
-        let opened = spawn_blocking(open).await.map_err(panicked)??;
+        let state =
+            StateToOpen { shard, log: Arc::clone(&log), budgets: budgets.clone(), metrics: metrics.of_shard(shard) };
+        let opened = spawn_blocking(move || state.open(staged)).await.map_err(panicked)??;
         let store = LogStore::new(shard, Arc::clone(&log));
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
@@ -85,8 +76,9 @@ impl Replica {
             log,
             log_in_use,
             failure,
-            clock,
+            clock: Arc::clone(clock),
             keep: config.keep_limits(),
+            leases: Arc::clone(leases),
         }))
     }
 
@@ -159,28 +151,41 @@ impl Replica {
     /// Flushes the engine, then purges the log up to the flush, except for the entries that are kept for members that
     /// lag.
     pub(crate) async fn flush(&self) -> Result<(), Arc<ReplicaError>> {
+        self.write_and_purge(Shard::flush).await
+    }
+
+    /// Seals, rolls up and compacts everything, then purges the log.
+    pub(crate) async fn compact(&self) -> Result<(), Arc<ReplicaError>> {
+        self.write_and_purge(Shard::compact).await
+    }
+
+    async fn write_and_purge(
+        &self,
+        write: impl FnOnce(&Shard) -> Result<(), ReplicaError> + Send + 'static,
+    ) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
+        let leases = Arc::clone(&self.leases);
         let limits = self.keep_limits();
         self.blocking(move || {
-            shard.flush()?;
-            shard.release_log(limits);
+            write(&shard)?;
+            // Read after the write: the position of a lease that is made from now on is not before that of the write.
+            shard.release_log(limits, leases.kept_index(shard.id()));
             Ok(())
         })
         .await?;
         self.group.purge_released().await
     }
 
-    /// Seals, rolls up and compacts everything, then purges the log.
-    pub(crate) async fn compact(&self) -> Result<(), Arc<ReplicaError>> {
+    /// Returns true if the entry at `index` is applied, and on the disk of this member.
+    pub(crate) async fn has_synced(&self, index: u64) -> Result<bool, Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
-        let limits = self.keep_limits();
-        self.blocking(move || {
-            shard.compact()?;
-            shard.release_log(limits);
-            Ok(())
-        })
-        .await?;
-        self.group.purge_released().await
+        let log = Arc::clone(&self.log);
+        let has_synced = move || {
+            let applied = shard.applied().position.map(|position| position.index);
+            // An entry is appended to the log before it is applied, but may be applied before it is synced.
+            log.wait_until_synced().map(|()| applied >= Some(index))
+        };
+        spawn_blocking(has_synced).await.unwrap_or_else(|panic| Err(Arc::new(panicked(panic))))
     }
 
     /// Returns the limits on the flushed entries that the log keeps for members that lag; `None` if there is no other
@@ -229,6 +234,81 @@ impl Replica {
         while shard.strong_count() + log.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+}
+
+/// What is needed to open the state of a shard.
+struct StateToOpen {
+    shard: u32,
+    log: Arc<LogDatabase>,
+    budgets: Budgets,
+    metrics: ShardMetrics,
+}
+
+impl StateToOpen {
+    /// Installs the snapshot, if there is one, opens the state, and makes the log continue where the state ends.
+    /// Blocks.
+    fn open(self, staged: Option<Staged>) -> Result<Arc<Shard>, ReplicaError> {
+        let Self { shard, log, metrics, .. } = &self;
+        let directory = log.directory().shard(*shard);
+        let installed = match staged {
+            Some(staged) => self.install(staged)?,
+            None => None,
+        };
+        // Deletes the replaced state. If the installation has failed, the pointer says which state is the current one.
+        let state = directory.recover()?;
+        let opened = match installed {
+            Some(installed) => installed,
+            None => {
+                tracing::info!(shard, "opening the state, after a repair of its damaged files");
+                self.open_engine(&state)?
+            }
+        };
+        let flushed = opened.flushed();
+        let index = flushed.position.as_ref().map(|position| position.index);
+        if let Err(error) = discard_overtaken(&directory, index) {
+            tracing::warn!(shard, %error, "an old snapshot cannot be deleted");
+        }
+        let purged = log.align(*shard, flushed.position.as_ref())?;
+        let purged_index = purged.as_ref().map(|position| position.index);
+        metrics.first_log_index.set(gauge(purged_index.map_or(0, |index| index + 1)));
+        // Consensus would wait for the missing entries forever.
+        if purged_index > index {
+            let purged = purged_index.unwrap_or_default();
+            let flushed = index.unwrap_or_default();
+            return Err(ReplicaError::Gap { shard: *shard, flushed, purged });
+        }
+        opened.begin_log(purged);
+        Ok(Arc::new(opened))
+    }
+
+    fn open_engine(&self, state: &Path) -> Result<Shard, ReplicaError> {
+        let Self { shard, log, budgets, metrics } = self;
+        let barrier = barrier(log);
+        Shard::open(*shard, log.directory(), state.to_owned(), budgets.clone(), barrier, metrics.clone())
+    }
+
+    /// Installs a snapshot. Returns the shard with the state of the snapshot; `None` if the snapshot cannot be
+    /// installed.
+    fn install(&self, staged: Staged) -> Result<Option<Shard>, ReplicaError> {
+        let shard = self.shard;
+        let index = staged.manifest().position.index;
+        let purged = self.log.last_purged(shard)?.map(|log_id| log_id.index);
+        if purged > Some(index) {
+            tracing::warn!(shard, index, purged, "a snapshot is older than the first entry of the log: not installed");
+            return Ok(None);
+        }
+        Ok(match staged.install(|state| self.open_engine(state)) {
+            Ok(installed) => {
+                tracing::info!(shard, index, "a snapshot replaces the state");
+                self.metrics.snapshots_installed.inc();
+                Some(installed)
+            }
+            Err(error) => {
+                tracing::error!(shard, index, %error, "a snapshot cannot be installed");
+                None
+            }
+        })
     }
 }
 

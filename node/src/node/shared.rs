@@ -26,8 +26,10 @@ use crate::metrics::Metrics;
 use crate::node::cluster::Cluster;
 use crate::node::hosted::{Hosted, State};
 use crate::node::raft_log::RaftLog;
-use crate::node::replica::Replica;
+use crate::node::replica::{Replica, Surroundings};
 use crate::node::supervise::supervised;
+use crate::shard::snapshot::lease::Leases;
+use crate::shard::snapshot::receiver::Staged;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.
@@ -52,6 +54,8 @@ pub(super) struct Shared {
     pub(super) raft_log: RaftLog,
     /// Transport between the members of Raft groups.
     pub(super) peers: Arc<Peers>,
+    /// Snapshots that other nodes are reading.
+    pub(super) leases: Arc<Leases>,
     /// Shards of this node, by number.
     hosted: watch::Sender<BTreeMap<u32, Arc<Hosted>>>,
     /// Size of the appends that may wait for the repair of one shard, in bytes.
@@ -98,7 +102,8 @@ impl Shared {
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            peers: Peers::new(config.node_id, directory_id, config.dialer.clone()),
+            peers: Peers::new(config.node_id, config.advertise_address.clone(), directory_id, config.dialer.clone()),
+            leases: Arc::default(),
             directory,
             cluster: Cluster::new(config.node_id, directory_id),
             initial_shards: shards,
@@ -179,13 +184,18 @@ impl Shared {
 
     /// Repairs damaged files of a shard's replica, and opens it. Logs every [`OPEN_REPORT`] that it still waits.
     pub(super) async fn open_replica(&self, shard: u32) -> Result<Arc<Replica>, NodeError> {
+        self.open_with(shard, None).await
+    }
+
+    /// Installs a snapshot, if there is one, and opens the replica as [`Shared::open_replica`] does. If the snapshot
+    /// cannot be installed, the replica has its old state.
+    pub(super) async fn open_with(&self, shard: u32, staged: Option<Staged>) -> Result<Arc<Replica>, NodeError> {
         let opened = async {
             let log = self.raft_log.opened().await?;
             // The semaphore is never closed, so this does not fail.
             let _permit = self.opening.acquire().await;
-            let clock = Arc::clone(&self.clock);
-            let Self { config, budgets, metrics, peers, .. } = self;
-            Replica::open(shard, config, log, budgets, metrics, clock, peers).await
+            let Self { config, budgets, metrics, clock, peers, leases, .. } = self;
+            Replica::open(shard, log, staged, Surroundings { config, budgets, metrics, clock, peers, leases }).await
         };
         let mut opened = std::pin::pin!(opened);
         let began = Instant::now();

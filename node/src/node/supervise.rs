@@ -1,4 +1,7 @@
-//! Supervision of one shard's replica: flushes, purges of the log, and reopening after damage or a full disk.
+//! Supervision of one shard's replica: flushes, purges of the log, snapshots, and reopening after damage or a full
+//! disk.
+
+mod install;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +14,7 @@ use crate::failure::Failure;
 use crate::node::hosted::{Hosted, State};
 use crate::node::replica::Replica;
 use crate::node::shared::Shared;
+use crate::shard::snapshot::receiver::Staged;
 
 /// Interval of checks if a flush is due, while there are unflushed entries.
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,14 +42,20 @@ pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     }
 }
 
-/// Opens a shard's replica and runs it. Opens it again after damage or a full disk. Returns when the node stops, or
-/// when the replica has failed for good. The other shards go on.
+/// Opens a shard's replica and runs it. Opens it again after damage or a full disk, and with a snapshot. Returns when
+/// the node stops, or when the replica has failed for good. The other shards go on.
 async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
+    let mut installs = shared.peers.installs(hosted.number());
     let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
     let mut repaired = Repaired::default();
     loop {
         let error = tokio::select! {
             error = serve(&shared, &hosted, &replica, queries_held.take()) => error,
+            received = install::receive_next(&shared, &replica, &mut installs) => {
+                let Some((opened, held)) = install::install(&shared, &hosted, replica, received).await else { return };
+                (replica, queries_held) = (opened, Some(held));
+                continue;
+            }
             () = shared.closing.cancelled() => {
                 if let Err(error) = replica.flush().await {
                     let shard = hosted.number();
@@ -89,9 +99,9 @@ async fn open_first(shared: &Shared, hosted: &Hosted) -> Option<(Arc<Replica>, O
         return None;
     }
     let failure = shared.raft_log.failure().clone();
-    match reopen(shared, hosted, &failure, &mut None, REOPEN_INTERVAL, &State::Starting).await {
+    match reopen(shared, hosted, &failure, Replaced::default(), REOPEN_INTERVAL, &State::Starting).await {
         Ok((replica, held)) => Some((replica, Some(held))),
-        Err(end) => {
+        Err((end, _never_opened)) => {
             hosted.set_state(end);
             None
         }
@@ -219,11 +229,23 @@ async fn close_and_open(
     pause: Duration,
     state: &State,
 ) -> Option<(Arc<Replica>, QueriesHeld)> {
+    close_and_install(shared, hosted, replica, None, pause, state).await
+}
+
+/// Closes a replica, installs a snapshot, if there is one, and opens the replica again, as [`close_and_open`] does.
+async fn close_and_install(
+    shared: &Shared,
+    hosted: &Hosted,
+    replica: Arc<Replica>,
+    staged: Option<Staged>,
+    pause: Duration,
+    state: &State,
+) -> Option<(Arc<Replica>, QueriesHeld)> {
     let failure = replica.failure().clone();
-    let mut old = Some(replica);
-    match reopen(shared, hosted, &failure, &mut old, pause, state).await {
+    let replaced = Replaced { replica: Some(replica), staged };
+    match reopen(shared, hosted, &failure, replaced, pause, state).await {
         Ok(opened) => Some(opened),
-        Err(end) => {
+        Err((end, old)) => {
             // The old state may hold a reference to the replica, which would keep the replica from being closed.
             hosted.set_state(end);
             if let Some(old) = old {
@@ -234,28 +256,36 @@ async fn close_and_open(
     }
 }
 
-/// Closes `old` and opens the replica again once there is space. If the log has failed, it is opened again, too.
-/// `failure` is the [`Failure`] of `old`.
+/// What an open replica replaces: the replica that was open before, and its state, if there is a snapshot.
+#[derive(Default)]
+struct Replaced {
+    replica: Option<Arc<Replica>>,
+    staged: Option<Staged>,
+}
+
+/// Closes the old replica, installs the snapshot, and opens the replica again once there is space. If the log has
+/// failed, it is opened again, too. `failure` is the [`Failure`] of the old replica.
 ///
 /// # Errors
-/// Returns the state in which the shard ends. `old` is then still `Some` if that replica is not closed yet.
+/// Returns the state in which the shard ends, and the old replica, if it is not closed yet.
 async fn reopen(
     shared: &Shared,
     hosted: &Hosted,
     failure: &Failure,
-    old: &mut Option<Arc<Replica>>,
+    Replaced { replica: mut old, mut staged }: Replaced,
     pause: Duration,
     state: &State,
-) -> Result<(Arc<Replica>, QueriesHeld), State> {
+) -> Result<(Arc<Replica>, QueriesHeld), (State, Option<Arc<Replica>>)> {
     let log = &shared.raft_log;
     loop {
         let held = tokio::select! {
             biased;
             // Consensus may still run during the wait, and a sync of the log may fail.
-            error = failure.wait_for_final(), if old.is_some() => return Err(State::Failed(error)),
-            error = log.failure().wait_for_final() => return Err(State::Failed(error)),
-            held = hold_queries(shared, hosted, pause) => held.ok_or(State::Stopped)?,
+            error = failure.wait_for_final(), if old.is_some() => return Err((State::Failed(error), old)),
+            error = log.failure().wait_for_final() => return Err((State::Failed(error), old)),
+            held = hold_queries(shared, hosted, pause) => held,
         };
+        let Some(held) = held else { return Err((State::Stopped, old)) };
         hosted.set_state(state.clone());
         if let Some(old) = old.take() {
             old.close().await;
@@ -263,14 +293,14 @@ async fn reopen(
         // No thread of the old replica reports errors any more. Work that the close interrupted may have reported an
         // error, so only an error of the log counts.
         if let Some(error) = log.final_error() {
-            return Err(State::Failed(error));
+            return Err((State::Failed(error), None));
         }
-        let error = match shared.open_replica(hosted.number()).await {
+        let error = match shared.open_with(hosted.number(), staged.take()).await {
             Ok(replica) => return Ok((replica, held)),
             Err(error) => error,
         };
         if let Some(end) = end_after(shared, hosted, error) {
-            return Err(end);
+            return Err((end, None));
         }
     }
 }

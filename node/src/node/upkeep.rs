@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 
@@ -17,6 +18,8 @@ use crate::space::Space;
 const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks for snapshots that no other node reads any more.
+const LEASE_INTERVAL: Duration = Duration::from_secs(5);
 const RECLAIM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two reclaims of the log's space while there is enough space. A reclaim writes the unpurged
 /// entries of all shards to a file, so it must not follow each flush of one of many shards.
@@ -39,6 +42,7 @@ pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker) {
     tasks.spawn(every(Arc::clone(shared), CAP_INTERVAL, watch_cap));
     tasks.spawn(every(Arc::clone(shared), RETENTION_INTERVAL, keep_retention));
     tasks.spawn(reclaim_log(Arc::clone(shared)));
+    tasks.spawn(every(Arc::clone(shared), LEASE_INTERVAL, end_idle_leases));
 }
 
 async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Shared>)) {
@@ -46,6 +50,13 @@ async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Sh
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shared.closing.run_until_cancelled(ticks.tick()).await.is_some() {
         work(&shared).await;
+    }
+}
+
+async fn end_idle_leases(shared: &Arc<Shared>) {
+    let leases = Arc::clone(&shared.leases);
+    if let Err(error) = spawn_blocking(move || leases.end_idle()).await {
+        tracing::error!(%error, "ending the leases of snapshots panicked");
     }
 }
 

@@ -38,13 +38,22 @@ impl KeptLog {
         self.parts.push_back(Part { flushed_at: now, end, bytes });
     }
 
-    /// Releases the parts beyond the limits; without limits, all parts.
-    pub(super) fn release(&mut self, now: Instant, limits: Option<KeepLimits>) {
+    /// Begins with a log that was purged up to a position.
+    pub(super) fn begin(&mut self, purged: Flushed) {
+        self.purgeable = purged;
+    }
+
+    /// Releases the parts beyond the limits; without limits, all parts. Keeps everything after `kept_index`.
+    pub(super) fn release(&mut self, now: Instant, limits: Option<KeepLimits>, kept_index: Option<u64>) {
+        let is_leased = |part: &Part| {
+            let end = part.end.position.as_ref().map(|position| position.index);
+            kept_index.is_some_and(|kept_index| end > Some(kept_index))
+        };
         let mut bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
         let is_beyond = |part: &Part, bytes: u64| {
             limits.is_none_or(|limits| bytes > limits.bytes || now.duration_since(part.flushed_at) >= limits.time)
         };
-        while let Some(first) = self.parts.pop_front_if(|first| is_beyond(first, bytes)) {
+        while let Some(first) = self.parts.pop_front_if(|first| is_beyond(first, bytes) && !is_leased(first)) {
             bytes -= first.bytes;
             self.purgeable = first.end;
         }
@@ -78,13 +87,13 @@ mod tests {
         for second in 1..=10 {
             let now = start + Duration::from_secs(second);
             log.add(now, at(10 * second), 10);
-            log.release(now, limits);
+            log.release(now, limits, None);
             // Five parts of ten bytes are kept.
             assert_eq!(purgeable(&log), 10 * second.saturating_sub(5));
         }
-        log.release(start + Duration::from_secs(105), limits);
+        log.release(start + Duration::from_secs(105), limits, None);
         assert_eq!(purgeable(&log), 50);
-        log.release(start + Duration::from_secs(107), limits);
+        log.release(start + Duration::from_secs(107), limits, None);
         assert_eq!(purgeable(&log), 70);
     }
 
@@ -92,7 +101,21 @@ mod tests {
     fn without_limits_nothing_is_kept() {
         let mut log = KeptLog::default();
         log.add(Instant::now(), at(7), 1 << 30);
-        log.release(Instant::now(), None);
+        log.release(Instant::now(), None, None);
         assert_eq!(purgeable(&log), 7);
+    }
+
+    #[test]
+    fn the_log_after_a_leased_snapshot_is_kept() {
+        let mut log = KeptLog::default();
+        log.begin(at(5));
+        assert_eq!(purgeable(&log), 5);
+        for index in [10, 20, 30] {
+            log.add(Instant::now(), at(index), 1);
+        }
+        for (kept_index, expected) in [(Some(9), 5), (Some(20), 20), (Some(29), 20), (None, 30)] {
+            log.release(Instant::now(), None, kept_index);
+            assert_eq!(purgeable(&log), expected, "{kept_index:?}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 
 mod disk_full;
 mod durability;
+mod lagging;
 mod requests;
 mod retention;
 mod shards;

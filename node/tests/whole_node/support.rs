@@ -50,12 +50,17 @@ impl Opened {
 
     /// Returns the sum of all metrics whose lines in `/metrics` begin with `name`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
+        let values = self.metrics(name);
+        assert!(!values.is_empty(), "no metric {name}");
+        values.iter().sum()
+    }
+
+    /// Returns all metrics whose lines in `/metrics` begin with `name`.
+    pub(crate) fn metrics(&self, name: &str) -> Vec<f64> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
         let lines = text.lines().filter(|line| line.starts_with(name));
-        let values: Vec<f64> = lines.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
-        assert!(!values.is_empty(), "no metric {name} in {text}");
-        values.iter().sum()
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
     }
 }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use rocksdb::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
 };
+use storage_engine::Position;
 use tokio::sync::oneshot;
 
 use crate::consensus::log::families::{LOG, META, family};
@@ -225,11 +226,35 @@ impl LogDatabase {
 
     /// Blocks until all entries that were appended before this call are on disk.
     pub(crate) fn wait_until_synced(&self) -> Result<(), Arc<ReplicaError>> {
+        self.blocking_write(Write::Nothing)
+    }
+
+    /// Writes, and blocks until the write is synced.
+    fn blocking_write(&self, write: Write) -> Result<(), Arc<ReplicaError>> {
         let (done, written) = oneshot::channel();
         let ended = |error| self.failure.report(error);
-        self.write_thread.blocking_request(Write::Nothing, Done::Writer(done)).map_err(ended)?;
+        self.write_thread.blocking_request(write, Done::Writer(done)).map_err(ended)?;
         let dropped = |dropped: oneshot::error::RecvError| ReplicaError::Consensus(dropped.into());
         written.blocking_recv().map_err(|error| self.failure.report(dropped(error)))?
+    }
+
+    /// Makes a shard's log continue where the shard's state ends: at `flushed`. If a snapshot has replaced the state,
+    /// the log may end before that entry, or have another entry in its place. All entries are then deleted. Entries
+    /// after that entry are kept, because they may be acknowledged. Returns the position of the last purged entry;
+    /// `None` if nothing was purged. The shard's replica must be closed.
+    pub(crate) fn align(&self, shard: u32, flushed: Option<&Position>) -> Result<Option<Position>, ReplicaError> {
+        let mut purged = self.last_purged(shard)?;
+        let flushed = flushed.map(|flushed| record::decode_log_id(&flushed.log_id)).transpose()?;
+        if let Some(flushed) = flushed.filter(|flushed| purged.is_none_or(|purged| purged.index < flushed.index)) {
+            let at = self.read(shard, flushed.index, flushed.index + 1, usize::MAX)?;
+            if at.first().is_none_or(|entry| entry.log_id != flushed) {
+                tracing::warn!(shard, index = flushed.index, "the log begins after the entries of the state");
+                self.blocking_write(Write::Restart { shard, last: flushed })
+                    .map_err(|error| ReplicaError::Consensus(error.to_string().into()))?;
+                purged = Some(flushed);
+            }
+        }
+        Ok(purged.map(|purged| Position { index: purged.index, log_id: record::encode_log_id(&purged).into() }))
     }
 
     /// Requests a write of entries, which are already in the tail. `callback` is called when they are synced.

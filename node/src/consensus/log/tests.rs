@@ -1,5 +1,6 @@
 //! Helpers that open and fill logs on disk, for the tests of this folder.
 
+mod align;
 mod recovery;
 mod store;
 

@@ -51,6 +51,8 @@ pub(super) enum Write {
     Truncate { shard: u32, from: u64, tail: SharedTail },
     /// Deletes the entries up to and including `last`, and stores `last` as the purge position.
     Purge { shard: u32, last: LogId },
+    /// Deletes all entries, and stores `last` as the purge position.
+    Restart { shard: u32, last: LogId },
     /// Stores the accepted time, in nanoseconds since 1970.
     Time(i64),
     /// Writes nothing. When this request is completed, all earlier writes are on disk.
@@ -226,7 +228,7 @@ impl Writer {
                     }
                 }
                 Write::Truncate { from, tail, .. } => tail.lock().note_truncated(*from),
-                Write::Vote { .. } | Write::Purge { .. } | Write::Time(_) | Write::Nothing => {}
+                Write::Vote { .. } | Write::Purge { .. } | Write::Restart { .. } | Write::Time(_) | Write::Nothing => {}
             }
         }
         Ok(())
@@ -254,22 +256,37 @@ impl Writer {
             Write::Truncate { shard, from, .. } => {
                 batch.delete_range_cf(log, entry_key(*shard, *from), entry_key(*shard, u64::MAX));
             }
-            Write::Purge { shard, last } => {
-                let key = meta_key(*shard, PURGED);
-                let before = self.database.get_cf(meta, key).map_err(ReplicaError::Log)?;
-                let before = before.map(|value| record::decode_log_id(&value)).transpose()?;
-                // The range begins at the end of the last purge. A range that always began at 0 would overlap every
-                // file.
-                let first = before.map_or(0, |log_id| log_id.index + 1);
-                let end = last.index + 1;
-                let range = PurgedRange { from: entry_key(*shard, first), to: entry_key(*shard, end) };
-                batch.delete_range_cf(log, range.from, range.to);
-                batch.put_cf(meta, key, record::encode_log_id(last));
-                purged.push((*shard, range, end));
+            Write::Purge { shard, last } => self.add_purge(batch, *shard, last, purged)?,
+            Write::Restart { shard, last } => {
+                self.add_purge(batch, *shard, last, purged)?;
+                batch.delete_range_cf(log, entry_key(*shard, last.index + 1), entry_key(*shard, u64::MAX));
             }
             Write::Time(accepted_ns) => batch.put_cf(meta, TIME_KEY, record::encode_time(*accepted_ns)),
             Write::Nothing => {}
         }
+        Ok(())
+    }
+
+    /// Adds the deletion of a shard's entries up to and including `last` to the batch, and the purged range with the
+    /// index after it to `purged`.
+    fn add_purge(
+        &self,
+        batch: &mut WriteBatch,
+        shard: u32,
+        last: &LogId,
+        purged: &mut Vec<(u32, PurgedRange, u64)>,
+    ) -> Result<(), ReplicaError> {
+        let meta = family(&self.database, META)?;
+        let key = meta_key(shard, PURGED);
+        let before = self.database.get_cf(meta, key).map_err(ReplicaError::Log)?;
+        let before = before.map(|value| record::decode_log_id(&value)).transpose()?;
+        // The range begins at the end of the last purge. A range that always began at 0 would overlap every file.
+        let first = before.map_or(0, |log_id| log_id.index + 1);
+        let end = last.index + 1;
+        let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, end) };
+        batch.delete_range_cf(family(&self.database, LOG)?, range.from, range.to);
+        batch.put_cf(meta, key, record::encode_log_id(last));
+        purged.push((shard, range, end));
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ use proto::wire::peer_reply::Reply as WireReply;
 
 use crate::consensus::member::Member;
 use crate::consensus::peers::Peers;
+use crate::consensus::peers::install::install;
 use crate::consensus::peers::link::Link;
 use crate::consensus::peers::messages::{self, Request};
 use crate::consensus::types::{Types, Vote};
@@ -47,14 +48,14 @@ impl RaftNetworkFactory<Types> for GroupNetwork {
 
     async fn new_client(&mut self, target: u64, member: &Member) -> Peer {
         let link = self.peers.link(target, &member.address);
-        Peer { sender: self.peers.node_id(), shard: self.shard, target, member: member.clone(), link }
+        Peer { peers: Arc::clone(&self.peers), shard: self.shard, target, member: member.clone(), link }
     }
 }
 
 /// One member of a group, on another node.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    sender: u64,
+    peers: Arc<Peers>,
     shard: u32,
     target: u64,
     member: Member,
@@ -68,7 +69,7 @@ impl Peer {
             // The connection numbers its requests.
             number: 0,
             shard: self.shard,
-            sender: self.sender,
+            sender: self.peers.node_id(),
             directory: Bytes::copy_from_slice(&self.member.directory),
             message: Some(request.to_wire(self.shard)),
         };
@@ -77,6 +78,24 @@ impl Peer {
             Err(reason) => Err(Arc::clone(reason)),
         };
         replied.map_err(|error| self.unreachable(&error))
+    }
+
+    /// Makes the member fetch a snapshot from this node. Returns when its state has the entry at `index`.
+    async fn install(&self, index: u64) -> Result<(), Unreachable<Types>> {
+        let Self { peers, shard, target, member, .. } = self;
+        let request = wire::InstallRequest {
+            shard: *shard,
+            sender: peers.node_id(),
+            directory: Bytes::copy_from_slice(&member.directory),
+            address: peers.address.clone(),
+            index,
+        };
+        tracing::info!(shard, node = target, index, "a member lags behind the log: it installs a snapshot");
+        let installed = install(&peers.dialer, &peers.dialed(&member.address), request).await;
+        installed.map_err(|error| {
+            tracing::warn!(shard, node = target, error, "no snapshot was installed; will retry");
+            self.unreachable(&error)
+        })
     }
 
     /// Openraft waits before it tries an unreachable member again.
@@ -120,15 +139,23 @@ impl RaftNetworkV2<Types> for Peer {
         Ok(messages::vote_reply_from_wire(reply).map_err(|error| self.unreachable(&error))?)
     }
 
+    // A snapshot holds only committed entries, so the member may install the snapshot of a node that leads no longer.
+    // A later leader is found by other messages; the vote in the response is therefore that of this node.
     async fn full_snapshot(
         &mut self,
-        _vote: Vote,
-        _snapshot: SnapshotOf<Types, ()>,
-        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        vote: Vote,
+        snapshot: SnapshotOf<Types, ()>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let error = "its log ends before the first entry of the leader's log, and this version sends no snapshots";
-        Err(self.unreachable(&error).into())
+        let index = snapshot.meta.last_log_id.map_or(0, |last| last.index);
+        tokio::select! {
+            closed = cancel => Err(closed.into()),
+            installed = self.install(index) => {
+                installed?;
+                Ok(SnapshotResponse::new(vote))
+            }
+        }
     }
 
     async fn transfer_leader(

@@ -47,6 +47,26 @@ impl wire::peers_server::Peers for Peers {
         });
         Ok(Response::new(Box::pin(replies)))
     }
+
+    async fn install(&self, request: Request<wire::InstallRequest>) -> Result<Response<wire::InstallResponse>, Status> {
+        let request = request.into_inner();
+        if *request.directory != self.directory {
+            let wire::InstallRequest { shard, sender, .. } = request;
+            tracing::warn!(shard, sender, "a request to install a snapshot is for another data directory");
+            return Err(Status::failed_precondition(of_other_directory(self.node_id)));
+        }
+        let installed = self.closed().run_until_cancelled_owned(self.installs.request(request)).await;
+        installed.unwrap_or_else(|| Err(Status::unavailable("the node is stopping"))).map(Response::new)
+    }
+}
+
+/// Returns the refusal of a message for another data directory than that of this node.
+fn of_other_directory(node: u64) -> String {
+    format!(
+        "node {node} has a new, empty data directory, or another node answers at its address: it takes no part in the \
+         group, because it may have voted and acknowledged with the old directory; restore that directory, or replace \
+         the member"
+    )
 }
 
 /// Everything that processing a request needs.
@@ -100,11 +120,7 @@ impl Receiver {
         let node = self.node_id;
         if *directory != self.directory {
             tracing::warn!(shard, sender, "a message for another data directory is refused");
-            return messages::refusal(&format!(
-                "node {node} has a new, empty data directory, or another node answers at its address: it takes no part \
-                 in the group, because it may have voted and acknowledged with the old directory; restore that \
-                 directory, or replace the member"
-            ));
+            return messages::refusal(&of_other_directory(node));
         }
         let handle = self.members.lock().get(&shard).map(|(_number, handle)| Arc::clone(handle));
         let Some(handle) = handle else {

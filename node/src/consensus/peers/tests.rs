@@ -1,5 +1,6 @@
 //! Tests of groups with three members over real connections, with real logs.
 
+mod install;
 mod nodes;
 
 use std::net::Ipv4Addr;
@@ -203,7 +204,7 @@ async fn hostile_messages_are_refused_and_the_group_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_shuts_down_does_not_wait_for_peers() {
-    let peers = Peers::new(1, [1; 16], Dialer::plaintext());
+    let peers = Peers::new(1, String::new(), [1; 16], Dialer::plaintext());
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = incoming.local_addr().unwrap();
     let (shutdown, shut_down) = tokio::sync::oneshot::channel::<()>();

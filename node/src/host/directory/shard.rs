@@ -74,8 +74,8 @@ impl ShardDirectory {
     }
 
     /// Prepares the directory for opening the shard. The first call makes the first incarnation. Deletes incarnations
-    /// that are not the current one, and all leases. Returns the folder of the current state. No engine of the shard
-    /// may be open.
+    /// that are not the current one, and all leases. Returns the folder of the current state. Only the current
+    /// incarnation may be open.
     ///
     /// # Errors
     /// [`ReplicaError::Directory`]: the disk fails. [`ReplicaError::Pointer`]: the pointer is damaged, or is missing

@@ -26,6 +26,15 @@ pub(crate) enum SnapshotError {
     /// The received state is not at the position of the manifest.
     #[error("the snapshot has a state as of entry {found}, and its manifest says entry {expected}: it is not used")]
     Position { found: u64, expected: u64 },
+    /// The snapshot lacks the requested entry. A lease may be older than the purge of the sender's log.
+    #[error("the snapshot is as of entry {found}, and entry {requested} is needed: it is requested again")]
+    TooOld { found: u64, requested: u64 },
+    /// The address of the other member is invalid.
+    #[error("the address of the member that sends the snapshot: {0}")]
+    Address(String),
+    /// The log of this member has failed.
+    #[error("{0}")]
+    Log(String),
     /// The disk has too little space for the snapshot.
     #[error(
         "the snapshot needs {needed_bytes} more bytes, and the disk has {free_bytes} free bytes beyond its reserve: \

@@ -114,7 +114,7 @@ impl Leases {
                 return Ok(lease);
             }
             let of_shard = Arc::clone(&slot);
-            spawn_blocking(move || of_shard.make(&shard)).await?
+            spawn_blocking(move || of_shard.make(shard)).await?
         });
         leased.await?
     }
@@ -150,7 +150,7 @@ impl Leases {
 
 impl Slot {
     /// Makes a lease, which replaces the one before. Blocks, for minutes if the state is large.
-    fn make(&self, shard: &Shard) -> Result<Arc<Lease>, SnapshotError> {
+    fn make(&self, shard: Arc<Shard>) -> Result<Arc<Lease>, SnapshotError> {
         self.end();
         self.held.lock().kept_index = Some(shard.flushed_index().unwrap_or_default());
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -189,9 +189,12 @@ impl Slot {
 }
 
 /// Makes a checkpoint, and hashes its files.
-fn checkpoint(shard: &Shard, folder: &Path) -> Result<Lease, SnapshotError> {
+fn checkpoint(shard: Arc<Shard>, folder: &Path) -> Result<Lease, SnapshotError> {
     let flushed = shard.checkpoint(folder)?;
-    let position = flushed.position.ok_or(SnapshotError::Empty { shard: shard.id() })?;
+    let number = shard.id();
+    // The shard can be closed while the files are hashed.
+    drop(shard);
+    let position = flushed.position.ok_or(SnapshotError::Empty { shard: number })?;
     let rate = RateLimit::new(HASHED_BYTES_PER_SECOND);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(SnapshotError::at(folder))? {
@@ -203,7 +206,7 @@ fn checkpoint(shard: &Shard, folder: &Path) -> Result<Lease, SnapshotError> {
         files.push(SnapshotFile { name, bytes, hash });
     }
     files.sort_by(|one, other| one.name.cmp(&other.name));
-    let manifest = Manifest { shard: shard.id(), position, membership: flushed.membership, files };
+    let manifest = Manifest { shard: number, position, membership: flushed.membership, files };
     let encoded = manifest.encode()?;
     let [a, b, c, d, e, f, g, h, ..]: [u8; 32] = Sha256::digest(&encoded).into();
     Ok(Lease {

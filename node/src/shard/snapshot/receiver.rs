@@ -19,6 +19,7 @@ use bytes::Bytes;
 use proto::wire;
 use proto::wire::snapshots_client::SnapshotsClient;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -27,6 +28,8 @@ use crate::shard::snapshot::error::SnapshotError;
 use crate::shard::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, SnapshotFile, hash};
 use crate::space::Space;
 
+/// Longest time that the receiver waits for the manifest. The sender hashes about 900 GiB in this time.
+const MANIFEST_PATIENCE: Duration = Duration::from_secs(60 * 60);
 /// Longest time that the receiver waits for the next chunk. The sender's limit on the rate delays a chunk far less.
 const CHUNK_PATIENCE: Duration = Duration::from_secs(30);
 /// Name of the file with the manifest.
@@ -57,7 +60,9 @@ pub(crate) async fn receive(channel: Channel, shard: u32, directory: ShardDirect
     let mut client = SnapshotsClient::new(channel).max_decoding_message_size(MANIFEST_BYTES_MAX + RESPONSE_BYTES);
     let staging = blocking(move || Staging::open(&directory)).await?;
     let staging = Arc::new(staging);
-    let response = client.manifest(wire::SnapshotRequest { shard }).await?.into_inner();
+    let manifest = timeout(MANIFEST_PATIENCE, client.manifest(wire::SnapshotRequest { shard })).await;
+    let late = |_elapsed| Status::deadline_exceeded(format!("no manifest came within {MANIFEST_PATIENCE:?}"));
+    let response = manifest.map_err(late)??.into_inner();
     let manifest = Manifest::decode(&response.manifest)?;
     if manifest.shard != shard {
         return Err(SnapshotError::OtherShard { found: manifest.shard, expected: shard });
@@ -97,7 +102,9 @@ async fn fetch(
     let mut at = blocking(move || of_file.staged_bytes(&name)).await?;
     if at < file.bytes {
         let request = wire::SnapshotReadRequest { shard, lease, file: file.name.clone(), offset: at };
-        let mut chunks = client.read(request).await?.into_inner();
+        let late = |_elapsed| Status::deadline_exceeded(format!("no file came within {CHUNK_PATIENCE:?}"));
+        let chunks = timeout(CHUNK_PATIENCE, client.read(request)).await;
+        let mut chunks = chunks.map_err(late)??.into_inner();
         while let Some(chunk) = next(&mut chunks).await? {
             at += chunk.len() as u64;
             let of_chunk = Arc::clone(staging);
@@ -115,7 +122,7 @@ async fn fetch(
 
 async fn next(chunks: &mut tonic::Streaming<wire::SnapshotChunk>) -> Result<Option<Bytes>, SnapshotError> {
     let late = |_elapsed| Status::deadline_exceeded(format!("no chunk came within {CHUNK_PATIENCE:?}"));
-    let chunk = tokio::time::timeout(CHUNK_PATIENCE, chunks.message()).await.map_err(late)??;
+    let chunk = timeout(CHUNK_PATIENCE, chunks.message()).await.map_err(late)??;
     Ok(chunk.map(|chunk| chunk.content))
 }
 

@@ -11,6 +11,7 @@ use futures::StreamExt as _;
 use futures::stream::{BoxStream, try_unfold};
 use proto::wire;
 use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::shard::Shard;
@@ -38,6 +39,7 @@ type FindShard = dyn Fn(u32) -> Option<SentShard> + Send + Sync;
 /// The service `varve.v1.Snapshots`.
 pub(crate) struct SnapshotService {
     leases: Arc<Leases>,
+    closed: CancellationToken,
     find: Box<FindShard>,
     rate: Arc<RateLimit>,
 }
@@ -49,9 +51,14 @@ impl fmt::Debug for SnapshotService {
 }
 
 impl SnapshotService {
-    /// Creates the service of a node. A node has one, because the limit on the rate is a part of it.
-    pub(crate) fn new(leases: Arc<Leases>, find: impl Fn(u32) -> Option<SentShard> + Send + Sync + 'static) -> Self {
-        Self { leases, find: Box::new(find), rate: Arc::new(RateLimit::new(SENT_BYTES_PER_SECOND)) }
+    /// Creates the service of a node. A node has one, because the limit on the rate is a part of it. All requests end
+    /// when `closed` is cancelled: a server that finishes its requests would wait for minutes.
+    pub(crate) fn new(
+        leases: Arc<Leases>,
+        closed: CancellationToken,
+        find: impl Fn(u32) -> Option<SentShard> + Send + Sync + 'static,
+    ) -> Self {
+        Self { leases, closed, find: Box::new(find), rate: Arc::new(RateLimit::new(SENT_BYTES_PER_SECOND)) }
     }
 }
 
@@ -66,7 +73,8 @@ impl wire::snapshots_server::Snapshots for SnapshotService {
         let number = request.into_inner().shard;
         let closed = || Status::unavailable(format!("shard {number} is not open on this node: ask its leader"));
         let SentShard { shard, purged } = (self.find)(number).ok_or_else(closed)?;
-        let lease = self.leases.lease(shard, purged).await.map_err(|error| {
+        let lease = self.closed.run_until_cancelled(self.leases.lease(shard, purged)).await;
+        let lease = lease.ok_or_else(stopping)?.map_err(|error| {
             tracing::error!(shard = number, %error, "no snapshot can be sent");
             status_of(&error)
         })?;
@@ -93,7 +101,8 @@ impl wire::snapshots_server::Snapshots for SnapshotService {
         // The files of a lease are deleted when the shard is opened again.
         let opened = opened
             .map_err(|error| if error.kind() == std::io::ErrorKind::NotFound { ended() } else { internal(&error) })?;
-        let reading = Reading { lease, file: Arc::new(opened), rate: Arc::clone(&self.rate) };
+        let closed = self.closed.clone();
+        let reading = Reading { lease, file: Arc::new(opened), rate: Arc::clone(&self.rate), closed };
         let chunks = try_unfold((reading, offset), move |(reading, at)| async move {
             if at >= end {
                 return Ok(None);
@@ -111,12 +120,14 @@ struct Reading {
     lease: Arc<Lease>,
     file: Arc<File>,
     rate: Arc<RateLimit>,
+    closed: CancellationToken,
 }
 
 impl Reading {
     async fn chunk(&self, at: u64, bytes: u64) -> Result<Bytes, Status> {
         let mut content = vec![0; usize::try_from(bytes).unwrap_or_default()];
-        tokio::time::sleep(self.rate.take(content.len(), Instant::now())).await;
+        let wait = tokio::time::sleep(self.rate.take(content.len(), Instant::now()));
+        self.closed.run_until_cancelled(wait).await.ok_or_else(stopping)?;
         if !self.lease.touch() {
             return Err(ended());
         }
@@ -129,6 +140,10 @@ impl Reading {
 
 fn ended() -> Status {
     Status::not_found("the lease has ended: request the manifest again")
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the node is stopping")
 }
 
 fn internal(error: &dyn fmt::Display) -> Status {

@@ -13,6 +13,7 @@ use proto::{Command, Entry, wire};
 use storage_engine::{BudgetSizes, Budgets, Flushed, LogBarrier, Position};
 use testkit::batches::{batch_of, long_name, time_of};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
@@ -147,7 +148,7 @@ impl Served {
         let shard = Arc::clone(&peer.shard);
         let leases = Arc::new(Leases::default());
         let find = move |number| (number == SHARD).then(|| SentShard { shard: Arc::clone(&shard), purged });
-        let service = SnapshotService::new(Arc::clone(&leases), find);
+        let service = SnapshotService::new(Arc::clone(&leases), CancellationToken::new(), find);
         let fault = Arc::new(Mutex::new(Fault::Nothing));
         let sent = Arc::<AtomicU64>::default();
         let faulty =
