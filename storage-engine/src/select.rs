@@ -40,7 +40,7 @@ pub(crate) fn select(
     select_as(store, selection, aggregate, by_series, is_wanted)
 }
 
-/// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning. If
+/// Selects with an explicit aggregate. With [`Aggregate::Groups`] the sums in the response have no meaning. If
 /// `by_series`, series that a tier merged into one are nevertheless reported separately.
 pub(crate) fn select_as(
     store: &Store,

@@ -66,7 +66,7 @@ fn series_as(
     };
     // A matcher on a name that no attribute has gives the same result for every sample of a series.
     if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
-        let by_samples = select_as(store, &selection_of(of), Aggregate::Any, query.by_series, is_wanted)?;
+        let by_samples = select_as(store, &selection_of(of), Aggregate::Groups, query.by_series, is_wanted)?;
         response.missing = by_samples.missing;
         match &of.label {
             Some(label) => {
