@@ -53,7 +53,7 @@ impl Fleet {
             dictionary.intern_pair(StackPair { user, kernel: 0 })
         };
         let pairs = (0..STACKS).map(pair).collect();
-        let labels = |i| LabelSet::new(vec![Label::new("service_name", &format!("service {i}"))]);
+        let labels = |i| LabelSet::new(vec![Label::new("service_name", format!("service {i}"))]);
         let labels = (0..SERIES).map(labels).collect();
         Self { random: Random::new(1), dictionary, pairs, labels, now_ns: START_NS }
     }

@@ -32,7 +32,7 @@ fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     let user = dictionary.intern_stack(stack_hash(&[dictionary.location_hash(location)]), Some(&[location]));
     let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
     let series = series.map(|i| {
-        let labels = LabelSet::new(vec![Label::new("service_name", "test"), Label::new("pod", &format!("pod-{i}"))]);
+        let labels = LabelSet::new(vec![Label::new("service_name", "test"), Label::new("pod", format!("pod-{i}"))]);
         let mut samples = Samples::default();
         samples.push(time_ns.cast_signed(), pair, 50_000_000, set);
         SeriesSamples { fingerprint: labels.fingerprint(&tenant), labels: Some(labels), samples }

@@ -88,9 +88,9 @@ impl<'a> BatchBuilder<'a> {
         LabelSet::new(vec![
             Label::new("service.name", &service),
             Label::new("k8s.namespace.name", "shop"),
-            Label::new("k8s.pod.name", &format!("{service}-7d9f8b6c5-{place:04}{life}")),
-            Label::new("host.name", &format!("node-{host:04}")),
-            Label::new("container.id", &format!("{:064x}", u128::from(place << 16 | life) * 0x9E37_79B9_7F4A_7C15)),
+            Label::new("k8s.pod.name", format!("{service}-7d9f8b6c5-{place:04}{life}")),
+            Label::new("host.name", format!("node-{host:04}")),
+            Label::new("container.id", format!("{:064x}", u128::from(place << 16 | life) * 0x9E37_79B9_7F4A_7C15)),
             Label::new("otel.scope.name", "bench"),
             Label::new(PROFILE_TYPE_LABEL, PROFILE_TYPE),
         ])

@@ -243,7 +243,7 @@ mod tests {
             values: (0..i64::from(n)).map(|i| [-1, i64::MAX, 0, i << 20][i as usize % 4]).collect(),
             attribute_sets: (0..n).collect(),
         };
-        let labels = LabelSet::new(vec![Label::new("a.b", "1"), Label::new("c", &"x".repeat(200))]);
+        let labels = LabelSet::new(vec![Label::new("a.b", "1"), Label::new("c", "x".repeat(200))]);
         let series = |labels| SeriesSamples { fingerprint: Fingerprint(7), labels, samples: samples.clone() };
         let id = (n > 0).then_some(BatchId(u128::MAX - 1));
         let series = vec![series(Some(labels)), series(None)];

@@ -74,7 +74,7 @@ pub fn labels_of(service: u8) -> LabelSet {
         "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
     };
     LabelSet::new(vec![
-        Label::new("service_name", &format!("s{service}")),
+        Label::new("service_name", format!("s{service}")),
         Label::new("region", ["eu", "us"][usize::from(service) % 2]),
         Label::new("zone", ["a", "b", "b", "a"][usize::from(service)]),
         Label::new(PROFILE_TYPE_LABEL, kind),

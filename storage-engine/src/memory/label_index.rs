@@ -123,7 +123,7 @@ mod tests {
     fn label_set() -> impl Strategy<Value = LabelSet> {
         prop::collection::vec((0..3_u8, 0..4_u8), 0..4).prop_map(|labels| {
             LabelSet::new(
-                labels.iter().map(|(name, value)| Label::new(&format!("n{name}"), &format!("v{value}"))).collect(),
+                labels.iter().map(|(name, value)| Label::new(&format!("n{name}"), format!("v{value}"))).collect(),
             )
         })
     }

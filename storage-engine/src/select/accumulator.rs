@@ -417,7 +417,7 @@ mod tests {
         let tenant = TenantId::default_tenant();
         let mut partition = Partition::new(PartitionKey::of(Tier::Minute, 0, 0, window.end_ns), 0);
         for pod in 0..SERIES {
-            let labels = LabelSet::new(vec![Label::new("pod", &format!("{pod}"))]);
+            let labels = LabelSet::new(vec![Label::new("pod", format!("{pod}"))]);
             partition.add_series(labels.fingerprint(&tenant), || Arc::new(labels));
         }
         let mut samples = Samples::default();

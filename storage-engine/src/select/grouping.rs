@@ -253,7 +253,7 @@ impl<'a> Grouping<'a> {
         let value = |name: &str| names.map_or_else(String::new, |names| value_in(names, attribute_set, name));
         let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));
         let group = matches.then(|| {
-            let from_samples = self.from_samples.iter().map(|&name| Label::new(name, &value(name)));
+            let from_samples = self.from_samples.iter().map(|&name| Label::new(name, value(name)));
             let labels = LabelSet::new(self.from_series.iter().cloned().chain(from_samples).collect());
             groups.number(labels)
         });
@@ -308,7 +308,7 @@ mod tests {
             matching in prop::collection::vec(any::<bool>(), 120),
         ) {
             // Value 0 stands for a series without the label.
-            let label = |(name, value): (&str, u8)| (value > 0).then(|| Label::new(name, &format!("v{value}")));
+            let label = |(name, value): (&str, u8)| (value > 0).then(|| Label::new(name, format!("v{value}")));
             let set = |values: &[u8; 3]| {
                 LabelSet::new(["a", "b", "c"].into_iter().zip(*values).filter_map(label).collect())
             };
@@ -345,7 +345,7 @@ mod tests {
     fn a_label_with_more_values_than_one_lock_reads_has_all_of_them() {
         let count = VALUES_PER_LOCK * 2 + 1;
         let sets: Vec<LabelSet> =
-            (0..count).map(|pod| LabelSet::new(vec![Label::new("pod", &format!("{pod:06}"))])).collect();
+            (0..count).map(|pod| LabelSet::new(vec![Label::new("pod", format!("{pod:06}"))])).collect();
         let mut part = part_of(&sets);
         assert_eq!(value_numbers(&part, "pod"), (1..=count as u32).collect::<Vec<u32>>());
         // Few series match, so their labels are read.

@@ -264,7 +264,7 @@ mod tests {
         let mut groups = Groups::default();
         let value = "x".repeat(1 << 20);
         let group = |groups: &mut Groups, number: usize| {
-            let labels = LabelSet::new(vec![Label::new("pod", &format!("{number}{value}"))]);
+            let labels = LabelSet::new(vec![Label::new("pod", format!("{number}{value}"))]);
             Grouping::new(&selection, &[], &labels).group(groups, None, 0)
         };
         let count = limits::QUERY_GROUP_BYTES_MAX >> 20;

@@ -84,8 +84,8 @@ fn dictionary(stacks: usize) -> Dictionary {
 
 fn labels(series: usize) -> LabelSet {
     LabelSet::new(vec![
-        Label::new("pod", &format!("pod-{series}")),
-        Label::new("service_name", &format!("service-{}", series % 100)),
+        Label::new("pod", format!("pod-{series}")),
+        Label::new("service_name", format!("service-{}", series % 100)),
         Label::new(PROFILE_TYPE_LABEL, "process_cpu:cpu:nanoseconds:cpu:nanoseconds"),
     ])
 }

@@ -173,7 +173,7 @@ fn batch_of_pods(pods: Range<usize>, second: i64) -> Batch {
     let mut batch = batch_of(&[Drawn::simple(0, second, 1, 1)], None);
     let samples = batch.series.remove(0).samples;
     let series = |pod: usize| {
-        let labels = LabelSet::new(vec![Label::new("pod", &format!("{pod}{}", "x".repeat(1000)))]);
+        let labels = LabelSet::new(vec![Label::new("pod", format!("{pod}{}", "x".repeat(1000)))]);
         SeriesSamples { fingerprint: labels.fingerprint(&batch.tenant), labels: Some(labels), samples: samples.clone() }
     };
     batch.series = pods.map(series).collect();
