@@ -1,9 +1,10 @@
 # Daily commands: `make run` and `make test`.
-.PHONY: run build test soak-storage soak-agent check dist screenshot help
+.PHONY: run cluster build test soak-storage soak-agent check dist screenshot help
 .PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent
 
 help:
 	@echo "make run    install missing packages, build, start varve up: http://127.0.0.1:4040/"
+	@echo "make cluster  build, start three nodes, two routers and an agent on this machine"
 	@echo "make test   all tests, from units to the browser"
 	@echo "make soak-storage  random tests of the storage engine for an hour or two"
 	@echo "make soak-agent    a million damaged files for the agent's unwind tables"
@@ -17,6 +18,9 @@ help:
 
 run:
 	@scripts/run
+
+cluster: build
+	@deploy/local/cluster up --dir ./varve-cluster
 
 build:
 	scripts/install-build-tools

@@ -15,8 +15,8 @@ use crate::shard::KeepLimits;
 /// The smallest cap on disk use, in bytes. The Raft log alone may take half of this between two flushes.
 pub const DISK_BYTES_MIN: u64 = 256 << 20;
 
-/// Longest time for which flushed entries are kept in the log for members that lag. A restart of a node, or of its host,
-/// takes less.
+/// Longest time for which flushed entries are kept in the log for members that lag. A restart of a node, or of its
+/// host, takes less.
 const KEEP_TIME: Duration = Duration::from_secs(15 * 60);
 
 /// The data directory, the identity of the node, and its limits.
@@ -81,8 +81,8 @@ impl Retention {
 }
 
 impl Config {
-    /// Returns the configuration of a single node that flushes after a minute, or after 64 MiB of entries. Its log keeps
-    /// at most a sixteenth of the cap on disk use for members that lag.
+    /// Returns the configuration of a single node that flushes after a minute, or after 64 MiB of entries. Its log
+    /// keeps at most a sixteenth of the cap on disk use for members that lag.
     #[must_use]
     pub fn new(data_dir: PathBuf, retention: Retention, disk_bytes_max: u64) -> Self {
         Self {

@@ -11,15 +11,14 @@
 //! - A shard with a failure of its own fails alone: requests to other shards are served.
 //! - All shards together stay within the memory budgets of the node.
 //! # Limits
-//! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. In this version a shard has only
-//! one member, although the code is written for several.
+//! The node knows nothing of HTTP, of limits for tenants, or of the names of symbols. The members of a shard do not
+//! change after its creation.
 //! # Layers
 //! A module uses only modules on the lines above its own.
 //! - `error`, `failure`; `config`, `metrics`; `host` (data directory, disk space, clock)
 //! - `consensus` (log, state machine, Raft groups, transport); `meta` (the meta group)
-//! - `shard` (the engine, as the state of a group), `snapshot` (its snapshots)
-//! - `replica` (engine and consensus of one shard)
-//! - `node` (requests, upkeep, retention, administration)
+//! - `shard` (the engine, as the state of a group, and its snapshots)
+//! - `node` (replicas, requests, the cluster, upkeep, retention, administration)
 
 mod config;
 mod consensus;
@@ -29,9 +28,7 @@ mod host;
 pub mod meta;
 mod metrics;
 mod node;
-mod replica;
 mod shard;
-mod snapshot;
 
 use host::{clock, directory, space};
 

@@ -2,12 +2,10 @@
 //! and administration.
 
 mod administration;
-mod batch_parts;
 mod cluster;
-mod grpc;
 mod hosted;
 mod raft_log;
-mod refusal;
+pub(crate) mod replica;
 mod retention;
 mod service;
 mod shared;
@@ -36,7 +34,7 @@ use crate::consensus::GroupState as _;
 use crate::error::{NodeError, ReplicaError};
 use crate::node::hosted::State;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
-use crate::snapshot::sender::{SentShard, SnapshotService};
+use crate::shard::snapshot::sender::{SentShard, SnapshotService};
 
 /// Longest time that a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
@@ -93,8 +91,8 @@ impl Node {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Waits until the cluster has a placement, and every shard of this node has served. Never returns if a replica fails
-    /// before that (see [`Node::failed`]).
+    /// Waits until the cluster has a placement, and every shard of this node has served. Never returns if a replica
+    /// fails before that (see [`Node::failed`]).
     pub async fn ready(&self) {
         let mut states = self.shared.cluster.state.subscribe();
         let Ok(state) = states.wait_for(|state| !state.epochs.is_empty()).await.map(|state| Arc::clone(&state)) else {
@@ -106,8 +104,8 @@ impl Node {
         }
     }
 
-    /// Returns true if the cluster has a placement, and all shards of this node accept queries. A shard with a full disk
-    /// does. So does a shard that repairs its files, because queries wait for the end of the repair.
+    /// Returns true if the cluster has a placement, and all shards of this node accept queries. A shard with a full
+    /// disk does. So does a shard that repairs its files, because queries wait for the end of the repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()
@@ -133,8 +131,8 @@ impl Node {
     }
 
     /// Waits until the log or the member of the meta group has failed, or the replicas of all shards have failed for
-    /// good, and returns the error. The process should report the error and exit. If only some replicas have failed, the
-    /// other shards are served.
+    /// good, and returns the error. The process should report the error and exit. If only some replicas have failed,
+    /// the other shards are served.
     pub async fn failed(&self) -> Arc<ReplicaError> {
         let log_failed = async {
             let error = self.shared.raft_log.failure().wait_for_final().await;

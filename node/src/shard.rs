@@ -4,6 +4,7 @@
 //! with the membership at this position, so that the log can be purged.
 
 mod kept_log;
+pub(crate) mod snapshot;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +49,8 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Opens the engine in the folder `state`, which is in `directory`. `barrier` blocks until this node's log has synced
-    /// an entry; the engine writes nothing before.
+    /// Opens the engine in the folder `state`, which is in `directory`. `barrier` blocks until this node's log has
+    /// synced an entry; the engine writes nothing before.
     pub(crate) fn open(
         id: u32,
         directory: &Arc<DataDirectory>,
@@ -158,7 +159,8 @@ impl Shard {
 
     /// Records that the log is purged up to `purged`, when the shard is opened.
     pub(crate) fn begin_log(&self, purged: Option<Position>) {
-        // The membership at the end of the state, because none is stored for `purged`. Consensus only uses the position.
+        // The membership at the end of the state, because none is stored for `purged`. Consensus only uses the
+        // position.
         let membership = self.engine.membership();
         self.kept_log.lock().begin(Flushed { position: purged, membership });
     }

@@ -307,4 +307,4 @@ pub(crate) async fn in_order<T, E>(calls: Vec<impl Future<Output = Result<T, E>>
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

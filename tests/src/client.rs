@@ -127,7 +127,7 @@ pub fn parse_folded(text: &str) -> BTreeMap<Vec<String>, i128> {
     out
 }
 
-fn series_of(series: &Value) -> (Labels, f64) {
+pub(crate) fn series_of(series: &Value) -> (Labels, f64) {
     let labels = series["metric"].as_object().unwrap().iter();
     let labels = labels.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect();
     (labels, series["value"][1].as_str().unwrap().parse().unwrap())

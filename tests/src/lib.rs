@@ -5,8 +5,8 @@
 //! The helpers do not link the router, the node or the storage engine, and use none of their decoders. They report
 //! every test that is skipped.
 //! # Modules
-//! - [`server`]: a varve in one process or in three. [`http`], [`grpc`], [`client`]: requests to a varve. [`shared`]:
-//!   files outside of this crate.
+//! - [`server`]: a varve in one process or in three. [`cluster`]: a cluster of several nodes. [`http`], [`grpc`],
+//!   [`client`]: requests to a varve. [`shared`]: files outside of this crate.
 //! - [`payload`]: payloads and independent decoders. [`stored`]: the samples that a node has.
 //! - [`load`]: pushes with serial numbers, and their outcomes. [`damaged`]: invalid payloads. [`program`],
 //!   [`wrong_clock`]: compiled C programs.
@@ -20,6 +20,7 @@
 )]
 
 pub mod client;
+pub mod cluster;
 pub mod damaged;
 pub mod grpc;
 pub mod http;

@@ -61,10 +61,12 @@ impl Outcomes {
     }
 }
 
-/// Address to which a load pushes. It stays the same over restarts of the server.
+/// Receivers to which a load pushes, in turn. They stay the same over restarts of servers.
 #[derive(Clone, Debug)]
 struct Target {
-    url: String,
+    urls: Vec<String>,
+    /// Value of the header `authorization`, if requests need one.
+    authorization: Option<String>,
 }
 
 /// Clients that push one sample after another until they are stopped.
@@ -93,8 +95,14 @@ impl Load {
     /// Starts the clients.
     #[must_use]
     pub fn start(varve: &Varve, behaviour: Behaviour) -> Self {
+        Self::start_at(vec![format!("http://{}/v1development/profiles", varve.otlp)], None, behaviour)
+    }
+
+    /// Starts clients that push to these URLs in turn, with a bearer token if requests need one.
+    #[must_use]
+    pub fn start_at(urls: Vec<String>, token: Option<String>, behaviour: Behaviour) -> Self {
         let run = format!("run-{}", now_ns());
-        let target = Target { url: format!("http://{}/v1development/profiles", varve.otlp) };
+        let target = Target { urls, authorization: token.map(|token| format!("Bearer {token}")) };
         let stop = Arc::new(AtomicBool::new(false));
         let outcomes = Arc::new(Mutex::new(Outcomes::default()));
         let acknowledged = Arc::new(AtomicU64::new(0));
@@ -159,10 +167,12 @@ fn push(
     if behaviour.retries {
         headers.push(("idempotency-key", serial));
     }
+    headers.extend(target.authorization.as_deref().map(|value| ("authorization", value)));
     let mut is_unknown = false;
-    loop {
+    // Clients begin with different receivers, and a retry goes to another one.
+    for url in target.urls.iter().cycle().skip(serial.len() % target.urls.len()) {
         let began = SystemTime::now();
-        let answer = crate::http::request("POST", &target.url, &headers, Some(&body));
+        let answer = crate::http::request("POST", url, &headers, Some(&body));
         let ended = SystemTime::now();
         let mut outcomes = outcomes.lock().unwrap();
         match answer {

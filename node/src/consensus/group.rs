@@ -47,7 +47,7 @@ pub(crate) struct Group {
     watching: JoinHandle<()>,
 }
 
-/// What other members and the timer of the node need of a member.
+/// The part of a member that other members and the timer of the node need.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) raft: Raft,

@@ -17,8 +17,8 @@
 //! Integers are big-endian. `crc` is the CRC-32C of the other bytes of the record. The `crc` of an entry also covers
 //! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
 //! 1 a command of the group, 2 a config. A config lists the sets of voters, several during a change of members, and
-//! then all nodes with their addresses and the identities of their data directories. `is_logged` is 0 if no entry set the membership; its term, node and index are
-//! then 0, too.
+//! then all nodes with their addresses and the identities of their data directories. `is_logged` is 0 if no entry set
+//! the membership; its term, node and index are then 0, too.
 //!
 //! Invariant: decoding returns a record exactly as it was written, or an error. No field is used before the checksum is
 //! checked.

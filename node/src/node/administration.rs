@@ -11,9 +11,9 @@ use tonic::Status;
 
 use crate::clock::ClockReport;
 use crate::node::raft_log::reclaim;
+use crate::node::replica::Replica;
 use crate::node::retention::expired_before_ns;
 use crate::node::shared::Shared;
-use crate::replica::Replica;
 
 /// Interval at which [`compact`] checks if the log is purged.
 const PURGE_INTERVAL: Duration = Duration::from_millis(20);

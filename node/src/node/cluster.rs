@@ -1,4 +1,4 @@
-//! The node as a part of a cluster: its member of the meta group, and what the state of the meta group asks of the node.
+//! The node as a part of a cluster: its member of the meta group, and the duties that the state of the group gives it.
 //!
 //! The first start of a cluster creates the meta group. Only the initial node with the smallest id creates it, and only
 //! after all initial nodes have said that their data directories are empty. A node whose directory was lost therefore
@@ -26,7 +26,7 @@ use crate::meta::MetaReplica;
 pub(super) use self::forward::propose;
 pub(super) use self::supervise::supervise;
 
-/// What the node knows of its cluster.
+/// State of the cluster, as far as the node knows it.
 #[derive(Debug)]
 pub(super) struct Cluster {
     node_id: u64,

@@ -6,7 +6,7 @@ use tokio::sync::{RwLock, Semaphore, SemaphorePermit, watch};
 
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, StateLabels};
-use crate::replica::Replica;
+use crate::node::replica::Replica;
 
 /// A shard of this node.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl Hosted {
         }
     }
 
-    /// Reserves `bytes` for an append that waits for the end of a repair, until the permit is dropped. Returns `None` if
-    /// too many bytes wait already. An append that is larger than the budget may wait alone.
+    /// Reserves `bytes` for an append that waits for the end of a repair, until the permit is dropped. Returns `None`
+    /// if too many bytes wait already. An append that is larger than the budget may wait alone.
     pub(super) fn wait_for_repair(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.waiting_bytes_max);
         self.repair_waits.try_acquire_many(permits).ok()

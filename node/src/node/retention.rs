@@ -19,8 +19,8 @@ use crate::directory::shard::ShardDirectory;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
 use crate::node::hosted::{Hosted, State};
+use crate::node::replica::Replica;
 use crate::node::shared::Shared;
-use crate::replica::Replica;
 
 /// The cap on disk use divided by this number is kept free below the cap. Appends during a drop, and temporary files of
 /// a compaction, use this space.
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(excess(&[]), 50);
         // 70 bytes are for four shards, so three intact shards keep 52.5 of them.
         assert_eq!(excess(&[1]), 60 - 52);
-        assert_eq!(excess(&[2]), 50);
+        assert_eq!(excess(&[2]), 100 - 52);
         assert_eq!(excess(&[1, 2, 3, 4]), 0);
     }
 

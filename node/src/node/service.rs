@@ -2,6 +2,10 @@
 //!
 //! Every refusal is a gRPC status with the fault and the remedy.
 
+mod batch_parts;
+mod grpc;
+pub(super) mod refusal;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,13 +22,13 @@ use tonic::Status;
 use crate::consensus::{ConsensusError, Proposal};
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
-use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
 use crate::node::hosted::{Hosted, State};
-use crate::node::refusal::unavailable;
+use crate::node::replica::Replica;
 use crate::node::retention::expired_before_ns;
+use crate::node::service::batch_parts::{SampleTooLarge, is_small, split, without_older};
+use crate::node::service::refusal::unavailable;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, REPAIR_PATIENCE, Shared};
 use crate::node::{Node, administration};
-use crate::replica::Replica;
 
 /// A refusal: its reason in the metrics, and the response.
 pub(super) struct Refused(Refusal, Status);
@@ -136,8 +140,8 @@ impl Shared {
         })
     }
 
-    /// Waits for the end of a repair of the shard, and returns its replica if it accepts appends. `bytes` is the size of
-    /// the request in memory.
+    /// Waits for the end of a repair of the shard, and returns its replica if it accepts appends. `bytes` is the size
+    /// of the request in memory.
     async fn appendable(&self, hosted: &Hosted, bytes: usize) -> Result<Arc<Replica>, Refused> {
         // Requests to a shard in repair must not take the whole budget of the node.
         let waits = match hosted.state() {

@@ -26,10 +26,10 @@ use crate::metrics::Metrics;
 use crate::node::cluster::Cluster;
 use crate::node::hosted::{Hosted, State};
 use crate::node::raft_log::RaftLog;
+use crate::node::replica::{Replica, Surroundings};
 use crate::node::supervise::supervised;
-use crate::replica::{Replica, Surroundings};
-use crate::snapshot::lease::Leases;
-use crate::snapshot::receiver::Staged;
+use crate::shard::snapshot::lease::Leases;
+use crate::shard::snapshot::receiver::Staged;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.

@@ -1,4 +1,5 @@
-//! Supervision of one shard's replica: flushes, purges of the log, snapshots, and reopening after damage or a full disk.
+//! Supervision of one shard's replica: flushes, purges of the log, snapshots, and reopening after damage or a full
+//! disk.
 
 mod install;
 
@@ -11,9 +12,9 @@ use tokio::time::sleep;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::node::hosted::{Hosted, State};
+use crate::node::replica::Replica;
 use crate::node::shared::Shared;
-use crate::replica::Replica;
-use crate::snapshot::receiver::Staged;
+use crate::shard::snapshot::receiver::Staged;
 
 /// Interval of checks if a flush is due, while there are unflushed entries.
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -41,8 +42,8 @@ pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     }
 }
 
-/// Opens a shard's replica and runs it. Opens it again after damage or a full disk, and with a snapshot. Returns when the
-/// node stops, or when the replica has failed for good. The other shards go on.
+/// Opens a shard's replica and runs it. Opens it again after damage or a full disk, and with a snapshot. Returns when
+/// the node stops, or when the replica has failed for good. The other shards go on.
 async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     let mut installs = shared.peers.installs(hosted.number());
     let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };

@@ -1,5 +1,7 @@
 //! Tests of the calls to nodes.
 
+pub(crate) mod fake_cluster;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response};
 
+use self::fake_cluster::OneNode;
 use super::reading::tests::reading;
 use super::*;
 
@@ -61,7 +64,7 @@ impl Node for Remote16 {
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
         let wire::SeriesRequest { shard, placement_epoch, matchers, .. } = request.into_inner();
-        assert_eq!(placement_epoch, 16);
+        assert_eq!(placement_epoch, 1);
         let count = shard as usize * matchers[0].value.len();
         let label = |i| wire::Label { name: format!("of_{shard}"), value: format!("{i:05}"), ..wire::Label::default() };
         let series = (0..count).map(|i| wire::Group { labels: vec![label(i)] }).collect();
@@ -96,8 +99,11 @@ impl Node for Remote16 {
 /// Starts a [`Remote16`], and connects to it.
 fn remote16() -> Nodes {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
-    tokio::spawn(Server::builder().add_service(NodeServer::new(Remote16)).serve_with_incoming(incoming));
+    let address = incoming.local_addr().unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let services = Server::builder().add_service(NodeServer::new(Remote16));
+    let services = services.add_service(OneNode::service(address, 16));
+    tokio::spawn(services.serve_with_incoming(incoming));
     Nodes::remote(&Dialer::plaintext(), vec![endpoint], None)
 }
 
@@ -114,7 +120,7 @@ async fn the_limits_apply_to_the_responses_of_all_shards_together() {
     let nodes = remote16();
     let shards = nodes.placement().await.unwrap().shards();
     let series = async |shards: &[u32], received_max, held_max| {
-        let found = nodes.series(&reading(16, received_max, held_max), shards, &series_query(&"x".repeat(50))).await;
+        let found = nodes.series(&reading(1, received_max, held_max), shards, &series_query(&"x".repeat(50))).await;
         found.map(|found| found.series.len()).map_err(|error| (error.code(), error.to_string()))
     };
     // Each response has at most 20 kB, and all have 130 kB. In memory, they take seven times as much.
@@ -143,7 +149,7 @@ async fn a_response_that_is_too_large_is_not_decoded() {
             stacks: proto::StackDetail::None,
             locations: proto::LocationSets::default(),
         };
-        nodes.select(&reading(16, received_max, 1 << 20), 1, selection).await.unwrap_err().code()
+        nodes.select(&reading(1, received_max, 1 << 20), 1, selection).await.unwrap_err().code()
     };
     assert_eq!(code(1 << 20).await, Code::Internal, "the response cannot be decoded");
     assert_eq!(code(1_000).await, Code::ResourceExhausted);
@@ -152,7 +158,7 @@ async fn a_response_that_is_too_large_is_not_decoded() {
 #[tokio::test]
 async fn a_remote_node_has_many_shards_and_large_responses() {
     let nodes = remote16();
-    let reading = || reading(16, usize::MAX, usize::MAX);
+    let reading = || reading(1, usize::MAX, usize::MAX);
     let tenant = TenantId::default_tenant();
     let shards = nodes.placement().await.unwrap().shards();
     assert_eq!(shards, (1..=16).collect::<Vec<_>>());

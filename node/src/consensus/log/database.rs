@@ -41,7 +41,7 @@ use crate::error::{NodeError, RecordError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// What the first start stores, and no later start may change.
+/// Properties of a node that the first start stores, and that no later start may change.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     directory: DirectoryId,

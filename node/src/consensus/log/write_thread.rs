@@ -149,7 +149,7 @@ impl Drop for WriteThread {
     }
 }
 
-/// What the thread needs.
+/// Everything that the thread needs.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) database: Arc<DB>,

@@ -1,7 +1,7 @@
 //! The messages of Raft, converted to and from `varve.v1`.
 //!
-//! Invariant: a decoded message satisfies what openraft requires of a message, for example that entries have consecutive
-//! indexes. Openraft panics on some messages that it does not expect.
+//! Invariant: a decoded message satisfies what openraft requires of a message, for example that entries have
+//! consecutive indexes. Openraft panics on some messages that it does not expect.
 
 use bytes::Bytes;
 use openraft::EntryPayload;

@@ -69,7 +69,7 @@ fn of_other_directory(node: u64) -> String {
     )
 }
 
-/// What processing a request needs.
+/// Everything that processing a request needs.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
     pub(super) node_id: u64,

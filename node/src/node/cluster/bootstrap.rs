@@ -15,43 +15,36 @@ use crate::node::shared::Shared;
 
 /// Interval of attempts to reach all initial nodes.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of log lines that say what the node waits for.
-const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after which the first log line says what the node waits for. Within this time, the creator of the cluster calls
+/// the other nodes.
+const FIRST_REPORT: Duration = Duration::from_secs(3);
+/// Interval of further log lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest time that one node may take to respond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Creates the meta group, if this node is the one that creates it and the group does not exist. Returns when the node
-/// need not create it, or has done so.
+/// Creates the meta group, if this node is the one that creates it and the group does not exist. Returns when this node
+/// belongs to a meta group.
 ///
 /// The group is created only after every initial node has responded that it belongs to no cluster. If one of them
-/// belongs to a cluster, this node has lost its data directory, and waits until an operator replaces it.
+/// belongs to a cluster, this node has lost its data directory, and waits until an operator restores it.
 pub(super) async fn create_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
-    if replica.is_created().await? {
-        return Ok(());
-    }
-    let own_id = shared.config.node_id;
     let initial = shared.config.initial_nodes();
-    if initial.first_key_value().is_none_or(|(&first, _)| first != own_id) {
-        tracing::info!("waiting for the first of the initial nodes to create the cluster");
-        return Ok(());
-    }
-    let mut reported: Option<Instant> = None;
-    loop {
+    let is_creator = initial.first_key_value().is_some_and(|(&first, _)| first == shared.config.node_id);
+    let mut report_at = Instant::now() + FIRST_REPORT;
+    while !replica.is_created().await? {
         match all_empty(shared, &initial).await {
-            Ok(members) => return replica.create(members).await,
-            Err(reason) => {
-                if reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
-                    tracing::warn!("the cluster is not created: {reason}");
-                    reported = Some(Instant::now());
-                }
+            Ok(members) if is_creator => return replica.create(members).await,
+            Ok(_members) => {}
+            Err(reason) if report_at <= Instant::now() => {
+                tracing::warn!("this node belongs to no cluster yet: {reason}");
+                report_at = Instant::now() + REPORT_INTERVAL;
             }
-        }
-        // An earlier process of this node may have created the group, whose leader is then another node.
-        if replica.is_created().await? {
-            return Ok(());
+            Err(_reason) => {}
         }
         sleep(ATTEMPT_INTERVAL).await;
     }
+    Ok(())
 }
 
 /// Returns the members of a new meta group.
@@ -83,7 +76,7 @@ fn check(id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u
         return Err(format!(
             "node {id} already belongs to a cluster, and this node has an empty data directory: this node takes no \
              part in the cluster, because it may have voted and acknowledged with its old directory; restore that \
-             directory, or replace the node"
+             directory from before its loss (this version cannot replace a node yet)"
         ));
     }
     directory.as_ref().try_into().map_err(|_length| format!("node {id} at {address} has no identity"))

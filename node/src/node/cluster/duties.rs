@@ -1,5 +1,5 @@
-//! What the state of the meta group asks of this node: to hold replicas of shards and, as the leader of the meta group,
-//! to complete the creation of the cluster.
+//! Duties that the state of the meta group gives this node: to hold replicas of shards and, as the leader of the meta
+//! group, to complete the creation of the cluster.
 
 use std::convert::Infallible;
 use std::sync::Arc;

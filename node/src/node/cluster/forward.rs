@@ -11,7 +11,7 @@ use tonic::{Request, Status};
 
 use crate::consensus::{ConsensusError, Leader};
 use crate::meta::ProposeError;
-use crate::node::refusal::unavailable;
+use crate::node::service::refusal::unavailable;
 use crate::node::shared::Shared;
 
 /// Longest time that the leader may take to respond.

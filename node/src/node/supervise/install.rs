@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 
 use crate::consensus::Install;
 use crate::node::hosted::{Hosted, State};
+use crate::node::replica::Replica;
 use crate::node::shared::Shared;
 use crate::node::supervise::{QueriesHeld, close_and_install};
-use crate::replica::Replica;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::receiver::{Staged, discard_overtaken, receive};
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::receiver::{Staged, discard_overtaken, receive};
 
 /// Longest time to connect to the sender.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);

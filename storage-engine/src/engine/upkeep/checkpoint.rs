@@ -1,5 +1,5 @@
-//! Checkpoints: writes the state as of one position to a separate directory. Table files are hard links if the directory
-//! is on the same file system, and table files never change.
+//! Checkpoints: writes the state as of one position to a separate directory. Table files are hard links if the
+//! directory is on the same file system, and table files never change.
 
 use std::path::Path;
 

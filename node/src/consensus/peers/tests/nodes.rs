@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server};
 
 use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::peers::Peers;

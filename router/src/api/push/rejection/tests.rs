@@ -24,6 +24,7 @@ use crate::api::push::otlp_grpc::OtlpGrpc;
 use crate::auth::Auth;
 use crate::ingest::push::Pusher;
 use crate::nodes::Nodes;
+use crate::nodes::tests::fake_cluster::OneNode;
 
 /// A node that returns the same status for every append.
 struct Failing(Status);
@@ -65,8 +66,10 @@ impl Node for Failing {
 /// Returns a router whose remote node returns this status.
 fn router_of_failing_node(status: Status) -> Pusher {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
+    let address = incoming.local_addr().unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let server = Server::builder().add_service(NodeServer::new(Failing(status)));
+    let server = server.add_service(OneNode::service(address, 1));
     tokio::spawn(server.serve_with_incoming(incoming));
     Pusher::new(Nodes::remote(&transport::Dialer::plaintext(), vec![endpoint], None), &mut Registry::default())
 }

@@ -248,7 +248,11 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_or_short_manifest_is_refused(manifest in manifest(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+        fn a_changed_or_short_manifest_is_refused(
+            manifest in manifest(),
+            at in any::<prop::sample::Index>(),
+            bit in 0..8_u8,
+        ) {
             let mut bytes = manifest.encode().unwrap().to_vec();
             prop_assert!(Manifest::decode(&bytes[..at.index(bytes.len())]).is_err());
             let at = at.index(bytes.len());
@@ -257,7 +261,9 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_decode_to_an_invalid_manifest(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_never_decode_to_an_invalid_manifest(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
             if let Some(version) = bytes.first_mut() {
                 *version = VERSION;
             }

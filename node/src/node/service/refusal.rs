@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use crate::consensus::ConsensusError;
 
 /// Returns the status of an error of consensus. Another attempt may succeed, here or at another member.
-pub(super) fn unavailable(error: &ConsensusError) -> Status {
+pub(in crate::node) fn unavailable(error: &ConsensusError) -> Status {
     let refusal = match error {
         ConsensusError::NotLeader { leader } => {
             Some(Refusal::NotLeader { leader: leader.as_ref().map(|leader| leader.node) })

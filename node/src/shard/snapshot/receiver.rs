@@ -24,8 +24,8 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::directory::shard::{ShardDirectory, remove};
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, SnapshotFile, hash};
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::manifest::{MANIFEST_BYTES_MAX, Manifest, SnapshotFile, hash};
 use crate::space::Space;
 
 /// Longest time that the receiver waits for the manifest. The sender hashes about 900 GiB in this time.
@@ -132,8 +132,8 @@ async fn blocking<T: Send + 'static>(
     spawn_blocking(work).await?
 }
 
-/// The locked staging folder of a shard. Blocking work holds a reference, so that the folder stays locked until the work
-/// of an abandoned transfer has ended.
+/// The locked staging folder of a shard. Blocking work holds a reference, so that the folder stays locked until the
+/// work of an abandoned transfer has ended.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) directory: ShardDirectory,

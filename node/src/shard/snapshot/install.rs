@@ -10,8 +10,8 @@ use storage_engine::stored_position;
 
 use crate::directory::shard::remove;
 use crate::error::ReplicaError;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::receiver::Staged;
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::receiver::Staged;
 
 impl Staged {
     /// Installs the snapshot. `open` opens the engine in the folder of the new state; the old engine may still be open.

@@ -16,9 +16,9 @@ use crate::consensus::{
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, ShardMetrics, gauge};
+use crate::shard::snapshot::lease::Leases;
+use crate::shard::snapshot::receiver::{Staged, discard_overtaken};
 use crate::shard::{KeepLimits, Shard};
-use crate::snapshot::lease::Leases;
-use crate::snapshot::receiver::{Staged, discard_overtaken};
 
 /// An open replica.
 #[derive(Debug)]
@@ -246,7 +246,8 @@ struct StateToOpen {
 }
 
 impl StateToOpen {
-    /// Installs the snapshot, if there is one, opens the state, and makes the log continue where the state ends. Blocks.
+    /// Installs the snapshot, if there is one, opens the state, and makes the log continue where the state ends.
+    /// Blocks.
     fn open(self, staged: Option<Staged>) -> Result<Arc<Shard>, ReplicaError> {
         let Self { shard, log, metrics, .. } = &self;
         let directory = log.directory().shard(*shard);
@@ -311,8 +312,8 @@ impl StateToOpen {
     }
 }
 
-/// Returns the barrier before writes of the state. A majority of other members may have synced an entry that this member
-/// has applied and not yet synced. Each applied entry was appended to the log of this member before.
+/// Returns the barrier before writes of the state. A majority of other members may have synced an entry that this
+/// member has applied and not yet synced. Each applied entry was appended to the log of this member before.
 fn barrier(log: &Arc<LogDatabase>) -> LogBarrier {
     let log = Arc::downgrade(log);
     LogBarrier::new(move |_index| {

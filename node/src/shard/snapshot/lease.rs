@@ -21,9 +21,9 @@ use tokio::task::spawn_blocking;
 
 use crate::directory::shard::remove;
 use crate::shard::Shard;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::manifest::{Manifest, SnapshotFile, hash};
-use crate::snapshot::rate::RateLimit;
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::manifest::{Manifest, SnapshotFile, hash};
+use crate::shard::snapshot::rate::RateLimit;
 
 /// Time without reads after which a lease ends. A receiver that was restarted comes back sooner.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(60);

@@ -24,10 +24,10 @@ use crate::directory::shard::ShardDirectory;
 use crate::error::ReplicaError;
 use crate::metrics::Metrics;
 use crate::shard::Shard;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::lease::Leases;
-use crate::snapshot::receiver::{Staged, receive};
-use crate::snapshot::sender::{SentShard, SnapshotService};
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::lease::Leases;
+use crate::shard::snapshot::receiver::{Staged, receive};
+use crate::shard::snapshot::sender::{SentShard, SnapshotService};
 
 pub(super) const SHARD: u32 = 1;
 
@@ -111,7 +111,7 @@ pub(super) fn open_with(
     Shard::open(SHARD, directory, state.to_owned(), Budgets::new(sizes), barrier, metrics)
 }
 
-/// What goes wrong in a transfer, once the server has sent this many bytes of files.
+/// A fault of a transfer. It happens once the server has sent this many bytes of files.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     Nothing,

@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::shard::Shard;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::lease::{Lease, Leases};
-use crate::snapshot::rate::RateLimit;
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::lease::{Lease, Leases};
+use crate::shard::snapshot::rate::RateLimit;
 
 /// Rate at which a node sends all its snapshots together. It leaves half of a small cloud disk (125 MiB/s) to the syncs
 /// of the log, and sends 10 GiB in less than three minutes.

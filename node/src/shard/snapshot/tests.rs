@@ -16,9 +16,9 @@ use self::peer::{Fault, Hostile, Peer, SHARD, Served, index_of, open_shard, open
 use crate::consensus::GroupState as _;
 use crate::directory::used_bytes;
 use crate::error::ReplicaError;
-use crate::snapshot::error::SnapshotError;
-use crate::snapshot::manifest::{Manifest, SnapshotFile};
-use crate::snapshot::receiver::discard_overtaken;
+use crate::shard::snapshot::error::SnapshotError;
+use crate::shard::snapshot::manifest::{Manifest, SnapshotFile};
+use crate::shard::snapshot::receiver::discard_overtaken;
 
 /// Number of entries of a sender: their definitions take several chunks.
 const ENTRIES: u64 = 30;
@@ -194,7 +194,7 @@ async fn two_receivers_share_one_lease_that_takes_no_space() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_replaced_if_the_log_was_purged_beyond_it_or_its_files_are_gone() {
+async fn a_lease_that_is_purged_beyond_or_without_files_is_replaced() {
     let Pair { sender, served, _folders, .. } = pair().await;
     let lease = async |purged| served.leases.lease(Arc::clone(&sender.shard), purged).await.unwrap();
     let first = lease(Some(ENTRIES)).await;

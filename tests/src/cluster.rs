@@ -1,0 +1,141 @@
+//! A cluster under test: several nodes and routers with mutual TLS and tokens, run by `deploy/local/cluster`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::ports::free_addresses;
+
+use crate::client::{Labels, series_of};
+use crate::http::{self, Lost, Reply};
+use crate::server::signal;
+use crate::shared::{varve_binary, workspace};
+
+/// A cluster, which is stopped when this value is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Starts a cluster with two routers, and waits until it serves.
+    #[must_use]
+    pub fn up(nodes: usize, shards: usize) -> Self {
+        let cluster = Self { folder: tempfile::tempdir().unwrap() };
+        // The ports after the first one are of the same block, which is reserved for this process.
+        let [first] = free_addresses();
+        let base = first.rsplit(':').next().unwrap();
+        let numbers = [nodes, shards].map(|number| number.to_string());
+        let options = ["--nodes", &numbers[0], "--shards", &numbers[1], "--base-port", base, "--no-agent"];
+        cluster.command("up", &options);
+        cluster
+    }
+
+    fn command(&self, command: &str, options: &[&str]) -> Output {
+        let script = workspace().join("deploy/local/cluster");
+        let mut run = Command::new(&script);
+        run.arg(command).arg("--dir").arg(self.folder.path()).args(options);
+        let output = run.env("VARVE_BINARY", varve_binary()).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    /// Returns the description that the script keeps in `cluster.json`.
+    #[must_use]
+    pub fn description(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.folder.path().join("cluster.json")).unwrap()).unwrap()
+    }
+
+    fn node(&self, id: usize) -> Value {
+        self.description()["nodes"][id - 1].clone()
+    }
+
+    /// Kills a node with SIGKILL. Nodes are numbered from 1 on.
+    pub fn kill(&self, id: usize) {
+        signal(self.node(id)["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    }
+
+    /// Starts a node again after it was killed.
+    pub fn start(&self, id: usize) {
+        self.command("start", &["--node", &id.to_string()]);
+    }
+
+    /// Waits until a node says that it is ready.
+    pub fn wait_until_ready(&self, id: usize) {
+        let url = format!("{}/ready", self.node(id)["http"].as_str().unwrap());
+        let start = Instant::now();
+        while !http::request("GET", &url, &[], None).is_ok_and(|reply| reply.status == 200) {
+            assert!(start.elapsed() < Duration::from_secs(30), "node {id} is not ready");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Returns the response of a node's readiness probe.
+    ///
+    /// # Errors
+    /// There was no response.
+    pub fn readiness(&self, id: usize) -> Result<Reply, Lost> {
+        http::request("GET", &format!("{}/ready", self.node(id)["http"].as_str().unwrap()), &[], None)
+    }
+
+    /// Returns the data directory of a node.
+    #[must_use]
+    pub fn data_dir(&self, id: usize) -> PathBuf {
+        PathBuf::from(self.node(id)["data"].as_str().unwrap())
+    }
+
+    /// Returns the log of a node, over all its starts.
+    #[must_use]
+    pub fn log(&self, id: usize) -> String {
+        fs::read_to_string(self.folder.path().join(format!("node-{id}.log"))).unwrap()
+    }
+
+    /// Returns the URLs of the routers: with `kind` `http` those of the API, with `otlp_http` those of the receiver.
+    #[must_use]
+    pub fn routers(&self, kind: &str) -> Vec<String> {
+        let description = self.description();
+        let routers = description["routers"].as_array().unwrap();
+        routers.iter().map(|router| router[kind].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Returns the token of a role: `push`, `read` or `admin`.
+    #[must_use]
+    pub fn token(&self, role: &str) -> String {
+        self.description()["tokens"][role].as_str().unwrap().to_owned()
+    }
+
+    /// Returns the series of an instant query at a router.
+    ///
+    /// # Errors
+    /// The response of the router, if it is an error.
+    pub fn try_query(&self, router: usize, promql: &str, at_s: f64) -> Result<Vec<(Labels, f64)>, Reply> {
+        let parameters = http::encode(&[("query", promql), ("time", &format!("{at_s:.9}"))]);
+        let url = format!("{}/api/v1/query?{parameters}", self.routers("http")[router]);
+        let token = format!("Bearer {}", self.token("read"));
+        let reply = http::request("GET", &url, &[("authorization", &token)], None);
+        let reply = reply.unwrap_or_else(|lost| panic!("{url}: {lost}"));
+        if reply.status != 200 {
+            return Err(reply);
+        }
+        Ok(reply.json()["data"]["result"].as_array().unwrap().iter().map(series_of).collect())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let script = workspace().join("deploy/local/cluster");
+        let down = Command::new(script).arg("down").arg("--dir").arg(self.folder.path()).output();
+        if std::thread::panicking() {
+            // The logs say why the test failed, and are deleted with the folder.
+            for id in 1..=self.description()["nodes"].as_array().map_or(0, Vec::len) {
+                let log = self.log(id);
+                let tail: Vec<&str> = log.lines().rev().take(20).collect();
+                println!("node {id}: {}", tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
+            }
+        }
+        drop(down);
+    }
+}
