@@ -140,7 +140,7 @@ impl Shared {
     /// Waits until this node has a replica of the shard.
     pub(super) async fn hosted_shard(&self, shard: u32) -> Arc<Hosted> {
         let mut hosted = self.hosted.subscribe();
-        match hosted.wait_for(|hosted| hosted.contains_key(&shard)).await.map(|hosted| hosted[&shard].clone()) {
+        match hosted.wait_for(|hosted| hosted.contains_key(&shard)).await.map(|hosted| Arc::clone(&hosted[&shard])) {
             Ok(hosted) => hosted,
             // `self` holds the sender.
             Err(_closed) => std::future::pending().await,

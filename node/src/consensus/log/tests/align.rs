@@ -1,5 +1,7 @@
 //! Tests of a log whose state was replaced by a snapshot.
 
+use std::sync::Arc;
+
 use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 use openraft::vote::RaftLeaderId as _;
 use storage_engine::Position;
@@ -56,14 +58,14 @@ async fn a_log_that_does_not_continue_the_state_begins_after_it() {
     let (log, _metrics) = open(folder.path());
     // Each case has its own shard.
     for (shard, case) in (1..).zip(cases()) {
-        let mut store = LogStore::new(shard, log.clone());
+        let mut store = LogStore::new(shard, Arc::clone(&log));
         append(&mut store, (1..=case.last).map(|index| entry(index, 10)).collect()).await.await.unwrap();
         if let Some(purged) = case.purged {
             store.purge(log_id(purged, false)).await.unwrap();
         }
     }
     for (shard, case) in (1..).zip(cases()) {
-        let log = log.clone();
+        let log = Arc::clone(&log);
         let flushed = case.flushed.map(position);
         let aligned = tokio::task::spawn_blocking(move || log.align(shard, flushed.as_ref()).unwrap()).await.unwrap();
         let purged = case.purged.map(|purged| log_id(purged, false));
@@ -75,7 +77,7 @@ async fn a_log_that_does_not_continue_the_state_begins_after_it() {
     let (log, _metrics) = open(folder.path());
     let mut restarted = 0;
     for (shard, case) in (1..).zip(cases()) {
-        let mut store = LogStore::new(shard, log.clone());
+        let mut store = LogStore::new(shard, Arc::clone(&log));
         let state = store.get_log_state().await.unwrap();
         let entries = store.try_get_log_entries(0..100).await.unwrap();
         let indexes: Vec<u64> = entries.iter().map(|entry| entry.log_id.index).collect();
