@@ -124,20 +124,21 @@ pub struct Fingerprint(pub u128);
 impl Label {
     /// Makes a label from any text. Rewrites the name to a valid one. Keeps the original name if it differs.
     #[must_use]
-    pub fn new(name: &str, value: &str) -> Self {
+    pub fn new(name: &str, value: impl Into<String>) -> Self {
         let sanitized = sanitize_label_name(name);
         let original_name = (sanitized != name).then(|| name.to_owned());
-        Self { name: sanitized, value: value.to_owned(), original_name }
+        Self { name: sanitized, value: value.into(), original_name }
     }
 }
 
 /// Rewrites any text to a valid label name. Other characters become `_`, and `_` is put before a leading digit.
 #[must_use]
 pub fn sanitize_label_name(name: &str) -> String {
-    let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
-        out.insert(0, '_');
+    let mut out = String::with_capacity(name.len() + 1);
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        out.push('_');
     }
+    out.extend(name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }));
     out
 }
 

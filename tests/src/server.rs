@@ -32,6 +32,8 @@ pub enum Processes {
 pub struct Setup {
     /// Number of processes.
     pub processes: Processes,
+    /// Number of shards of a new data directory.
+    pub shards: u16,
     /// Sampling frequency of the agent; `None` for no agent.
     pub agent_hz: Option<u32>,
     /// Further flags of `varve up`, or of `varve node` if there are three processes.
@@ -57,6 +59,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             processes: Processes::One,
+            shards: shards(),
             agent_hz: None,
             flags: Vec::new(),
             wrapper: Vec::new(),
@@ -77,6 +80,15 @@ impl Setup {
         self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
         self
     }
+}
+
+/// Returns the number of shards of tests that do not choose it: the value of `VARVE_TEST_SHARDS`, or 1.
+///
+/// # Panics
+/// The value is no number.
+#[must_use]
+pub fn shards() -> u16 {
+    std::env::var("VARVE_TEST_SHARDS").map_or(1, |value| value.parse().expect("VARVE_TEST_SHARDS is a number"))
 }
 
 /// A varve under test. Its processes are killed when this value is dropped.
@@ -239,12 +251,20 @@ impl Varve {
             [&self.otlp, "--node-listen"],
         ]);
         arguments.push(self.node.clone());
+        arguments.extend(self.node_flags());
         match self.setup.agent_hz {
             None => arguments.push("--no-agent".to_owned()),
             Some(hz) => arguments.extend(["--frequency-hz".to_owned(), hz.to_string()]),
         }
-        arguments.extend(self.setup.flags.iter().cloned());
         arguments
+    }
+
+    /// Returns the flags of the setup for the process that holds the data.
+    fn node_flags(&self) -> Vec<String> {
+        let shards = self.setup.shards;
+        // One shard is the default.
+        let shards = (shards != 1).then(|| ["--shards".to_owned(), shards.to_string()]);
+        shards.into_iter().flatten().chain(self.setup.flags.iter().cloned()).collect()
     }
 
     fn role_arguments(&self) -> Vec<Vec<String>> {
@@ -255,7 +275,7 @@ impl Varve {
         node.extend(words(&[[&self.node, "--http-listen"]]));
         node.push(node_operations.clone());
         node.extend(self.tls_arguments("node-1"));
-        node.extend(self.setup.flags.iter().cloned());
+        node.extend(self.node_flags());
         let mut router = words(&[
             ["router", "--data-dir"],
             [router_dir.to_str().unwrap(), "--http-listen"],

@@ -14,9 +14,17 @@ use crate::server::Varve;
 /// Largest size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// Returns every sample of the series with this label, in a window `(start, end]`.
+/// Returns every sample of the series with this label, in a window `(start, end]`, from all shards.
 #[must_use]
 pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
+    let mut all = Multiset::default();
+    for shard in (FIRST_DATA_SHARD..).take(varve.setup.shards.into()) {
+        all.extend(samples_of(varve, shard, label, window));
+    }
+    all
+}
+
+fn samples_of(varve: &Varve, shard: u32, label: (&str, &str), window: Window) -> Multiset {
     let matcher = Matcher { name: label.0.to_owned(), operation: Operation::Equal, value: label.1.to_owned() };
     let (attribute_names, selection, answer) = block_on(async {
         let mut node = NodeClient::connect(format!("http://{}", varve.node)).await.unwrap();
@@ -24,7 +32,7 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
         let placement = node.placement(PlacementRequest {}).await.unwrap().into_inner();
         let placement_epoch = Placement::from_wire(placement).unwrap().epoch();
         let series = SeriesRequest {
-            shard: FIRST_DATA_SHARD,
+            shard,
             placement_epoch,
             tenant: TenantId::default_tenant().as_str().to_owned(),
             matchers: vec![matcher.to_wire()],
@@ -42,7 +50,7 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
             stacks: StackDetail::Full,
             locations: proto::LocationSets::default(),
         };
-        let request: SelectRequest = selection.to_wire(FIRST_DATA_SHARD, placement_epoch);
+        let request: SelectRequest = selection.to_wire(shard, placement_epoch);
         (attribute_names, selection, node.select(request).await.unwrap().into_inner())
     });
     let answer = Answer::from_wire(answer, &selection).unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::query::{Query, flamegraph_total};
 use super::sending::Sending;
-use super::server::Server;
+use super::server::{Measured, Server};
 use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, PERIOD_NS, Plan, build_request};
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
@@ -33,8 +33,14 @@ const SPANS: [(&str, u64); 4] =
 ///
 /// # Errors
 /// The server does not start, a request fails, or the sum of the stored values differs from the sum of the sent values.
-pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
-    let mut server = Server::prepare(binary, data_dir)?;
+pub(crate) fn history(
+    varve: Measured<'_>,
+    data_dir: &Path,
+    mix: Mix,
+    seed: u64,
+    end_ns: u64,
+) -> anyhow::Result<Vec<Value>> {
+    let mut server = Server::prepare(varve, data_dir)?;
     server.launch()?;
     let corpus = Corpus::load(mix)?;
     let plan = Plan {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::Client;
 use super::sending::Sending;
-use super::server::Server;
+use super::server::{Measured, Server};
 use super::totals::check_total;
 use crate::generator::Workload;
 use crate::report::{quantile, rounded};
@@ -22,12 +22,12 @@ pub(crate) struct Ingested {
 
 /// Starts a server, and sends it the whole workload.
 pub(crate) fn ingest(
-    binary: &Path,
+    varve: Measured<'_>,
     data_dir: &Path,
     workload: &Workload,
     sending: Sending,
 ) -> anyhow::Result<Ingested> {
-    let mut server = Server::prepare(binary, data_dir)?;
+    let mut server = Server::prepare(varve, data_dir)?;
     let empty_ready_s = server.launch()?.as_secs_f64();
     let idle_cpu_s = server.cpu_s()?;
     let sent = sending.send(&server.otlp, &workload.requests)?;

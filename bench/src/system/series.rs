@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::sending::Sending;
-use super::server::Server;
+use super::server::{Measured, Server};
 use super::totals::seconds;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{Report, quantile, rounded};
@@ -74,7 +74,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut asked = Vec::new();
     for (number, binary) in binaries.iter().enumerate() {
         for state in ["memory", "sealed"] {
-            let mut server = Server::prepare(binary, &folder.path().join(format!("{number}-{state}")))?;
+            let mut server =
+                Server::prepare(Measured { binary, shards: 1 }, &folder.path().join(format!("{number}-{state}")))?;
             server.launch()?;
             Sending::Closed { clients: 4 }.send(&server.otlp, &workload.requests)?;
             if state == "sealed" {

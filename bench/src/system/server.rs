@@ -15,10 +15,18 @@ use crate::system::client::Client;
 /// Longest time that a server may take to become ready after its start, or to exit after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The varve to measure: its binary, and the number of shards of its data directories.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured<'a> {
+    pub(crate) binary: &'a Path,
+    pub(crate) shards: u16,
+}
+
 /// A process `varve up --no-agent`. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     binary: PathBuf,
+    shards: u16,
     data_dir: PathBuf,
     /// Address, `127.0.0.1:PORT`, of the HTTP API.
     pub(crate) http: String,
@@ -31,12 +39,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Prepares a server, without starting it.
-    pub(crate) fn prepare(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(Measured { binary, shards }: Measured<'_>, data_dir: &Path) -> anyhow::Result<Self> {
         let [http, otlp, grpc, node] = free_addresses();
         let other_ports = [grpc, node];
         let binary = binary.to_owned();
         let data_dir = data_dir.to_owned();
-        Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
+        Ok(Self { binary, shards, data_dir, http, otlp, other_ports, child: None })
     }
 
     /// Starts the server. Returns the time from the start of the process until /ready responds with 200.
@@ -45,6 +53,10 @@ impl Server {
         let [grpc, node] = &self.other_ports;
         let mut command = Command::new(&self.binary);
         command.args(["up", "--no-agent", "--data-dir"]).arg(&self.data_dir);
+        // One shard is the default. Older binaries do not have the option.
+        if self.shards != 1 {
+            command.args(["--shards", &self.shards.to_string()]);
+        }
         command.args(["--http-listen", &self.http, "--otlp-http-listen", &self.otlp]);
         command.args(["--otlp-grpc-listen", grpc, "--node-listen", node]);
         // The environment of this shell must not configure the measured varve.

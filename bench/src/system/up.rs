@@ -1,7 +1,7 @@
 //! Measurements of a running varve over the network: ingest with 1 client, in an open loop, and with 32 clients;
 //! restart after SIGKILL and after SIGTERM; queries.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,6 +12,7 @@ use super::ingest::ingest;
 use super::query::queries;
 use super::restart::restart_after_kill;
 use super::sending::Sending;
+use super::server::Measured;
 use super::wide::wide;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{self, Report};
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Number of pods of mix W, at most 200,000
     #[arg(long, default_value_t = 20_000)]
     pods: usize,
+    /// Number of shards of the measured varve
+    #[arg(long, default_value_t = 1)]
+    shards: u16,
     /// Number of samples of each ingest, rounded up to whole requests of 1,520 [default: 15 minutes of the mix]
     #[arg(long)]
     samples: Option<u64>,
@@ -64,8 +68,9 @@ enum Samples {
 /// Runs all measurements. Prints the figures of each measurement when it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
+    let varve = Measured { binary: &binary, shards: arguments.shards };
     let mix = match arguments.mix {
-        Samples::W => return run_wide(arguments, &binary),
+        Samples::W => return run_wide(arguments, varve),
         Samples::H => Mix::H,
         Samples::L => Mix::L,
     };
@@ -78,16 +83,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let workload = Workload::new(mix, arguments.seed, samples, generator::last_full_hour_ns())?;
     report.add("workload", workload.describe())?;
 
-    let one = ingest(&binary, &folder.path().join("1-client"), &workload, Sending::Closed { clients: 1 })?;
+    let one = ingest(varve, &folder.path().join("1-client"), &workload, Sending::Closed { clients: 1 })?;
     report.add("ingest", one.figures)?;
     report.add("restart", restart_after_kill(one.server, &workload)?)?;
 
     let rate = Sending::Open { requests_per_s: 100 };
-    let open = ingest(&binary, &folder.path().join("open-loop"), &workload, rate)?;
+    let open = ingest(varve, &folder.path().join("open-loop"), &workload, rate)?;
     report.add("ingest", open.stop_and_finish(&workload)?.0)?;
 
     let many = Sending::Closed { clients: 32 };
-    let many = ingest(&binary, &folder.path().join("32-clients"), &workload, many)?;
+    let many = ingest(varve, &folder.path().join("32-clients"), &workload, many)?;
     let (figures, mut server) = many.stop_and_finish(&workload)?;
     report.add("ingest", figures)?;
     let ready_ms = server.launch()?.as_secs_f64() * 1e3;
@@ -98,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     drop(server);
     if arguments.history {
         let data_dir = folder.path().join("history");
-        for figures in history(&binary, &data_dir, mix, arguments.seed, generator::last_full_hour_ns())? {
+        for figures in history(varve, &data_dir, mix, arguments.seed, generator::last_full_hour_ns())? {
             report.add("history", figures)?;
         }
     }
@@ -106,16 +111,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Runs the measurements of mix W.
-fn run_wide(arguments: &Arguments, binary: &Path) -> anyhow::Result<()> {
+fn run_wide(arguments: &Arguments, varve: Measured<'_>) -> anyhow::Result<()> {
     let pods = arguments.pods;
     if !(1..=generator::WIDE_PODS_MAX).contains(&pods) {
         bail!("--pods {pods}: it must be from 1 to {}", generator::WIDE_PODS_MAX);
     }
     let folder = arguments.new_folder()?;
-    let mut report = Report::start(Some(binary), folder.path(), arguments.save.as_deref())?;
+    let mut report = Report::start(Some(varve.binary), folder.path(), arguments.save.as_deref())?;
     let workload = Workload::wide(pods, arguments.seed, generator::last_full_hour_ns())?;
     report.add("workload", workload.describe())?;
-    wide(binary, folder.path(), &workload, &mut report)?;
+    wide(varve, folder.path(), &workload, &mut report)?;
     report.finish()
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::ingest::ingest;
 use super::query::{Check, Query, check_count, check_whole_flamegraph, flamegraph_total, measure_each};
 use super::sending::Sending;
+use super::server::Measured;
 use crate::generator::Workload;
 use crate::report::Report;
 
@@ -14,8 +15,8 @@ const CLIENTS: usize = 4;
 const TOP_PODS: usize = 10;
 
 /// Measures ingest of the wide fleet; then the queries, right after an ingest and after a restart.
-pub(crate) fn wide(binary: &Path, folder: &Path, workload: &Workload, report: &mut Report) -> anyhow::Result<()> {
-    let ingest = |name: &str| ingest(binary, &folder.join(name), workload, Sending::Closed { clients: CLIENTS });
+pub(crate) fn wide(varve: Measured<'_>, folder: &Path, workload: &Workload, report: &mut Report) -> anyhow::Result<()> {
+    let ingest = |name: &str| ingest(varve, &folder.join(name), workload, Sending::Closed { clients: CLIENTS });
     let queried = ingest("queried")?;
     for figures in measure_each(queries(workload), &queried.server, workload)? {
         report.add("query", figures)?;

@@ -73,7 +73,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       behaviour.stacks = STACKS.host();
       Object.assign(behaviour, {
         error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: choose a shorter time range",
-        shards: { queried: 4, answered: 3 },
+        shards: { asked: 4, answered: 3 },
       });
       await page.getByRole("button", { name: "Run", exact: true }).click();
       await page.getByText("3.1 GiB").waitFor();

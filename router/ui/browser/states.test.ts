@@ -99,7 +99,7 @@ browserTest("an error shows the server's message and keeps the views", {}, async
 });
 
 browserTest("a partial response has a banner, and unnamed frames have reasons", {}, async ({ page }) => {
-  const fixture = await startFixture({ shards: { queried: 4, answered: 3 } });
+  const fixture = await startFixture({ shards: { asked: 4, answered: 3 } });
   await page.goto(`${fixture.url}/?live=0`);
   await page.getByText("Partial response.").waitFor();
   expect(await page.locator(".status-bar").textContent()).toContain("3 of 4 shards");

@@ -6,7 +6,7 @@ use serde_json::json;
 use tests::report::{alone, figure};
 use tests::server::{Setup, Varve};
 
-const SHARDS: &str = "64";
+const SHARDS: u16 = 64;
 /// Time after which nothing is left to do from the start.
 const SETTLED: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_secs(20);
@@ -16,7 +16,7 @@ const CPU_PART_MAX: f64 = 0.05;
 #[test]
 fn idle_shards_cost_little() {
     let _alone = alone();
-    let mut varve = Varve::prepare(Setup::default().flags(&["--shards", SHARDS]));
+    let mut varve = Varve::prepare(Setup { shards: SHARDS, ..Setup::default() });
     let ready = varve.launch();
     std::thread::sleep(SETTLED);
     let metric = |name: &str| varve.metric(&varve.http, name).unwrap();

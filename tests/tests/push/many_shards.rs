@@ -43,7 +43,7 @@ fn large_request(services: &[String], stacks: i32) -> Vec<u8> {
 // Once, the node's budget for appends had no free bytes for the second part, and every retry was refused, too.
 #[test]
 fn two_large_parts_of_a_push_do_not_refuse_each_other() {
-    let varve = Varve::start(Setup::default().flags(&["--shards", "2"]));
+    let varve = Varve::start(Setup { shards: 2, ..Setup::default() });
     let placement = Placement::uniform(2.try_into().unwrap());
     let tenant = TenantId::default_tenant();
     let services = [1, 2].map(|shard| {

@@ -6,4 +6,5 @@ mod frames;
 mod http_errors;
 mod known_faults;
 mod promql;
+mod shards;
 mod symbols;

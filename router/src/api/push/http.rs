@@ -78,7 +78,7 @@ fn pprof_format(query: &str) -> Result<Format, PushError> {
     let mut labels = Vec::new();
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match key.as_ref() {
-            "service_name" => labels.insert(0, Label::new(SERVICE_NAME_LABEL, &value)),
+            "service_name" => labels.insert(0, Label::new(SERVICE_NAME_LABEL, value)),
             "name" => name = Some(value.into_owned()),
             "label" => {
                 let (key, value) = value

@@ -123,15 +123,17 @@ impl Builder {
         if let AttributeValue::Text(id) | AttributeValue::Json(id) = attribute.value {
             check_label_value(strings.get(id).len())?;
         }
-        let label = Label::new(&format!("{prefix}{key}"), &attribute.value.render(strings));
-        self.count_labels(&[std::slice::from_ref(&label)])?;
+        let value = attribute.value.render(strings);
+        let label =
+            if prefix.is_empty() { Label::new(key, value) } else { Label::new(&format!("{prefix}{key}"), value) };
+        self.count_labels(std::slice::from_ref(&label))?;
         Ok(label)
     }
 
     /// Adds the size of these labels to the total of the push. Labels of several profiles count several times.
-    fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), ProfileError> {
+    fn count_labels(&mut self, labels: &[Label]) -> Result<(), ProfileError> {
         let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
-        self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
+        self.label_bytes += labels.iter().map(bytes).sum::<usize>();
         if self.label_bytes > limits::PUSH_LABEL_BYTES_MAX {
             let count_max = limits::PUSH_LABEL_BYTES_MAX;
             return Err(ProfileError::TooMany { what: "bytes of labels in one request", count_max });
@@ -177,11 +179,13 @@ impl Builder {
     }
 
     /// Adds a profile and defines its stacks (see [`Builder::define`]). Drops samples of value 0. If the newest samples
-    /// of a gauge are all 0, keeps one of them: otherwise an older sample would be the gauge's last value.
+    /// of a gauge are all 0, keeps one of them: otherwise an older sample would be the gauge's last value. Copies
+    /// borrowed labels only if the profile has samples and the labels are within the limit.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
-        labels: &[&[Label]],
+        labels: Cow<'_, [Label]>,
+        more_labels: &[Label],
         samples: Samples,
         plan: &mut DefinitionPlan<'_>,
         locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
@@ -196,10 +200,12 @@ impl Builder {
         if self.samples > limits::PUSH_SAMPLES_MAX {
             return Err(ProfileError::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
         }
-        self.count_labels(labels)?;
-        let mut labels = labels.concat();
+        self.count_labels(&labels)?;
+        self.count_labels(more_labels)?;
+        let mut labels = labels.into_owned();
+        labels.extend_from_slice(more_labels);
         labels.retain(|label| label.name != PROFILE_TYPE_LABEL && label.name != "__name__");
-        labels.push(Label::new(PROFILE_TYPE_LABEL, &profile_type.to_string()));
+        labels.push(Label::new(PROFILE_TYPE_LABEL, profile_type.to_string()));
         let labels = LabelSet::new(labels);
         debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
         check_labels(&labels)?;

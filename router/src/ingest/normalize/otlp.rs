@@ -27,17 +27,20 @@ pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut De
     let mut dictionary = RequestDictionary::new(&request.dictionary);
     dictionary.reserve(builder, plan);
     for resource_profiles in &request.resource_profiles {
-        let resource = Resource::read(builder, &mut dictionary, resource_profiles.resource);
+        let mut resource = Resource::read(builder, &mut dictionary, resource_profiles.resource);
+        let mut scopes_left = resource_profiles.scopes.len();
         for scope_profiles in &resource_profiles.scopes {
-            let context = match &resource {
+            scopes_left -= 1;
+            let context = match &mut resource {
                 Ok(resource) => resource.with_scope(builder, &mut dictionary, scope_profiles.scope),
                 Err(error) => Err(error.clone()),
             };
             match context {
-                Ok(context) => {
+                Ok(mut context) => {
+                    context.is_last = scopes_left == 0;
                     let profiles = scope_profiles.profiles.iter();
                     let raw = profiles.map(|profile| RawProfile::read(profile, request.layout)).collect();
-                    add_scope(builder, &mut dictionary, &context, raw, plan);
+                    add_scope(builder, &mut dictionary, &mut context, raw, plan);
                 }
                 Err(error) => scope_profiles.profiles.iter().for_each(|_profile| builder.reject(&error)),
             }
@@ -48,7 +51,7 @@ pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut De
 fn add_scope<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,
-    context: &ScopeContext<'_>,
+    context: &mut ScopeContext<'_>,
     read: Vec<Result<RawProfile<'a>, WireError>>,
     plan: &mut DefinitionPlan<'_>,
 ) {
@@ -59,10 +62,13 @@ fn add_scope<'a>(
             siblings.add(strings.get(kind), strings.get(unit));
         }
     }
+    let mut profiles_left = read.len();
     for profile in read {
+        profiles_left -= 1;
+        let is_last = profiles_left == 0;
         let added = profile
             .map_err(ProfileError::from)
-            .and_then(|profile| profile.add(builder, dictionary, context, siblings, plan));
+            .and_then(|profile| profile.add(builder, dictionary, context, is_last, siblings, plan));
         if let Err(error) = added {
             builder.reject(&error);
         }

@@ -49,7 +49,7 @@ pub(super) fn add(
                         }
                     })
                 };
-                builder.profile(&column.profile_type, &[labels], column.samples, plan, locations_of)
+                builder.profile(&column.profile_type, labels.into(), &[], column.samples, plan, locations_of)
             }
         };
         if let Err(error) = added {

@@ -31,7 +31,7 @@ pub(crate) fn write(
     out.raw(",\"names\":[").append(&columns.names).raw("],\"frames\":[").append(&columns.frames);
     out.raw("],\"nodes\":[").append(&columns.nodes).raw("],\"symbolization\":");
     share(&mut out, symbolization);
-    out.raw(",\"shards\":{\"queried\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
+    out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
     out.raw("},\"pruned\":{\"nodes\":").number(tree.pruned_nodes);
     out.raw(",\"value\":").sum(tree.pruned_value);
     let read = summary.windows_read;

@@ -47,17 +47,26 @@ impl Labels {
 
     /// Returns a copy without the labels of the given names.
     pub(crate) fn without(&self, names: &[String]) -> Self {
-        Self(self.0.iter().filter(|(known, _)| !names.contains(known)).cloned().collect())
+        self.filtered(|name| !names.contains(name))
     }
 
     /// Returns a copy with only the labels of the given names.
     pub(crate) fn only(&self, names: &[String]) -> Self {
-        Self(self.0.iter().filter(|(known, _)| names.contains(known)).cloned().collect())
+        self.filtered(|name| names.contains(name))
     }
 
     /// Returns a copy without the metric name.
     pub(crate) fn without_name(&self) -> Self {
-        Self(self.0.iter().filter(|(known, _)| known != NAME_LABEL).cloned().collect())
+        self.filtered(|name| name != NAME_LABEL)
+    }
+
+    /// Returns a copy with only the labels whose names `is_kept` accepts.
+    fn filtered(&self, is_kept: impl Fn(&String) -> bool) -> Self {
+        // Most groups of aggregations have exactly the labels of their series.
+        if self.0.iter().all(|(name, _)| is_kept(name)) {
+            return self.clone();
+        }
+        Self(self.0.iter().filter(|(name, _)| is_kept(name)).cloned().collect())
     }
 }
 

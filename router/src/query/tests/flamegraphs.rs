@@ -38,7 +38,7 @@ fn json_is_as_documented() {
             [2, 2, 1_000_000_000, 1_000_000_000], [1, 3, 500_000_000, 500_000_000],
         ],
         "symbolization": {"frames": 3, "named": 3, "unnamed": []},
-        "shards": {"queried": 1, "answered": 1},
+        "shards": {"asked": 1, "answered": 1},
         "pruned": {"nodes": 0, "value": 0},
         "windows_read": {"raw": 0, "1m": 0, "1h": 0, "1d": 0},
         "names_pending": [],

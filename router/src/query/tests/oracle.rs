@@ -252,7 +252,7 @@ impl Weights<Frame> {
             "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\
              \"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
-             \"shards\":{{\"queried\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
+             \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
              \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"names_pending\":[],\"warnings\":[]}}"
         )
     }

@@ -208,7 +208,7 @@ pub(super) fn responses(server: &Server, nodes_max: usize) -> Vec<(String, Statu
     let mut all = Vec::new();
     let mut ask = |path: &str, parameters: &[(&str, &str)]| {
         let answer = server.get(path, parameters);
-        let number = regex::bytes::Regex::new("\"shards\":\\{\"queried\":[0-9]+,\"answered\":[0-9]+\\}").unwrap();
+        let number = regex::bytes::Regex::new("\"shards\":\\{\"asked\":[0-9]+,\"answered\":[0-9]+\\}").unwrap();
         let body = number.replace(&answer.body, &b""[..]).into_owned();
         all.push((format!("{path} {parameters:?}"), answer.status, body));
     };
@@ -310,7 +310,7 @@ fn only_shards_that_can_have_the_series_are_asked() {
         }
         assert_eq!(node.asked(), shards, "{selector}");
         let shown = server.get("/api/v1/flamegraph", &graph).json()["shards"].clone();
-        assert_eq!(shown, json!({"queried": shards.len(), "answered": shards.len()}));
+        assert_eq!(shown, json!({"asked": shards.len(), "answered": shards.len()}));
         node.asked();
         // The names of attributes are those of whole shards.
         server.get("/api/v1/labels", &of_values);

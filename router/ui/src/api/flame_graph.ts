@@ -19,7 +19,7 @@ interface WireFlameResponse {
   frames: Frame[];
   nodes: WireNode[];
   symbolization: Symbolization;
-  shards: { queried: number; answered: number };
+  shards: { asked: number; answered: number };
   pruned: { nodes: number; value: WireInteger };
   names_pending: string[];
   warnings: string[];

@@ -16,7 +16,7 @@ export function Notices() {
   };
   const partial = () => {
     const shards = store.flame.latest()?.shards;
-    return shards !== undefined && shards.answered < shards.queried ? shards : undefined;
+    return shards !== undefined && shards.answered < shards.asked ? shards : undefined;
   };
   /** Warnings about times that are damaged on the server's disk. */
   const damaged = () => store.warnings().filter((warning) => warning.startsWith("damaged: "));
@@ -50,7 +50,7 @@ export function Notices() {
       <Show when={partial()}>
         {(shards) => (
           <div class="notice warn" role="status">
-            <b>Partial response.</b> {shards().answered} of {shards().queried} shards responded: all values below are
+            <b>Partial response.</b> {shards().answered} of {shards().asked} shards responded: all values below are
             too low.
           </div>
         )}

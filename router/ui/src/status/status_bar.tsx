@@ -74,7 +74,7 @@ function ResponseFacts(props: { response: FlameResponse }) {
       </Show>
       <span>{props.response.took_ms < 1 ? "< 1" : Math.round(props.response.took_ms)} ms</span>
       <span>
-        {props.response.shards.answered} of {counted(props.response.shards.queried, "shard")}
+        {props.response.shards.answered} of {counted(props.response.shards.asked, "shard")}
       </span>
       <Show when={open() === "unnamed"}>
         <UnnamedDialog response={props.response} onClose={() => setOpen(null)} />

@@ -87,19 +87,22 @@ impl<'a> RawProfile<'a> {
         Ok(ProfileType::of_push(None, &owned(sample)?, siblings, &owned(period)?, self.period))
     }
 
-    /// Adds the profile to the push.
+    /// Adds the profile to the push. `is_last` is true if no profile of the same scope follows.
     pub(crate) fn add(
         &self,
         builder: &mut Builder,
         dictionary: &mut RequestDictionary<'a>,
-        context: &ScopeContext<'_>,
+        context: &mut ScopeContext<'_>,
+        is_last: bool,
         siblings: Siblings,
         plan: &mut DefinitionPlan<'_>,
     ) -> Result<(), ProfileError> {
         let (profile_type, scale) = self.profile_type(builder, dictionary, siblings)?;
         let attributes = common_attributes(builder, dictionary, context, self)?;
         let mut common = Common { attributes, sets: HashMap::default(), time_unix_nano: self.time_unix_nano, scale };
-        let mut samples = Samples::with_capacity(self.samples.len());
+        // A timestamp takes eight bytes of a message.
+        let samples_max = self.samples.iter().map(|sample| (sample.len() / 8).max(1)).sum();
+        let mut samples = Samples::with_capacity(samples_max);
         let mut raw = RawSample::default();
         for sample in &self.samples {
             raw.read(sample, self.layout)?;
@@ -110,8 +113,8 @@ impl<'a> RawProfile<'a> {
             let naming = (!context.is_named_contention()).then_some("name their scopes mutex and block");
             Subject { kinds, duration: self.duration_nano, naming }.warn(builder);
         }
-        let labels = [context.resource.labels.as_slice(), &context.scope_labels];
-        builder.profile(&profile_type, &labels, samples, plan, |builder, stack, count, locations| {
+        let (labels, more_labels) = context.labels(is_last);
+        builder.profile(&profile_type, labels, more_labels, samples, plan, |builder, stack, count, locations| {
             dictionary.stack_locations(builder, stack, count, locations)
         })
     }

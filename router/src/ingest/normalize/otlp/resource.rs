@@ -1,5 +1,7 @@
 //! Resources and scopes: the labels of a series, and the name of the service.
 
+use std::borrow::Cow;
+
 use proto::dictionary::{Attribute, AttributeValue};
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, limits};
@@ -50,8 +52,10 @@ pub(crate) struct Resource {
 /// Labels and attributes that all profiles of one scope share.
 #[derive(Debug)]
 pub(crate) struct ScopeContext<'r> {
-    pub(crate) resource: &'r Resource,
+    pub(crate) resource: &'r mut Resource,
     pub(crate) scope_labels: Vec<Label>,
+    /// True if no scope of the resource follows.
+    pub(crate) is_last: bool,
 }
 
 impl Resource {
@@ -81,16 +85,26 @@ impl Resource {
 
     /// Returns the context of one scope of this resource.
     pub(crate) fn with_scope<'a>(
-        &self,
+        &mut self,
         builder: &mut Builder,
         dictionary: &mut RequestDictionary<'a>,
         scope: &'a [u8],
     ) -> Result<ScopeContext<'_>, ProfileError> {
-        Ok(ScopeContext { resource: self, scope_labels: scope_labels(builder, dictionary, scope)? })
+        let scope_labels = scope_labels(builder, dictionary, scope)?;
+        Ok(ScopeContext { resource: self, scope_labels, is_last: false })
     }
 }
 
 impl ScopeContext<'_> {
+    /// Returns the labels of the resource and of the scope for a profile. The last profile takes those of the resource,
+    /// because most resources have only one profile.
+    pub(crate) fn labels(&mut self, is_last_profile: bool) -> (Cow<'_, [Label]>, &[Label]) {
+        let labels = &mut self.resource.labels;
+        let is_last = self.is_last && is_last_profile;
+        let of_resource = if is_last { std::mem::take(labels).into() } else { labels.as_slice().into() };
+        (of_resource, &self.scope_labels)
+    }
+
     /// Returns whether the scope's name is `mutex` or `block`. Only this name distinguishes the two kinds of profile.
     pub(crate) fn is_named_contention(&self) -> bool {
         let is_name = |label: &Label| {
@@ -117,7 +131,7 @@ fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Labe
     let from = SERVICE_NAMES.iter().find_map(|name| named(name).filter(|attribute| !is_empty(attribute)));
     let name = if named("service.name").is_some() { "service.name" } else { SERVICE_NAME_LABEL };
     match from {
-        Some(attribute) => Ok(Label::new(name, &builder.label("", attribute)?.value)),
+        Some(attribute) => Ok(Label::new(name, builder.label("", attribute)?.value)),
         None => Ok(Label::new(name, UNKNOWN_SERVICE)),
     }
 }

@@ -179,6 +179,24 @@ fn values_without_timestamps_have_the_time_of_their_profile() {
 }
 
 #[test]
+fn every_profile_of_a_resource_has_its_labels() {
+    let profiles = |count| vec![profile(vec![at(1, &[TIME])]); count];
+    // The profiles of each scope. A scope without profiles may be the last.
+    for scopes in [&[1][..], &[3], &[2, 2], &[1, 0], &[0, 1]] {
+        let mut request = request(&[("service.name", "api"), ("host.name", "h")], Vec::new());
+        let of_resource = &mut request.resource_profiles[0].scope_profiles;
+        let scope = of_resource.remove(0);
+        of_resource.extend(scopes.iter().map(|&count| ScopeProfiles { profiles: profiles(count), ..scope.clone() }));
+        let push = push(&request);
+        assert_eq!(push.profiles.len(), scopes.iter().sum::<usize>());
+        for proto::Profile { labels, .. } in &push.profiles {
+            let names = ["service_name", "host_name", "otel_scope_name"].map(|name| labels.get(name));
+            assert_eq!(names, ["api", "h", "test"], "{scopes:?}");
+        }
+    }
+}
+
+#[test]
 fn a_service_has_the_first_name_that_is_set() {
     for (resource, want) in [
         (&[("process.executable.name", "exe"), ("k8s.job.name", "job")][..], "job"),
