@@ -38,7 +38,7 @@ pub(crate) struct Replica {
     leases: Arc<Leases>,
 }
 
-/// What all replicas of a node share, in addition to the log.
+/// The parts of a node that its replicas share, in addition to the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) config: &'a Config,
@@ -237,7 +237,7 @@ impl Replica {
     }
 }
 
-/// What is needed to open the state of a shard.
+/// Parts from which the state of a shard is opened.
 struct StateToOpen {
     shard: u32,
     log: Arc<LogDatabase>,

@@ -256,7 +256,7 @@ async fn close_and_install(
     }
 }
 
-/// What an open replica replaces: the replica that was open before, and its state, if there is a snapshot.
+/// The replica that is closed before another one opens, and the snapshot that replaces its state, if there is one.
 #[derive(Default)]
 struct Replaced {
     replica: Option<Arc<Replica>>,

@@ -48,7 +48,7 @@ async fn leave_behind(cluster: &mut Cluster, serial: i64) -> (usize, i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_lags_behind_the_log_installs_one_snapshot() {
     let mut cluster = Cluster::start(keep_little).await;
-    let serial = append_until(&cluster, 0, "", || cluster.metric(0, APPLIED) >= 20.0).await;
+    let serial = append_until(&cluster, 0, "nothing is applied", || cluster.metric(0, APPLIED) >= 20.0).await;
     let (lagging, serial) = leave_behind(&mut cluster, serial).await;
     cluster.restart(lagging).await;
     let installed = || cluster.metric(lagging, INSTALLED) >= 1.0;
@@ -71,10 +71,29 @@ async fn a_member_that_lags_within_the_kept_log_needs_no_snapshot() {
     let leader = cluster.leader().await;
     let lagging = (leader + 1) % 3;
     cluster.stop(lagging).await;
-    let serial = append_until(&cluster, 0, "", || cluster.metric(leader, APPLIED) >= 400.0).await;
+    let serial = append_until(&cluster, 0, "nothing is applied", || cluster.metric(leader, APPLIED) >= 400.0).await;
     cluster.restart(lagging).await;
     let caught_up = || cluster.metric(lagging, APPLIED) >= 400.0;
     let serial = append_until(&cluster, serial, "the member does not catch up", caught_up).await;
+    assert_eq!(cluster.metric(lagging, INSTALLED), 0.0);
+    cluster.make_leader(lagging).await;
+    assert_eq!(cluster.times(lagging).await, times_of(0..serial));
+}
+
+/// The crash is between the change of the pointer to the state and the write that lets the log begin after the state.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_a_snapshot_replaced_the_state_is_recovered() {
+    let mut cluster = Cluster::start(keep_little).await;
+    let serial = append_until(&cluster, 0, "nothing is applied", || cluster.metric(0, APPLIED) >= 20.0).await;
+    let (lagging, serial) = leave_behind(&mut cluster, serial).await;
+    let other = (0..3).find(|&member| member != lagging).unwrap();
+    cluster.stop(other).await;
+    cluster.replace_state(lagging, other);
+    cluster.restart(other).await;
+    cluster.restart(lagging).await;
+    let last = serial + 100;
+    let caught_up = || cluster.metric(lagging, APPLIED) > last as f64;
+    let serial = append_until(&cluster, serial, "the log does not follow the state", caught_up).await;
     assert_eq!(cluster.metric(lagging, INSTALLED), 0.0);
     cluster.make_leader(lagging).await;
     assert_eq!(cluster.times(lagging).await, times_of(0..serial));

@@ -90,10 +90,11 @@ impl Peer {
             address: peers.address.clone(),
             index,
         };
-        tracing::info!(shard, node = target, index, "a member lags behind the log: it installs a snapshot");
+        // The receiver of the snapshot logs more. A member whose node is down is tried again and again.
+        tracing::debug!(shard, node = target, index, "the member lags behind the log: it is to install a snapshot");
         let installed = install(&peers.dialer, &peers.dialed(&member.address), request).await;
         installed.map_err(|error| {
-            tracing::warn!(shard, node = target, error, "no snapshot was installed; will retry");
+            tracing::debug!(shard, node = target, error, "the member has installed no snapshot: will retry");
             self.unreachable(&error)
         })
     }

@@ -21,6 +21,8 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// Interval of HTTP/2 pings, and the longest time until their response. They show that the sender is alive while the
 /// files of its snapshot are hashed.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after a snapshot could not be received or installed, because the sender repeats its request at once.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before the replica is closed, and interval of checks for free space.
 const INSTALL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -53,6 +55,7 @@ pub(super) async fn receive_next(
             Ok(None) => request.done(index),
             Err(error) => {
                 tracing::warn!(shard, sender, index, %error, "no snapshot was received");
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 request.refuse(&error);
             }
         }
@@ -100,6 +103,10 @@ pub(super) async fn install(
     let state = if matches!(hosted.state(), State::Serving(_)) { State::Repairing } else { State::Starting };
     let (opened, held) = close_and_install(shared, hosted, replica, Some(staged), INSTALL_INTERVAL, &state).await?;
     // The state of a replica that was just opened is that on disk.
-    request.done(opened.shard().flushed_index().unwrap_or_default());
+    let index = opened.shard().flushed_index().unwrap_or_default();
+    if index < request.index {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+    request.done(index);
     Some((opened, held))
 }
