@@ -76,8 +76,8 @@ impl ProcessMappings {
         self.maps.as_ref().is_ok_and(|maps| maps.find(address).is_some())
     }
 
-    /// Reads the mappings again and returns true, unless they were read lately or the rate limit forbids it. Doubles
-    /// the time to the next read.
+    /// Reads the mappings again, doubles the time to the next read, and returns true. Does nothing and returns false if
+    /// the mappings were read lately or the rate limit forbids a read.
     fn reread(&mut self, ktime_ns: u64, rate_limit: &mut RateLimit) -> bool {
         if ktime_ns < self.reread_after_ns || !self.read(ktime_ns, rate_limit) {
             return false;

@@ -148,7 +148,8 @@ impl Peers {
         Receiving { members: Arc::clone(&self.members), shard, number }
     }
 
-    /// Returns the requests of other nodes to install a snapshot of a shard, from now on. A shard has one receiver.
+    /// Returns the receiver of all later requests of other nodes to install a snapshot of a shard. A shard has one
+    /// receiver.
     pub(crate) fn installs(&self, shard: u32) -> mpsc::Receiver<Install> {
         self.installs.queue(shard)
     }

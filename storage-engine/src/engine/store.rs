@@ -129,8 +129,9 @@ impl Store {
         }
     }
 
-    /// Returns a partition of minutes, hours or days, if it exists, for a caller that needs no dictionary. A partition
-    /// that is not in memory is read without its dictionary, which is most of its bytes, and is not kept.
+    /// Returns a partition of minutes, hours or days, if it exists, for a caller that needs no dictionary. If the
+    /// partition is not in memory, it is read without its dictionary, which is most of its bytes, and the partition is
+    /// not kept.
     pub(crate) fn outline(
         &self,
         key: PartitionKey,

@@ -48,7 +48,7 @@ pub fn stack(names: &[&str]) -> Vec<Frame> {
 pub struct Request {
     /// Attributes of the resource.
     pub attributes: Vec<(String, String)>,
-    /// Stacks, each leaf first.
+    /// Stacks. The leaf of each stack comes first.
     pub stacks: Vec<Vec<Frame>>,
     /// Samples, grouped by stack.
     pub samples: Vec<Seen>,

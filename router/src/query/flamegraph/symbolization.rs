@@ -40,7 +40,7 @@ struct ReasonSets {
 /// Number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// Placeholder for the number of a set, for a node without stacks.
+/// Number that a node without stacks has instead of the number of a set of reasons.
 const NO_STACK: u32 = u32::MAX;
 
 impl ReasonSets {

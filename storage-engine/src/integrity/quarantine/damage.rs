@@ -191,8 +191,8 @@ impl Damage {
         }
     }
 
-    /// Returns the number of the newest table file that may hold values of the partition that this one replaced; `None`
-    /// if it replaced none.
+    /// Returns the number of the newest table file that may hold values of the partition that the partition `key` has
+    /// replaced; `None` if the partition has replaced none.
     pub(crate) fn newest_replaced_file(&self, key: PartitionKey) -> Option<u64> {
         self.replaced.get(&key).copied()
     }
