@@ -34,7 +34,8 @@ pub struct Config {
     /// membership.
     pub advertise_address: String,
     /// Addresses, `host:port`, of the nodes with which a new cluster begins, by node id, including this node. Empty if
-    /// this node is a cluster of its own. Later starts do not need them.
+    /// this node is a cluster of its own. Later starts need them, too: a node that lost its data and has no list would
+    /// make a cluster of its own.
     pub initial_nodes: BTreeMap<u64, String>,
     /// Maker of the connections to other nodes.
     pub dialer: Dialer,
@@ -112,9 +113,9 @@ impl Config {
     }
 
     /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag.
-    pub(crate) fn keep_limits(&self) -> KeepLimits {
-        let shards = self.shards.map_or(1, |shards| u64::from(shards.get()));
-        KeepLimits { time: self.log_keep_time, bytes: self.log_keep_bytes / shards }
+    /// `shards` is the number of shards of the node.
+    pub(crate) fn keep_limits(&self, shards: NonZeroU16) -> KeepLimits {
+        KeepLimits { time: self.log_keep_time, bytes: self.log_keep_bytes / u64::from(shards.get()) }
     }
 
     pub(crate) fn check(&self) -> Result<(), NodeError> {

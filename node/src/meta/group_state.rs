@@ -30,19 +30,12 @@ struct Inner {
     state: MetaState,
     /// Position of the last applied entry, with the membership at this position.
     applied: Flushed,
-    /// Time at which the last command was proposed, in nanoseconds since 1970.
-    proposed_at_ns: i64,
 }
 
 impl MetaGroupState {
     /// Returns the empty state. States are published to `published` as soon as they are newer than the published one.
     pub(crate) fn new(published: watch::Sender<Arc<State>>) -> Self {
         Self { inner: Mutex::default(), published }
-    }
-
-    /// Returns the time at which the last applied command was proposed, in nanoseconds since 1970; 0 if there is none.
-    pub(crate) fn proposed_at_ns(&self) -> i64 {
-        self.inner.lock().proposed_at_ns
     }
 
     fn publish(&self, state: &State) {
@@ -75,7 +68,6 @@ impl GroupState for MetaGroupState {
         let mut inner = self.inner.lock();
         let applied = inner.state.apply(position.index, proposed_at_ns, &command);
         inner.applied.position = Some(position);
-        inner.proposed_at_ns = inner.proposed_at_ns.max(proposed_at_ns);
         if matches!(applied, Ok(Applied::Changed)) {
             self.publish(inner.state.state());
         }

@@ -24,7 +24,6 @@ pub(crate) struct MetaReplica {
     group: Group,
     /// Guard of the member: it receives messages of other members.
     _receiving: Receiving,
-    state: Arc<MetaGroupState>,
     log: Arc<LogDatabase>,
     /// Reference that can be upgraded until no task of openraft uses the group's log any more.
     log_in_use: Weak<()>,
@@ -54,11 +53,10 @@ impl MetaReplica {
         let failure = log.failure().of_replica(META_GROUP);
         let store = LogStore::new(META_GROUP, Arc::clone(&log));
         let log_in_use = store.while_open();
-        let state = Arc::new(MetaGroupState::new(published));
-        let group_state = Arc::clone(&state) as Arc<dyn GroupState>;
-        let group = Group::open(node_id, store, peers.network(META_GROUP), group_state, failure.clone()).await?;
+        let state: Arc<dyn GroupState> = Arc::new(MetaGroupState::new(published));
+        let group = Group::open(node_id, store, peers.network(META_GROUP), state, failure.clone()).await?;
         let receiving = peers.receive(META_GROUP, &group);
-        Ok(Self { group, _receiving: receiving, state, log, log_in_use, failure, clock })
+        Ok(Self { group, _receiving: receiving, log, log_in_use, failure, clock })
     }
 
     /// Returns true if this member belongs to a group.
@@ -75,7 +73,8 @@ impl MetaReplica {
     /// earlier, and while the node does not belong to a cluster.
     pub(crate) async fn recovered(&self) {
         self.group.recovered().await;
-        self.clock.start(self.state.proposed_at_ns(), self.log.accepted_ns());
+        // The last command may be months old, and says nothing about the present.
+        self.clock.start(0, self.log.accepted_ns());
     }
 
     pub(crate) fn failure(&self) -> &Failure {

@@ -64,6 +64,7 @@ impl Replica {
         let state =
             StateToOpen { shard, log: Arc::clone(&log), budgets: budgets.clone(), metrics: metrics.of_shard(shard) };
         let opened = spawn_blocking(move || state.open(staged)).await.map_err(panicked)??;
+        let keep = config.keep_limits(log.shards());
         let store = LogStore::new(shard, Arc::clone(&log));
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
@@ -77,7 +78,7 @@ impl Replica {
             log_in_use,
             failure,
             clock: Arc::clone(clock),
-            keep: config.keep_limits(),
+            keep,
             leases: Arc::clone(leases),
         }))
     }

@@ -99,8 +99,9 @@ impl Cluster {
     /// Keeps a state if it is newer than the known one. Returns the newest.
     fn learn(&self, state: State) -> Arc<State> {
         self.state.send_if_modified(|known| {
-            // Another cluster counts its own revisions.
-            let is_newer = known.revision < state.revision || known.cluster != state.cluster;
+            // A node that lost its data may have made a cluster of its own, which must not replace the known one.
+            let is_same = known.cluster.is_none() || known.cluster == state.cluster;
+            let is_newer = is_same && known.revision < state.revision;
             if is_newer {
                 *known = Arc::new(state);
             }
@@ -155,6 +156,8 @@ impl Cluster {
         let deadline = Instant::now() + LEADER_PATIENCE;
         let mut pause = PAUSE_MIN;
         let mut turn = 0;
+        // An attempt with an unknown outcome decides the error, whatever later attempts return.
+        let mut unknown: Option<Status> = None;
         loop {
             let state = self.state().await?;
             let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
@@ -171,10 +174,14 @@ impl Cluster {
                 }
                 Err(status) => status,
             };
-            let next = match next_step(&status, is_repeatable, members.len()) {
-                Some(next) => next,
-                None => return Err(status),
+            let is_first_round = turn < members.len();
+            let Some(next) = next_step(&status, is_repeatable, members.len(), is_first_round) else {
+                self.leaders.lock().remove(&shard);
+                return Err(unknown.unwrap_or(status));
             };
+            if Refusal::decode(status.details()) == Some(Refusal::Unknown) {
+                unknown = Some(status.clone());
+            }
             turn += 1;
             // A hint is followed at once, but only the first time: two members may point at each other.
             let is_hint = matches!(next, Next::Leader(hint) if hint != node && pause == PAUSE_MIN);
@@ -187,7 +194,7 @@ impl Cluster {
                 continue;
             }
             if Instant::now() + pause > deadline {
-                return Err(status);
+                return Err(unknown.unwrap_or(status));
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -203,7 +210,7 @@ enum Next {
 }
 
 /// Returns the node to which a call is made again after `status`; `None` if the status is the answer.
-fn next_step(status: &Status, is_repeatable: bool, members: usize) -> Option<Next> {
+fn next_step(status: &Status, is_repeatable: bool, members: usize, is_first_round: bool) -> Option<Next> {
     match Refusal::decode(status.details()) {
         Some(Refusal::NotLeader { leader: Some(leader) }) => Some(Next::Leader(leader)),
         Some(Refusal::NotLeader { leader: None }) => Some(Next::Another),
@@ -211,6 +218,8 @@ fn next_step(status: &Status, is_repeatable: bool, members: usize) -> Option<Nex
         // The node cannot be reached, is starting, or does not serve this shard. The only member of a shard is not
         // called again, because nothing else would take its place.
         None if status.code() == Code::Unavailable && members > 1 => is_repeatable.then_some(Next::Another),
+        // A member that lost its data does not have the shard. If no member has it, the placement has changed.
+        None if status.code() == Code::NotFound && is_first_round && members > 1 => Some(Next::Another),
         None => None,
     }
 }
@@ -234,7 +243,8 @@ async fn watch_cluster(cluster: Weak<Cluster>) {
                 let Some(known) = cluster.upgrade() else { return };
                 known.learn(state);
             }
-            Ok(None) => {}
+            // This node may be cut off from the others, so the next call goes to another one.
+            Ok(None) => turn = turn.wrapping_add(1),
             Err(_not_reached) => {
                 turn = turn.wrapping_add(1);
                 sleep(WATCH_PAUSE).await;

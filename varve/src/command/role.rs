@@ -117,10 +117,10 @@ pub(crate) struct ClusterOptions {
     pub(crate) node_id: u64,
     /// All nodes with which a new cluster begins, each with the address that others use [default: only this node]
     ///
-    /// Start every node with the same list. The node with the smallest number creates the cluster as soon as all of
-    /// them respond and have empty data directories. Each shard has three members, or one on each node if there are
-    /// fewer nodes. Later starts do not need the list. Example: --initial-nodes
-    /// 1=db1.example:4041,2=db2.example:4041,3=db3.example:4041
+    /// Give every node the same list, at every start. The node with the smallest number creates the cluster as soon as
+    /// all of them respond and have empty data directories. A node that lost its data then never makes a cluster of its
+    /// own. Each shard has three members, or one on each node if there are fewer nodes.
+    /// Example: --initial-nodes 1=db1.example:4041,2=db2.example:4041,3=db3.example:4041
     #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT,...",
         value_parser = initial_node)]
     pub(crate) initial_nodes: Vec<(u64, String)>,

@@ -30,6 +30,12 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
             auth
         }
     };
+    if cluster.initial_nodes.len() > 1 && access.token_file.is_some() && tls.is_none() {
+        anyhow::bail!(
+            "nodes send no tokens to each other: several nodes need --tls-ca, --tls-cert and --tls-key, which \
+             `varve admin certs` makes, or no --token-file"
+        );
+    }
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();

@@ -64,8 +64,8 @@ impl wire::peers_server::Peers for Peers {
 fn of_other_directory(node: u64) -> String {
     format!(
         "node {node} has a new, empty data directory, or another node answers at its address: it takes no part in the \
-         group, because it may have voted and acknowledged with the old directory; restore that directory, or replace \
-         the member"
+         group, because it may have voted and acknowledged with the old directory; mount the disk with that directory \
+         again, or replace the member"
     )
 }
 

@@ -75,8 +75,8 @@ fn check(id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u
     if *has_cluster {
         return Err(format!(
             "node {id} already belongs to a cluster, and this node has an empty data directory: this node takes no \
-             part in the cluster, because it may have voted and acknowledged with its old directory; restore that \
-             directory from before its loss (this version cannot replace a node yet)"
+             part in the cluster, because it may have voted and acknowledged with its old directory; mount the disk \
+             with that directory again, and never a backup of it (this version cannot replace a node yet)"
         ));
     }
     directory.as_ref().try_into().map_err(|_length| format!("node {id} at {address} has no identity"))

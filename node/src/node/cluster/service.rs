@@ -30,6 +30,8 @@ impl wire::cluster_server::Cluster for Node {
     }
 
     async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        // Routers only read the state of the meta group.
+        transport::require_node(&request)?;
         let wire::ProposeRequest { command, is_forwarded } = request.into_inner();
         let command = command.ok_or_else(|| Status::invalid_argument("the request has no command"))?;
         let command = Command::from_wire(command).map_err(|error| Status::invalid_argument(error.to_string()))?;

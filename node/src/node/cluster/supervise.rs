@@ -20,7 +20,8 @@ pub(in crate::node) async fn supervise(shared: Arc<Shared>) {
     loop {
         let opened = async {
             sleep(pause).await;
-            while shared.is_full() {
+            // Only after a failure: a node that starts on a full disk still serves queries.
+            while !pause.is_zero() && shared.is_full() {
                 sleep(REOPEN_INTERVAL).await;
             }
             open(&shared).await
