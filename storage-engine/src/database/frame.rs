@@ -8,11 +8,6 @@
 //! Invariant: a value with a wrong checksum is neither decompressed nor decoded. The checksum covers the key, so a
 //! value that is stored under the wrong key is detected.
 
-use std::io;
-
-use parking_lot::Mutex;
-use zstd::bulk::{Compressor, Decompressor};
-
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 
 const VERSION: u8 = 2;
@@ -20,41 +15,6 @@ const HEADER: usize = 5;
 
 /// Maximum uncompressed length of a payload, in bytes.
 const UNPACKED_BYTES_MAX: usize = 1 << 30;
-
-/// Maximum uncompressed length of payloads for pooled contexts, in bytes. A context keeps memory in proportion to the
-/// largest payload.
-const POOLED_BYTES_MAX: usize = 64 << 10;
-
-/// Number of contexts in a pool. Flushes of several shards use them at the same time.
-const POOLED_CONTEXTS_MAX: usize = 4;
-
-/// Idle zstd contexts. To create a context takes longer than to compress a few hundred bytes.
-struct Pool<T>(Mutex<Vec<T>>);
-
-static COMPRESSORS: Pool<Compressor<'static>> = Pool(Mutex::new(Vec::new()));
-static DECOMPRESSORS: Pool<Decompressor<'static>> = Pool(Mutex::new(Vec::new()));
-
-impl<T> Pool<T> {
-    /// Runs `work` with an idle context, or with a new one if there is none or the payload is large.
-    fn with<R>(
-        &self,
-        payload_bytes: usize,
-        new: impl FnOnce() -> io::Result<T>,
-        work: impl FnOnce(&mut T) -> io::Result<R>,
-    ) -> io::Result<R> {
-        let is_pooled = payload_bytes <= POOLED_BYTES_MAX;
-        let idle = if is_pooled { self.0.lock().pop() } else { None };
-        let mut context = idle.map_or_else(new, Ok)?;
-        let done = work(&mut context)?;
-        if is_pooled {
-            let mut idle = self.0.lock();
-            if idle.len() < POOLED_CONTEXTS_MAX {
-                idle.push(context);
-            }
-        }
-        Ok(done)
-    }
-}
 
 /// Returns the value for an uncompressed payload: the payload after its frame.
 pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
@@ -70,12 +30,7 @@ pub(crate) fn pack(key: &[u8], bytes: &[u8], level: i32) -> Result<Vec<u8>, Engi
     let length = u32::try_from(bytes.len()).ok().filter(|&length| length as usize <= UNPACKED_BYTES_MAX);
     let too_long = || std::io::Error::other(format!("{} bytes do not fit into one value", bytes.len()));
     let mut payload = length.ok_or_else(too_long).map_err(EngineError::Compress)?.to_le_bytes().to_vec();
-    let compress = |context: &mut Compressor<'static>| {
-        context.set_compression_level(level)?;
-        context.compress(bytes)
-    };
-    let new = || Compressor::new(level);
-    payload.extend(COMPRESSORS.with(bytes.len(), new, compress).map_err(EngineError::Compress)?);
+    payload.extend(zstd::bulk::compress(bytes, level).map_err(EngineError::Compress)?);
     Ok(seal(key, &payload))
 }
 
@@ -104,7 +59,7 @@ pub(crate) fn unpack(key: &[u8], value: &[u8]) -> Result<Vec<u8>, Corruption> {
     if length > UNPACKED_BYTES_MAX {
         return Err(wrong(CorruptionCheck::Length));
     }
-    match DECOMPRESSORS.with(length, Decompressor::new, |context| context.decompress(packed, length)) {
+    match zstd::bulk::decompress(packed, length) {
         Ok(bytes) if bytes.len() == length => Ok(bytes),
         _ => Err(wrong(CorruptionCheck::Length)),
     }
@@ -116,8 +71,6 @@ fn little_endian(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -135,20 +88,5 @@ mod tests {
         }
         assert!(unpack(b"j", &value).is_err());
         assert_eq!(open(b"x", &seal(b"x", b"")).unwrap(), b"");
-    }
-
-    proptest! {
-        #[test]
-        fn values_do_not_depend_on_the_values_before_them(
-            payloads in prop::collection::vec((prop::collection::vec(0..4_u8, 0..300), 1..13, 1..400_usize), 1..12),
-        ) {
-            for (pattern, level, times) in payloads {
-                let bytes = pattern.repeat(times);
-                let value = pack(b"k", &bytes, level).unwrap();
-                let alone = zstd::bulk::compress(&bytes, level).unwrap();
-                prop_assert_eq!(&open(b"k", &value).unwrap()[4..], &alone);
-                prop_assert_eq!(unpack(b"k", &value).unwrap(), bytes);
-            }
-        }
     }
 }
