@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use proto::rpc_status::retry_delay;
 use proto::wire;
+use proto::wire::cluster_client::ClusterClient;
+use proto::wire::cluster_server::{Cluster, ClusterServer};
 use proto::wire::node_client::NodeClient;
 use proto::wire::node_server::{Node, NodeServer};
 use tests::grpc::{Sending, block_on, export};
@@ -130,14 +132,44 @@ impl Node for OtherPlacement {
     }
 }
 
+/// The state of a real node's cluster, in which the address of the node is that of a proxy.
+struct ProxiedCluster {
+    cluster: ClusterClient<Channel>,
+    proxy: String,
+}
+
+#[tonic::async_trait]
+impl Cluster for ProxiedCluster {
+    async fn identify(
+        &self,
+        request: Request<wire::IdentifyRequest>,
+    ) -> Result<Response<wire::IdentifyResponse>, Status> {
+        self.cluster.clone().identify(request).await
+    }
+
+    async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        self.cluster.clone().propose(request).await
+    }
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<wire::WatchResponse>, Status> {
+        let mut response = self.cluster.clone().watch(request).await?;
+        if let Some(state) = &mut response.get_mut().state {
+            state.nodes.iter_mut().for_each(|node| node.address.clone_from(&self.proxy));
+        }
+        Ok(response)
+    }
+}
+
 #[test]
 fn a_sender_is_made_to_retry_while_placements_differ() {
     let varve = Varve::up();
     let [proxy] = free_addresses();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let node = runtime.block_on(NodeClient::connect(format!("http://{}", varve.node))).unwrap();
-    let server = Server::builder().add_service(NodeServer::new(OtherPlacement(node))).serve(proxy.parse().unwrap());
-    runtime.spawn(server);
+    let cluster = runtime.block_on(ClusterClient::connect(format!("http://{}", varve.node))).unwrap();
+    let services = Server::builder().add_service(NodeServer::new(OtherPlacement(node)));
+    let services = services.add_service(ClusterServer::new(ProxiedCluster { cluster, proxy: proxy.clone() }));
+    runtime.spawn(services.serve(proxy.parse().unwrap()));
     let (_router, addresses) = start_router(varve.folder(), &proxy, None);
     let reason = retried(&addresses, None);
     assert!(reason.contains("placement"), "{reason}");
