@@ -20,7 +20,7 @@ pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() *
 
 /// Memory of a head chunk without its runs, in bytes: its two lists, and its entry in the tree, whose nodes are two
 /// thirds full.
-const CHUNK_BYTES: usize = 256;
+const CHUNK_BYTES: usize = 240;
 /// Memory of a run without its samples, in bytes: the run itself, and the allocator's overhead for its columns.
 const RUN_BYTES: usize = 256;
 
@@ -58,8 +58,6 @@ pub(crate) struct HeadChunk {
     written_at: Vec<u64>,
     /// Time of the state's clock when the first sample arrived, in nanoseconds since 1970.
     since_ns: i64,
-    /// Times of the first and of the last sample, in nanoseconds since 1970. No meaning if there are no runs.
-    times_ns: (i64, i64),
     size: HeadSize,
 }
 
@@ -190,28 +188,15 @@ impl Head {
         self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
     }
 
-    /// Returns window and series of all head chunks in these windows, and the head chunks.
-    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &HeadChunk)> {
+    /// Returns window, series and runs of all head chunks in these windows.
+    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Run>])> {
         let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
-        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk))
+        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
     }
 }
 
 impl HeadChunk {
-    pub(crate) fn runs(&self) -> &[Arc<Run>] {
-        &self.runs
-    }
-
-    /// Returns the times of the first and of the last sample, in nanoseconds since 1970. The runs are not read, because
-    /// each of them is elsewhere in memory.
-    pub(crate) fn times_ns(&self) -> (i64, i64) {
-        self.times_ns
-    }
-
-    /// Determines the times and the size of the head chunk from its runs.
     fn recount(&mut self) {
-        let times = self.runs.iter().map(|run| run.times_ns());
-        self.times_ns = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default();
         let empty = HeadSize { samples: 0, bytes: if self.runs.is_empty() { 0 } else { CHUNK_BYTES } };
         self.size = self.runs.iter().fold(empty, |mut size, run| {
             size += size_of_run(run);
@@ -233,11 +218,7 @@ impl HeadChunk {
         first + 1
     }
 
-    /// Adds samples, at least one, that are sorted by time.
     fn add(&mut self, samples: Samples) {
-        let (Some(&first), Some(&last)) = (samples.times_ns.first(), samples.times_ns.last()) else { return };
-        let (first_ns, last_ns) = self.times_ns;
-        self.times_ns = if self.runs.is_empty() { (first, last) } else { (first.min(first_ns), last.max(last_ns)) };
         if self.is_open
             && let Some(run) = self.runs.last_mut().filter(|run| run.len() < RUN_SAMPLES)
             && let Some(run) = Arc::get_mut(run)
@@ -312,11 +293,9 @@ mod tests {
             }
             let before: Vec<usize> = frozen.iter().map(|chunk| chunk.runs.iter().map(|run| run.len()).sum()).collect();
             let mut got = Vec::new();
-            for (window, series, chunk) in head.in_windows(0..=u32::MAX) {
+            for (window, series, runs) in head.in_windows(0..=u32::MAX) {
                 prop_assert_eq!(series, 3);
-                let times = || chunk.runs().iter().flat_map(|run| run.times_ns.iter().copied());
-                prop_assert_eq!(Some(chunk.times_ns()), times().min().zip(times().max()));
-                for run in chunk.runs() {
+                for run in runs {
                     prop_assert!(run.times_ns.is_sorted());
                     prop_assert!(run.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == window));
                     got.extend(run.times_ns.iter().copied());

@@ -259,7 +259,7 @@ fn read_each(
                 // The partition was not in memory when the query was planned, so it had no head then. Later samples are
                 // left out.
                 let mut part = gather(*key, partition, plan, query);
-                part.series.iter_mut().for_each(|series| *series = SeriesView::new(series.number));
+                part.series.iter_mut().for_each(|series| series.runs = 0..0);
                 part
             }
         };
@@ -357,7 +357,7 @@ pub(crate) fn gather(
             || inner.dropped_names().any(|dropped| matches!(dropped, DroppedName::Attribute(of) if of == name))
     };
     let matching = inner.index.matching(query.matchers, is_attribute);
-    let mut series: Vec<SeriesView> = matching.iter().map(SeriesView::new).collect();
+    let mut series: Vec<SeriesView> = matching.iter().map(|number| SeriesView { number, runs: 0..0 }).collect();
     let mut runs: Vec<(usize, Arc<Run>)> = Vec::new();
     if let (Some(first), Some(last)) = (plan.raw.first(), plan.raw.last()) {
         let windows = Tier::Raw.window_of(first.start_ns.saturating_add(1))..=Tier::Raw.window_of(last.end_ns);
@@ -366,12 +366,9 @@ pub(crate) fn gather(
             let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
             interval.is_some_and(|interval| interval.start_ns < to)
         };
-        // Without matchers on attributes, all samples of a series match. Runs are then not even copied.
-        let needs_any =
-            query.aggregate == Aggregate::Any && !query.matchers.iter().any(|matcher| is_attribute(&matcher.name));
         let mut before = None;
         let mut at = 0;
-        for (window, number, chunk) in inner.head.in_windows(windows) {
+        for (window, number, of_chunk) in inner.head.in_windows(windows) {
             // In each window, the series ascend, as they do in the list.
             if before.replace(window) != Some(window) {
                 at = 0;
@@ -379,11 +376,8 @@ pub(crate) fn gather(
             while series.get(at).is_some_and(|series| series.number < number) {
                 at += 1;
             }
-            let Some(series) = series.get_mut(at).filter(|series| series.number == number) else { continue };
-            let (first_ns, last_ns) = chunk.times_ns();
-            series.is_found |= needs_any && (plan.has_raw(first_ns) || plan.has_raw(last_ns));
-            if !series.is_found {
-                runs.extend(chunk.runs().iter().filter(is_planned).map(|run| (at, Arc::clone(run))));
+            if series.get(at).is_some_and(|series| series.number == number) {
+                runs.extend(of_chunk.iter().filter(is_planned).map(|run| (at, Arc::clone(run))));
             }
         }
     }

@@ -43,14 +43,6 @@ pub(crate) struct PartPlan {
     pub(crate) windows: Vec<WindowRun>,
 }
 
-impl PartPlan {
-    /// Returns whether a raw sample of this time is planned.
-    pub(crate) fn has_raw(&self, time_ns: i64) -> bool {
-        let interval = self.raw.get(self.raw.partition_point(|interval| interval.end_ns < time_ns));
-        interval.is_some_and(|interval| interval.start_ns < time_ns)
-    }
-}
-
 /// Result of planning: the partitions to read, and the times that no partition can answer.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {

@@ -136,14 +136,15 @@ impl<'a> PartReader<'a> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
         }
-        if series.is_found {
-            return Ok(true);
-        }
-        let plan = &self.part.plan;
+        let raw = &self.part.plan.raw;
+        let is_planned = |time_ns: i64| {
+            let interval = raw.get(raw.partition_point(|interval| interval.end_ns < time_ns));
+            interval.is_some_and(|interval| interval.start_ns < time_ns)
+        };
         // The first and the last time of a run are known without its samples.
         for run in self.part.runs_of(series) {
             let (first_ns, last_ns) = run.times_ns();
-            if plan.has_raw(first_ns) || plan.has_raw(last_ns) {
+            if is_planned(first_ns) || is_planned(last_ns) {
                 return Ok(true);
             }
         }

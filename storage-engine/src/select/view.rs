@@ -63,13 +63,4 @@ pub(crate) struct SeriesView {
     pub(crate) number: u32,
     /// Indexes of its runs in [`PartView::runs`].
     pub(crate) runs: Range<usize>,
-    /// True if the head is known to have a planned sample of the series, and the query needs no more than that.
-    pub(crate) is_found: bool,
-}
-
-impl SeriesView {
-    /// Makes a series without any planned samples in the head.
-    pub(crate) fn new(number: u32) -> Self {
-        Self { number, runs: 0..0, is_found: false }
-    }
 }
