@@ -129,7 +129,7 @@ async fn a_follower_that_was_away_catches_up_from_the_log() {
 async fn a_partitioned_minority_never_acknowledges() {
     let nodes = Nodes::start().await;
     let old = nodes.acknowledged("before", &ALL).await;
-    nodes.cut(old, true);
+    nodes.cut(old, true).await;
     let start = Instant::now();
     let majority = others(old);
     let (refused, leader) = tokio::join!(nodes.0[old].propose("minority"), nodes.acknowledged("majority", &majority));
@@ -139,7 +139,7 @@ async fn a_partitioned_minority_never_acknowledges() {
     assert!(start.elapsed() < Duration::from_secs(12), "the proposal had no deadline: {:?}", start.elapsed());
     nodes.0[old].group().linearize().await.expect_err("a read without a majority");
     nodes.0[old].propose("minority").await.unwrap_err();
-    nodes.cut(old, false);
+    nodes.cut(old, false).await;
     nodes.acknowledged("after", &ALL).await;
     let mut commands = nodes.equal(&ALL, 3).await;
     commands.dedup();

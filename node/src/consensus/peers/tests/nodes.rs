@@ -235,13 +235,17 @@ impl Nodes {
         Self(nodes)
     }
 
-    /// Cuts or restores all connections between a node and the others.
-    pub(super) fn cut(&self, isolated: usize, is_cut: bool) {
+    /// Cuts or restores all connections between a node and the others. After a cut, no connection passes anything on.
+    pub(super) async fn cut(&self, isolated: usize, is_cut: bool) {
         let address = self.0[isolated].address.to_string();
         for (index, node) in self.0.iter().enumerate() {
             for (to, proxy) in &node.proxies {
                 if index == isolated || *to == address {
                     proxy.is_cut.send_replace(is_cut);
+                    if is_cut {
+                        // Each connection has a receiver until it ends.
+                        proxy.is_cut.closed().await;
+                    }
                 }
             }
         }
