@@ -88,7 +88,10 @@ impl Cluster {
         let mut last = Status::unavailable("no node of the cluster is known: set --node-endpoint");
         for node in self.nodes() {
             match node.watch(0).await {
-                Ok(Some(state)) => return Ok(self.learn(state)),
+                Ok(Some(state)) => match self.learn(state) {
+                    Ok(newest) => return Ok(newest),
+                    Err(status) => last = status,
+                },
                 Ok(None) => last = Status::unavailable("the cluster is being created: try again"),
                 Err(status) => last = status,
             }
@@ -97,21 +100,29 @@ impl Cluster {
     }
 
     /// Keeps a state if it is newer than the known one. Returns the newest.
-    fn learn(&self, state: State) -> Arc<State> {
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION: the state is that of another cluster. A node that lost its data may have made a cluster of
+    /// its own, which must not replace the known one.
+    fn learn(&self, state: State) -> Result<Arc<State>, Status> {
+        let mut is_same = true;
         self.state.send_if_modified(|known| {
-            // A node that lost its data may have made a cluster of its own, which must not replace the known one.
-            let is_same = known.cluster.is_none() || known.cluster == state.cluster;
+            is_same = known.cluster.is_none() || known.cluster == state.cluster;
             let is_newer = is_same && known.revision < state.revision;
             if is_newer {
                 *known = Arc::new(state);
             }
             is_newer
         });
+        if !is_same {
+            let text = "a node belongs to another cluster than the others: correct --node-endpoint, or stop this node";
+            return Err(Status::failed_precondition(text));
+        }
         let newest = Arc::clone(&self.state.borrow());
         let addresses: Vec<&str> = newest.nodes.values().map(|node| node.address.as_str()).collect();
         let is_seed = |address: &str| self.seeds.iter().any(|seed| address == authority(seed));
         self.connections.lock().retain(|address, _| addresses.contains(&address.as_str()) || is_seed(address));
-        newest
+        Ok(newest)
     }
 
     /// Returns the connections to all known nodes, and then to the seeds.
@@ -142,18 +153,20 @@ impl Cluster {
 
     /// Makes a call to the leader of a shard. While the leader is unknown, calls one member after another.
     ///
-    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call to a node
-    /// that refused it, because it is not the leader or does not serve, is always made again at another member.
+    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call that certainly
+    /// had no effect, because the member is not the leader or cannot be reached, is always made again at another one.
     ///
     /// # Errors
-    /// Returns the status of the last call, or that of the shard if it does not exist.
+    /// Returns the status of the last call, or that of the last call whose outcome is unknown, or NOT_FOUND if the shard
+    /// does not exist.
     pub(super) async fn at_leader<T, F: Future<Output = Result<T, Status>>>(
         &self,
         shard: u32,
         is_repeatable: bool,
         call: impl Fn(Arc<Remote>) -> F,
     ) -> Result<T, Status> {
-        let deadline = Instant::now() + LEADER_PATIENCE;
+        // The time begins with the first failure: a leader that has stopped responding is found out only by then.
+        let mut deadline: Option<Instant> = None;
         let mut pause = PAUSE_MIN;
         let mut turn = 0;
         // An attempt with an unknown outcome decides the error, whatever later attempts return.
@@ -179,7 +192,10 @@ impl Cluster {
                 self.leaders.lock().remove(&shard);
                 return Err(unknown.unwrap_or(status));
             };
-            if Refusal::decode(status.details()) == Some(Refusal::Unknown) {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + LEADER_PATIENCE);
+            // Without a refusal, the connection broke, or the member did not respond: the call may have had its effect.
+            let refusal = Refusal::decode(status.details());
+            if refusal == Some(Refusal::Unknown) || (refusal.is_none() && status.code() == Code::Unavailable) {
                 unknown = Some(status.clone());
             }
             turn += 1;
@@ -213,10 +229,10 @@ enum Next {
 fn next_step(status: &Status, is_repeatable: bool, members: usize, is_first_round: bool) -> Option<Next> {
     match Refusal::decode(status.details()) {
         Some(Refusal::NotLeader { leader: Some(leader) }) => Some(Next::Leader(leader)),
-        Some(Refusal::NotLeader { leader: None }) => Some(Next::Another),
+        // The only member of a shard is not called again, because nothing else would take its place.
+        Some(Refusal::NotLeader { leader: None }) => (members > 1).then_some(Next::Another),
         Some(Refusal::Unknown) => is_repeatable.then_some(Next::Another),
-        // The node cannot be reached, is starting, or does not serve this shard. The only member of a shard is not
-        // called again, because nothing else would take its place.
+        // The member does not respond, is starting, or does not serve this shard.
         None if status.code() == Code::Unavailable && members > 1 => is_repeatable.then_some(Next::Another),
         // A member that lost its data does not have the shard. If no member has it, the placement has changed.
         None if status.code() == Code::NotFound && is_first_round && members > 1 => Some(Next::Another),
@@ -241,7 +257,11 @@ async fn watch_cluster(cluster: Weak<Cluster>) {
         match node.watch(revision).await {
             Ok(Some(state)) => {
                 let Some(known) = cluster.upgrade() else { return };
-                known.learn(state);
+                if let Err(other_cluster) = known.learn(state) {
+                    tracing::error!(%other_cluster, "the state of a node is ignored");
+                    turn = turn.wrapping_add(1);
+                    sleep(WATCH_PAUSE).await;
+                }
             }
             // This node may be cut off from the others, so the next call goes to another one.
             Ok(None) => turn = turn.wrapping_add(1),
@@ -252,3 +272,6 @@ async fn watch_cluster(cluster: Weak<Cluster>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

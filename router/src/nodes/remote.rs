@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use prost::Message;
 use proto::meta::State;
+use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
@@ -20,7 +21,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, ConnectError, Request, Response, Status};
 use transport::{DialError, Dialer};
 
 use crate::nodes::reading::Reading;
@@ -149,13 +150,21 @@ impl Remote {
             if let Some(reason) = DialError::of(&status) {
                 return Status::unavailable(format!("no connection to the node at {endpoint}: {reason}"));
             }
-            let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
             let text = status.message();
             match status.code() {
-                _ if never_reached => Status::unavailable(format!(
-                    "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
-                     --node-endpoint"
-                )),
+                _ if was_never_sent(&status) => Status::with_details(
+                    Code::Unavailable,
+                    format!(
+                        "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
+                         --node-endpoint"
+                    ),
+                    // Nothing was done.
+                    Refusal::NotLeader { leader: None }.encode().into(),
+                ),
+                // Only the router's own part of the connection gives a status a source.
+                _ if status.source().is_some() => {
+                    Status::unavailable(format!("the connection to the node at {endpoint} broke ({text}): try again"))
+                }
                 // The sender's credential was accepted: these faults are in the router's own credential.
                 code @ Code::PermissionDenied => {
                     Status::new(code, format!("the node at {endpoint} refuses this router: {text}"))
@@ -171,6 +180,18 @@ impl Remote {
             }
         })
     }
+}
+
+/// Returns true if a call failed because no connection could be made.
+fn was_never_sent(status: &Status) -> bool {
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// Decodes a response. A large one is decoded on a blocking thread.
