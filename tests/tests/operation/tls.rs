@@ -130,7 +130,7 @@ fn tls_options_that_do_not_fit_are_refused_at_the_start() {
     assert!(refused(&["node", "--tls-ca", &ca]).contains("needed together"));
     assert!(refused(&["router", "--node-endpoint", "https://127.0.0.1:4041"]).contains("needs --tls-ca"));
     assert!(refused(&["router", "--node-endpoint", "127.0.0.1:4041"]).contains("http://HOST:PORT"));
-    assert!(of("node", "router-a", &[]).contains("needs the certificate of a node"));
+    assert!(of("node", "router-a", &[]).contains("--node-id is 1: they must agree"));
     assert!(of("router", "router-a", &["--node-endpoint", "http://127.0.0.1:4041"]).contains("must be https://"));
     // Certificates control the access to the node's port, and not that to the port of its metrics.
     let said = of("node", "node-1", &["--node-listen", "0.0.0.0:0", "--http-listen", "0.0.0.0:1"]);

@@ -21,7 +21,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let auth = match &tls {
         // The certificates control the access to the node's port.
         Some(credentials) => {
-            tls::check_node(credentials)?;
+            tls::check_node(credentials, cluster.node_id)?;
             listen::auth(&access, &[http_listen])?
         }
         None => {

@@ -18,10 +18,10 @@ pub(super) fn credentials(options: TlsOptions) -> anyhow::Result<Option<Arc<Cred
     }
 }
 
-/// Fails if the certificate of this process is not that of a node.
-pub(super) fn check_node(credentials: &Credentials) -> anyhow::Result<()> {
+/// Fails if the certificate of this process is not that of the node with this number.
+pub(super) fn check_node(credentials: &Credentials, node_id: u64) -> anyhow::Result<()> {
     match credentials.role() {
-        Role::Node(_) => Ok(()),
-        other => bail!("the certificate in --tls-cert is that of {other}: a node needs the certificate of a node"),
+        Role::Node(id) if *id == node_id => Ok(()),
+        other => bail!("the certificate in --tls-cert is that of {other}, and --node-id is {node_id}: they must agree"),
     }
 }
