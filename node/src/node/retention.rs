@@ -56,7 +56,10 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
         }
     };
     let damaged = damaged_shards(shared);
-    let excess_bytes = used.excess(shared.config.disk_bytes_max, &damaged);
+    let led: BTreeSet<u32> = leaders.iter().map(|replica| replica.shard().id()).collect();
+    let kept_by_others = used.shards.keys().copied().filter(|shard| !led.contains(shard));
+    let fixed = kept_by_others.chain(damaged.iter().copied()).collect();
+    let excess_bytes = used.excess(shared.config.disk_bytes_max, &fixed);
     let mut readable = Vec::new();
     let mut all_kept = Vec::new();
     for replica in leaders {
@@ -112,14 +115,14 @@ impl Used {
 
     /// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
     ///
-    /// Shards in `damaged` free no space. The other shards then keep at least their equal part of the cap, however
-    /// large the damaged shards are.
-    fn excess(&self, cap: u64, damaged: &BTreeSet<u32>) -> u64 {
+    /// This node cannot drop data of the shards in `fixed`: they are damaged, or other nodes lead them. The other shards
+    /// then keep at least their equal part of the cap, however large the fixed shards are.
+    fn excess(&self, cap: u64, fixed: &BTreeSet<u32>) -> u64 {
         let limit = cap - cap / MARGIN_PART;
-        let intact = self.shards.iter().filter(|(shard, _)| !damaged.contains(shard));
-        let (intact, intact_bytes) = intact.fold((0, self.raft), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
-        let kept = u128::from(limit) * intact / (self.shards.len().max(1) as u128);
-        let droppable = u128::from(intact_bytes).saturating_sub(kept);
+        let others = self.shards.iter().filter(|(shard, _)| !fixed.contains(shard));
+        let (others, other_bytes) = others.fold((0, self.raft), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+        let kept = u128::from(limit) * others / (self.shards.len().max(1) as u128);
+        let droppable = u128::from(other_bytes).saturating_sub(kept);
         u64::try_from(droppable).unwrap_or(u64::MAX).min(self.total().saturating_sub(limit))
     }
 }
@@ -291,6 +294,16 @@ mod tests {
         let of = |bytes: u64| Used { raft: 10, shards: BTreeMap::from([(1, bytes - 10)]) };
         let excess = |bytes| of(bytes).excess(80, &BTreeSet::new());
         assert_eq!([excess(70), excess(75), excess(90)], [0, 5, 20]);
+    }
+
+    #[test]
+    fn nodes_that_share_the_leadership_drop_the_excess_once() {
+        let used = Used { raft: 0, shards: (1..=3).map(|shard| (shard, 60)).collect() };
+        let limit = 140;
+        let of_leader = |led: u32| used.excess(160, &(1..=3).filter(|shard| *shard != led).collect());
+        // Each node leads one shard, and has the excess of 40 bytes. Together, they drop it once.
+        assert_eq!(used.total() - limit, 40);
+        assert_eq!((1..=3).map(of_leader).collect::<Vec<_>>(), [14, 14, 14]);
     }
 
     #[test]
