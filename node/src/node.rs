@@ -43,6 +43,9 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
 /// Interval at which a shutdown logs that it still waits for threads that use the databases.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
+/// Largest size of the fields beside a command or a state in a message of the service `Cluster`, in bytes.
+const MESSAGE_HEAD_BYTES_MAX: usize = 64;
+
 /// A node on an open data directory. It implements the gRPC service [`proto::wire::node_server::Node`] for remote
 /// routers, and the trait [`proto::Shards`] for a router in this process.
 #[derive(Debug)]
@@ -198,8 +201,8 @@ impl Node {
             peers.close();
         };
         let cluster = ClusterServer::from_arc(Arc::clone(&self))
-            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+            .max_decoding_message_size(limits::META_COMMAND_BYTES_MAX + MESSAGE_HEAD_BYTES_MAX)
+            .max_encoding_message_size(limits::META_STATE_BYTES_MAX + MESSAGE_HEAD_BYTES_MAX);
         let service = NodeServer::from_arc(self)
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
+use proto::limits::META_COMMAND_BYTES_MAX;
 use proto::meta::Command;
 use proto::wire;
 use tokio::time::timeout;
@@ -34,6 +36,9 @@ impl wire::cluster_server::Cluster for Node {
         transport::require_node(&request)?;
         let wire::ProposeRequest { command, is_forwarded } = request.into_inner();
         let command = command.ok_or_else(|| Status::invalid_argument("the request has no command"))?;
+        if command.encoded_len() > META_COMMAND_BYTES_MAX {
+            return Err(Status::invalid_argument(format!("a command has at most {META_COMMAND_BYTES_MAX} bytes")));
+        }
         let command = Command::from_wire(command).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let is_changed = if is_forwarded {
             propose_here(&self.shared, &command).await.map_err(|(status, _leader)| status)?
