@@ -32,12 +32,10 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
             }
         }
         let is_complete = !state.epochs.is_empty();
-        if !is_complete {
-            for command in due(shared, replica, &state) {
-                if let Err(error) = propose(shared, &command).await {
-                    // The next look proposes the command again, if it is still due.
-                    tracing::debug!(%error, "a command to the meta group was not applied");
-                }
+        for command in due(shared, replica, &state) {
+            if let Err(error) = propose(shared, &command).await {
+                // The next look proposes the command again, if it is still due.
+                tracing::debug!(%error, "a command to the meta group was not applied");
             }
         }
         let interval = if is_complete { IDLE_INTERVAL } else { INTERVAL };
@@ -46,7 +44,8 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
     }
 }
 
-/// Returns the commands that this node must propose so that the cluster gets its first placement.
+/// Returns the commands that this node must propose: to initialize the cluster, to report the shards that this node has
+/// created, and to add the first placement.
 fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
     let mut commands = Vec::new();
     if state.cluster.is_none() {
@@ -62,7 +61,7 @@ fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
     let created = state.shards.values().filter(|shard| !shard.is_created && shard.creator == shared.config.node_id);
     commands.extend(created.filter(|shard| serves(shard.number)).map(|shard| Command::ShardCreated(shard.number)));
     let are_created = !state.shards.is_empty() && state.shards.values().all(|shard| shard.is_created);
-    if are_created && replica.is_leader() {
+    if state.epochs.is_empty() && are_created && replica.is_leader() {
         let shards: Vec<u32> = state.shards.keys().copied().collect();
         match Epoch::new(1, i64::MIN, divide_slots(None, &shards), Default::default()) {
             Ok(epoch) => commands.push(Command::AddEpoch(epoch)),
