@@ -99,7 +99,8 @@ fn append_from_wire(shard: u32, message: wire::AppendEntries) -> Result<AppendEn
     let leader_commit = optional_position(message.committed)?;
     let mut term_min = prev_log_id.as_ref().map_or(0, |previous| previous.leader_id.term);
     let first = prev_log_id.as_ref().map_or(0, |previous| previous.index + 1);
-    let mut entries = Vec::with_capacity(message.entries.len());
+    // Grows with the entries that can be decoded: an empty entry takes two bytes in the message.
+    let mut entries = Vec::new();
     for (index, record) in (first..).zip(message.entries) {
         let entry = record::decode_entry(&entry_key(shard, index), record)
             .map_err(|source| MessageError::Entry { index, source })?;
