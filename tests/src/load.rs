@@ -75,7 +75,8 @@ pub struct Load {
     /// Value of the label `run`, which all samples of this load have.
     pub run: String,
     stop: Arc<AtomicBool>,
-    acknowledged: Arc<AtomicU64>,
+    /// Number of acknowledged pushes of each client.
+    acknowledged: Arc<[AtomicU64]>,
     outcomes: Arc<Mutex<Outcomes>>,
     clients: Vec<JoinHandle<()>>,
 }
@@ -105,7 +106,7 @@ impl Load {
         let target = Target { urls, authorization: token.map(|token| format!("Bearer {token}")) };
         let stop = Arc::new(AtomicBool::new(false));
         let outcomes = Arc::new(Mutex::new(Outcomes::default()));
-        let acknowledged = Arc::new(AtomicU64::new(0));
+        let acknowledged: Arc<[AtomicU64]> = (0..behaviour.clients).map(|_| AtomicU64::new(0)).collect();
         let client = |client: usize| {
             let run = run.clone();
             let target = target.clone();
@@ -118,7 +119,7 @@ impl Load {
                         return;
                     }
                     let serial = format!("{client}-{n}");
-                    push(&target, &run, &serial, behaviour, &stop, &outcomes, &count);
+                    push(&target, &run, &serial, behaviour, &stop, &outcomes, &count[client]);
                     std::thread::sleep(behaviour.pause);
                 }
             })
@@ -130,7 +131,13 @@ impl Load {
     /// Returns the number of pushes acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
+        self.acknowledged_by_client().iter().sum()
+    }
+
+    /// Returns the number of pushes of each client that were acknowledged so far. Each client has a service of its own.
+    #[must_use]
+    pub fn acknowledged_by_client(&self) -> Vec<u64> {
+        self.acknowledged.iter().map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
     /// Stops the load, and returns the outcome of all pushes.
