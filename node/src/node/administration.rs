@@ -69,7 +69,8 @@ async fn read<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.to_string()))
 }
 
-/// Seals, rolls up and compacts all data, and waits until the log is purged and its space reclaimed.
+/// Seals, rolls up and compacts all data. If the shard has one member, also waits until the log is purged and its space
+/// reclaimed.
 async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
     replica.compact().await.map_err(|error| failed(&error))?;

@@ -14,7 +14,8 @@ const REPLACEMENTS_MAX: u32 = 3;
 pub(super) const PAUSES: &[Duration] =
     &[Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
 
-/// Time after which no part of a push is sent again. OpenTelemetry SDKs wait ten seconds for a response.
+/// Time after which no part of a push that was refused for a moment is sent again. OpenTelemetry SDKs wait ten seconds
+/// for a response.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The stacks whose definitions are part of a push.
