@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -15,31 +16,94 @@ use crate::http::{self, Lost, Reply};
 use crate::server::signal;
 use crate::shared::{varve_binary, workspace};
 
+/// Size of a cluster, and its differences from that of `make cluster`.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of routers.
+    pub routers: usize,
+    /// Number of shards.
+    pub shards: usize,
+    /// True if a proxy of the test has to forward the connections to nodes ([`Cluster::proxy_address`]).
+    pub is_proxied: bool,
+    /// Program that is run for varve; `None` for varve itself.
+    pub binary: Option<PathBuf>,
+}
+
 /// A cluster, which is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Cluster {
     folder: TempDir,
+    shape: Shape,
+    base_port: u16,
 }
+
+/// Distance of the ports of proxies from the base port.
+const PROXY_PORTS: u16 = 300;
 
 impl Cluster {
     /// Starts a cluster with two routers, and waits until it serves.
     #[must_use]
     pub fn up(nodes: usize, shards: usize) -> Self {
-        let cluster = Self { folder: tempfile::tempdir().unwrap() };
+        let cluster = Self::new(Shape { nodes, routers: 2, shards, is_proxied: false, binary: None });
+        cluster.launch();
+        cluster
+    }
+
+    /// Makes the folder of a cluster, and starts nothing.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
         // The ports after the first one are of the same block, which is reserved for this process.
         let [first] = free_addresses();
-        let base = first.rsplit(':').next().unwrap();
-        let numbers = [nodes, shards].map(|number| number.to_string());
-        let options = ["--nodes", &numbers[0], "--shards", &numbers[1], "--base-port", base, "--no-agent"];
-        cluster.command("up", &options);
-        cluster
+        let base_port = first.rsplit(':').next().unwrap().parse().unwrap();
+        Self { folder: tempfile::Builder::new().prefix("varve-cluster-").tempdir().unwrap(), shape, base_port }
+    }
+
+    /// Starts all processes of a new cluster, and waits until it serves.
+    pub fn launch(&self) {
+        let Shape { nodes, routers, shards, is_proxied, .. } = self.shape;
+        let numbers = [nodes, routers, shards].map(|number| number.to_string());
+        let base = self.base_port.to_string();
+        let proxies = (self.base_port + PROXY_PORTS).to_string();
+        let mut options = vec!["--nodes", &numbers[0], "--routers", &numbers[1], "--shards", &numbers[2]];
+        options.extend(["--base-port", &base, "--no-agent"]);
+        if is_proxied {
+            options.extend(["--proxy-port", &proxies]);
+        }
+        self.command("up", &options);
+    }
+
+    /// Returns the size of the cluster.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Returns the folder of all files of the cluster.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the address at which other processes call a node if the cluster is proxied.
+    #[must_use]
+    pub fn proxy_address(&self, id: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.base_port + PROXY_PORTS + u16::try_from(id).unwrap()))
+    }
+
+    /// Returns the address at which a node listens.
+    #[must_use]
+    pub fn node_address(&self, id: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.base_port + 100 + 10 * u16::try_from(id).unwrap()))
     }
 
     fn command(&self, command: &str, options: &[&str]) -> Output {
         let script = workspace().join("deploy/local/cluster");
         let mut run = Command::new(&script);
         run.arg(command).arg("--dir").arg(self.folder.path()).args(options);
-        let output = run.env("VARVE_BINARY", varve_binary()).output().unwrap();
+        let binary = self.shape.binary.clone().unwrap_or_else(varve_binary);
+        let output = run.env("VARVE_BINARY", binary).output().unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
         output
     }
@@ -54,14 +118,31 @@ impl Cluster {
         self.description()["nodes"][id - 1].clone()
     }
 
+    /// Returns the process id of a node. Nodes are numbered from 1 on.
+    #[must_use]
+    pub fn pid(&self, id: usize) -> i32 {
+        i32::try_from(self.node(id)["pid"].as_i64().unwrap()).unwrap()
+    }
+
+    /// Returns the process id of a router. Routers are numbered from 0 on.
+    #[must_use]
+    pub fn router_pid(&self, router: usize) -> i32 {
+        i32::try_from(self.description()["routers"][router]["pid"].as_i64().unwrap()).unwrap()
+    }
+
     /// Kills a node with SIGKILL. Nodes are numbered from 1 on.
     pub fn kill(&self, id: usize) {
-        signal(self.node(id)["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+        signal(self.pid(id), libc::SIGKILL);
     }
 
     /// Starts a node again after it was killed.
     pub fn start(&self, id: usize) {
         self.command("start", &["--node", &id.to_string()]);
+    }
+
+    /// Starts a router again after it was killed.
+    pub fn start_router(&self, router: usize) {
+        self.command("start", &["--router", &router.to_string()]);
     }
 
     /// Waits until a node says that it is ready.
@@ -131,8 +212,8 @@ impl Drop for Cluster {
         let down = Command::new(script).arg("down").arg("--dir").arg(self.folder.path()).output();
         if std::thread::panicking() {
             // The logs say why the test failed, and are deleted with the folder.
-            for id in 1..=self.description()["nodes"].as_array().map_or(0, Vec::len) {
-                let log = self.log(id);
+            for id in 1..=self.shape.nodes {
+                let log = fs::read_to_string(self.folder.path().join(format!("node-{id}.log"))).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(20).collect();
                 let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
                 // The test fails whether or not this line can be written.

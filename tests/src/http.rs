@@ -110,23 +110,40 @@ impl Reply {
 /// Error of a request that got no complete response.
 pub type Lost = ureq::Error;
 
+/// Longest time that [`request`] waits for a response.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Sends a request, with or without a body.
 ///
 /// # Errors
 /// The response is missing or incomplete, so the outcome of the request is unknown.
 pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Result<Reply, Lost> {
+    request_within(PATIENCE, method, url, headers, body)
+}
+
+/// Sends a request, and waits at most for `patience`.
+///
+/// # Errors
+/// The response is missing or incomplete, so the outcome of the request is unknown.
+pub fn request_within(
+    patience: Duration,
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: Option<&[u8]>,
+) -> Result<Reply, Lost> {
     static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
     let agent = AGENT.get_or_init(|| {
         let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
-        config.timeout_global(Some(Duration::from_secs(120))).max_idle_connections_per_host(64).build().new_agent()
+        config.max_idle_connections_per_host(64).build().new_agent()
     });
     let mut request = ureq::http::Request::builder().method(method).uri(url);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let answer = match body {
-        Some(body) => agent.run(request.body(body)?),
-        None => agent.run(request.body(())?),
+        Some(body) => agent.run(agent.configure_request(request.body(body)?).timeout_global(Some(patience)).build()),
+        None => agent.run(agent.configure_request(request.body(())?).timeout_global(Some(patience)).build()),
     };
     let mut answer = answer?;
     let headers = answer.headers().iter();

@@ -1,11 +1,11 @@
-//! Tasks of administrators: compaction, statistics, verification, the clock. Responses are JSON objects.
+//! Tasks of administrators: compaction, statistics, verification, signatures, the clock. Responses are JSON objects.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::{AdministrationTask, Tier};
 use serde_json::{Map, Value, json};
-use storage_engine::{DamagedWindow, EngineError, Statistics, Verified};
+use storage_engine::{Content, DamagedWindow, EngineError, Statistics, Verified};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
@@ -48,6 +48,10 @@ pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -
                 "quarantined": quarantined,
             })
         }
+        AdministrationTask::Content => {
+            let content = read(&replica()?, |replica| replica.shard().engine().content()).await?;
+            content_report(&content)
+        }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
             let closed = || Status::unavailable("the clock was not accepted: the Raft log is being opened: try again");
@@ -89,6 +93,13 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
         |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));
     tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)??;
     Ok(json!({"compacted_to": flushed}))
+}
+
+/// Returns the report of the content. The signature is in hexadecimal, because JSON numbers are too small for it.
+fn content_report(content: &Content) -> Value {
+    let Content { position, samples, signature } = content;
+    let index = position.as_ref().map(|position| position.index);
+    json!({"index": index, "samples": samples, "signature": format!("{signature:032x}")})
 }
 
 /// Returns the report of the clock, with times in Unix seconds. Its `drops_before` shows, for each tier, the time

@@ -1,0 +1,126 @@
+//! The members of the shards: their leaders, and the signatures of their contents, over the gRPC interface of nodes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use proto::TenantId;
+use proto::placement::{FIRST_DATA_SHARD, Placement};
+use proto::refusal::Refusal;
+use proto::wire::node_client::NodeClient;
+use proto::wire::{AdministerRequest, AdministrationTask, PlacementRequest, SeriesRequest};
+use serde_json::Value;
+use tests::cluster::Cluster;
+use tests::grpc::block_on;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use transport::{Credentials, Dialer, TlsFiles};
+
+/// Longest time until all members of a shard have applied the same entries, after the load has ended.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+/// Longest time of one call.
+const CALL: Duration = Duration::from_secs(30);
+
+/// Calls a node directly, past the proxy.
+fn call<T>(
+    cluster: &Cluster,
+    node: usize,
+    call: impl AsyncFnOnce(NodeClient<Channel>) -> Result<T, Status>,
+) -> Result<T, Status> {
+    let certs = cluster.folder().join("certs");
+    let [ca, cert, key] = ["ca.pem", "router-r1.pem", "router-r1.key"].map(|file| certs.join(file));
+    let credentials = Credentials::load(TlsFiles { ca, cert, key }).unwrap();
+    block_on(async {
+        let dialer = Dialer::tls(credentials);
+        let endpoint = dialer.endpoint(&cluster.node_address(node).to_string()).unwrap().timeout(CALL);
+        call(NodeClient::new(dialer.connect_lazy(&endpoint))).await
+    })
+}
+
+/// Returns the number of data shards of a cluster's first placement.
+fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
+    (FIRST_DATA_SHARD..).take(cluster.shape().shards)
+}
+
+/// Returns the node that leads a shard; `None` if no leader responds.
+///
+/// Only a leader that has just heard a majority serves a read. Another member names the leader.
+pub(crate) fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
+    let is_leader = |node: &usize| {
+        let served = call(cluster, *node, async |mut node| {
+            let placement = node.placement(PlacementRequest {}).await?.into_inner();
+            let epoch = Placement::from_wire(placement).map_err(|error| Status::internal(error.to_string()))?.epoch();
+            let tenant = TenantId::default_tenant().as_str().to_owned();
+            node.series(SeriesRequest { shard, tenant, placement_epoch: epoch, ..Default::default() }).await
+        });
+        match served {
+            Ok(_) => true,
+            Err(status) if status.code() == Code::InvalidArgument => true,
+            Err(status) => {
+                !matches!(Refusal::decode(status.details()), Some(Refusal::NotLeader { .. }))
+                    && status.code() != Code::Unavailable
+                    && status.code() != Code::NotFound
+            }
+        }
+    };
+    (1..=cluster.shape().nodes).find(is_leader)
+}
+
+/// Returns the leader of one of the data shards, or any node if that shard has no leader now.
+pub(crate) fn some_leader(cluster: &Cluster, choice: usize) -> usize {
+    let shard = FIRST_DATA_SHARD + u32::try_from(choice % cluster.shape().shards).unwrap();
+    leader(cluster, shard).unwrap_or(choice % cluster.shape().nodes + 1)
+}
+
+/// Index of the last applied entry, and the signature of the content.
+type Content = (Option<u64>, String);
+
+/// Returns the content of a shard on each node that has the shard.
+fn contents(cluster: &Cluster, shard: u32) -> Result<BTreeMap<usize, Content>, String> {
+    let mut out = BTreeMap::new();
+    for node in 1..=cluster.shape().nodes {
+        let request = AdministerRequest { shard, task: AdministrationTask::Content.into() };
+        match call(cluster, node, async |mut node| node.administer(request).await) {
+            Ok(reply) => {
+                let report: Value = serde_json::from_str(&reply.into_inner().report).unwrap();
+                let signature = report["signature"].as_str().unwrap().to_owned();
+                out.insert(node, (report["index"].as_u64(), signature));
+            }
+            Err(status) if status.code() == Code::NotFound => {}
+            Err(status) => return Err(format!("shard {shard} on node {node}: {status}")),
+        }
+    }
+    Ok(out)
+}
+
+/// Compares the contents of all members of all shards, each at one position of the shard's log. Returns the number of
+/// compared members, and the differences.
+pub(crate) fn compare(cluster: &Cluster) -> (usize, Vec<String>) {
+    let mut compared = 0;
+    let mut differences = Vec::new();
+    for shard in shards(cluster) {
+        let began = Instant::now();
+        loop {
+            let found = contents(cluster, shard);
+            if let Ok(members) = &found {
+                let mut positions = members.values().map(|(index, _)| index);
+                let first = positions.next();
+                if members.len() > 1 && positions.all(|position| Some(position) == first) {
+                    let mut signatures = members.values().map(|(_, signature)| signature);
+                    let first = signatures.next();
+                    if signatures.any(|signature| Some(signature) != first) {
+                        differences.push(format!("the members of shard {shard} differ: {members:?}"));
+                    }
+                    compared += members.len();
+                    break;
+                }
+            }
+            if began.elapsed() > PATIENCE {
+                differences.push(format!("the members of shard {shard} have no common position: {found:?}"));
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    (compared, differences)
+}

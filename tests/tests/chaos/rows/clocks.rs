@@ -1,0 +1,21 @@
+//! R15: jumps of the system clocks of single nodes, ahead and back, while they run.
+
+use std::time::Duration;
+
+use crate::run::Run;
+
+/// Jumps of a clock, in seconds.
+const JUMPS_S: [i64; 6] = [3600, -3600, 1, -1, 86_400, 0];
+
+pub(super) fn inject(run: &mut Run, faults: usize) {
+    for fault in 0..faults {
+        run.sleep_below(Duration::from_secs(1));
+        let node = run.random.below(run.clocks.len());
+        let jump_s = JUMPS_S[fault % JUMPS_S.len()];
+        run.clocks[node].set(jump_s);
+        run.await_service("a jump of a clock");
+        std::thread::sleep(Duration::from_secs(1));
+        run.faults += 1;
+        run.add(if jump_s > 0 { "jumps_ahead" } else { "jumps_back" }, 1);
+    }
+}

@@ -1,0 +1,81 @@
+//! R8: a sync, write or read of a node fails once with EIO. The node must stop serving what the error affects, and must
+//! never try a failed sync again.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::members::some_leader;
+use crate::run::Run;
+use crate::strace::{Injection, is_running};
+
+/// Longest time until a node stops after a failed sync or write of its log.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// Longest time for which a row waits for the n-th call.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn inject(run: &mut Run, faults: usize) {
+    let mut stopped_s: f64 = 0.0;
+    for fault in 0..faults {
+        run.sleep_below(Duration::from_secs(1));
+        let choice = run.random.below(1 << 20);
+        let node = some_leader(&run.cluster, choice);
+        let n = 1 + run.random.below(if run.is_ci { 10 } else { 60 });
+        let pid = run.cluster.pid(node);
+        let kinds = [("fsync", "fsync,fdatasync"), ("write", "write,pwrite64"), ("read", "pread64")];
+        let (kind, calls) = kinds[fault % kinds.len()];
+        let paths = if kind == "write" { log_files(run, node) } else { Vec::new() };
+        let injection = Injection::attach(pid, calls, &format!("error=EIO:when={n}"), &paths);
+        let began = Instant::now();
+        while injection.injected() == 0 && is_running(pid) && began.elapsed() < PATIENCE {
+            if kind == "read" {
+                // Verifying reads every file.
+                read_all(run);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let injected = Instant::now();
+        if injection.injected() > 0 {
+            run.faults += 1;
+            run.add(kind, 1);
+        }
+        while is_running(pid) && injected.elapsed() < STOP_MAX {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let has_stopped = !is_running(pid);
+        if kind != "read" && injection.injected() > 0 {
+            stopped_s = stopped_s.max(injected.elapsed().as_secs_f64());
+            if !has_stopped {
+                run.violations.push(format!("node {node} goes on after EIO of {kind} {n}"));
+            }
+        }
+        drop(injection);
+        run.await_failover(&format!("EIO of a {kind}"));
+        // An operator, or systemd, starts the node again.
+        run.cluster.kill(node);
+        while is_running(pid) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        run.start_node(node);
+        run.await_service("the restart of the node");
+    }
+    run.figures.insert("fail_stop_max_s".to_owned(), json!((stopped_s * 1e3).round() / 1e3));
+}
+
+/// Returns the files to which the Raft log of a node is written now.
+fn log_files(run: &Run, node: usize) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(run.cluster.data_dir(node).join("raft")).unwrap().flatten();
+    let files = files.map(|file| file.path().canonicalize().unwrap());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
+}
+
+/// Makes every leader read all of its data.
+fn read_all(run: &Run) {
+    let url = format!("{}/api/v1/admin/verify", run.cluster.routers("http")[0]);
+    let token = format!("Bearer {}", run.cluster.token("admin"));
+    let asked =
+        tests::http::request_within(Duration::from_secs(20), "POST", &url, &[("authorization", &token)], Some(b""));
+    // The response may be the injected error.
+    drop(asked);
+}

@@ -1,0 +1,45 @@
+//! R1: `kill -9` of leaders, of random nodes, and sometimes of all nodes.
+
+use std::time::Duration;
+
+use crate::members::some_leader;
+use crate::run::Run;
+use crate::strace::is_running;
+
+/// Percentage of kills that hit all nodes, and of the others those that hit the leader of a random shard.
+const ALL_PERCENT: usize = 10;
+const LEADER_PERCENT: usize = 50;
+
+pub(super) fn inject(run: &mut Run, faults: usize) {
+    let longest = Duration::from_secs(if run.is_ci { 2 } else { 10 });
+    for fault in 0..faults {
+        run.sleep_below(Duration::from_secs(1));
+        // At the smallest size, one kill hits all nodes, whatever the seed.
+        let hits_all = run.random.chance(ALL_PERCENT) || run.is_ci && fault + 1 == faults;
+        let nodes: Vec<usize> = if hits_all { (1..=run.cluster.shape().nodes).collect() } else { vec![victim(run)] };
+        let pids: Vec<i32> = nodes.iter().map(|&node| run.cluster.pid(node)).collect();
+        if pids.iter().all(|&pid| is_running(pid)) {
+            run.faults += 1;
+        }
+        nodes.iter().for_each(|&node| run.cluster.kill(node));
+        if hits_all {
+            run.add("kills_of_all", 1);
+        } else {
+            run.await_failover("a kill");
+        }
+        run.sleep_below(longest);
+        nodes.iter().for_each(|&node| run.cluster.start(node));
+        run.await_service("the restart of killed nodes");
+        nodes.iter().for_each(|&node| run.await_ready(node));
+    }
+}
+
+/// Returns a random node, or the leader of a random shard.
+fn victim(run: &mut Run) -> usize {
+    let choice = run.random.below(1 << 20);
+    if run.random.chance(LEADER_PERCENT) {
+        run.add("kills_of_leaders", 1);
+        return some_leader(&run.cluster, choice);
+    }
+    choice % run.cluster.shape().nodes + 1
+}

@@ -1,0 +1,34 @@
+//! R14: SIGSTOP of nodes. A leader that was stopped does not know that it was deposed, and must not serve stale reads.
+
+use std::time::{Duration, Instant};
+
+use tests::server::signal;
+
+use crate::members::some_leader;
+use crate::run::Run;
+use crate::strace::state;
+
+pub(super) fn inject(run: &mut Run, faults: usize) {
+    for _ in 0..faults {
+        run.sleep_below(Duration::from_secs(1));
+        let choice = run.random.below(1 << 20);
+        let is_leader = run.random.chance(75);
+        let nodes = run.cluster.shape().nodes;
+        let node = if is_leader { some_leader(&run.cluster, choice) } else { choice % nodes + 1 };
+        let longest = if run.is_ci { 6 } else { 60 };
+        let pause = Duration::from_millis(1000 + run.random.below(longest * 1000 - 1000) as u64);
+        let pid = run.cluster.pid(node);
+        let began = Instant::now();
+        signal(pid, libc::SIGSTOP);
+        // The other members elect new leaders, also while connections to the stopped process seem to work.
+        run.await_failover("a stop of a node");
+        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+        if state(pid) == Some('T') {
+            run.faults += 1;
+            run.add("stops_of_leaders", u64::from(is_leader));
+        }
+        signal(pid, libc::SIGCONT);
+        run.await_service("a stopped node goes on");
+        run.await_ready(node);
+    }
+}
