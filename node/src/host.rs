@@ -2,4 +2,5 @@
 
 pub(crate) mod clock;
 pub(crate) mod directory;
+pub(crate) mod planted;
 pub(crate) mod space;

@@ -12,4 +12,5 @@ pub mod connection;
 pub mod ingest;
 mod json;
 pub mod nodes;
+mod planted;
 pub mod query;

@@ -29,6 +29,8 @@ pub struct Shape {
     pub is_proxied: bool,
     /// Program that is run for varve; `None` for varve itself.
     pub binary: Option<PathBuf>,
+    /// Environment variables of all processes.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A cluster, which is stopped when this value is dropped.
@@ -46,7 +48,8 @@ impl Cluster {
     /// Starts a cluster with two routers, and waits until it serves.
     #[must_use]
     pub fn up(nodes: usize, shards: usize) -> Self {
-        let cluster = Self::new(Shape { nodes, routers: 2, shards, is_proxied: false, binary: None });
+        let cluster =
+            Self::new(Shape { nodes, routers: 2, shards, is_proxied: false, binary: None, environment: Vec::new() });
         cluster.launch();
         cluster
     }
@@ -103,6 +106,7 @@ impl Cluster {
         let mut run = Command::new(&script);
         run.arg(command).arg("--dir").arg(self.folder.path()).args(options);
         let binary = self.shape.binary.clone().unwrap_or_else(varve_binary);
+        run.envs(self.shape.environment.iter().cloned());
         let output = run.env("VARVE_BINARY", binary).output().unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
         output

@@ -21,6 +21,7 @@ use tonic::Status;
 
 use crate::consensus::{ConsensusError, Proposal};
 use crate::error::ReplicaError;
+use crate::host::planted::is_planted;
 use crate::metrics::Refusal;
 use crate::node::hosted::{Hosted, State};
 use crate::node::replica::Replica;
@@ -279,7 +280,10 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
     }
 }
 
-async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Refused> {
+async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Batch) -> Result<Appended, Refused> {
+    if is_planted("double-apply") {
+        batch.id = None;
+    }
     let misplaced = |status| Refused(Refusal::Misplaced, status);
     let hosted = shared.check_placement(shard, placement_epoch).map_err(misplaced)?;
     // The batch counts from now on, because it is in memory while the append waits for a repair.

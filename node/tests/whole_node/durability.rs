@@ -1,7 +1,7 @@
 //! Tests that everything acknowledged is on disk. A child process runs a node. The tests kill the child, or run it
 //! under strace, which lists syncs or makes them fail.
 //!
-//! With the feature `planted-skip-sync` the tests under strace must fail, which shows that these tests detect a missing
+//! With the feature `planted-faults` and `VARVE_PLANTED=skip-sync` the tests under strace must fail, which shows that these tests detect a missing
 //! sync.
 
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -28,6 +28,7 @@ use crate::ingest::receive::{Arriving, Received, receive};
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::Nodes;
+use crate::planted::is_planted;
 
 /// Result of a push that is stored.
 #[derive(Clone, Debug, Default)]
@@ -212,6 +213,7 @@ impl Pusher {
             warnings: push.warnings.clone(),
         };
         let id = batch_id(destination.tenant, head, &message, push.has_own_times).unwrap_or(attempt.own_id);
+        let id = if is_planted("new-ids") { random_id() } else { id };
         let mut parts = place(push, id, destination);
         parts.remove(&attempt.acknowledged);
         let mut rounds = Rounds::new(parts);

@@ -2,7 +2,8 @@
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
 //! nodes and placements by itself. Only the leader of a shard serves requests. A router remembers the leaders that it
-//! found, and follows the hints of other members.
+//! found, and follows the hints of other members. A member that does not respond is left alone for a while, so that not
+//! every call waits for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::Tokens;
-use proto::meta::State;
+use proto::meta::{Member, State};
 use proto::placement::Placement;
 use proto::refusal::Refusal;
 use tokio::sync::watch;
@@ -26,6 +27,10 @@ const LEADER_PATIENCE: Duration = Duration::from_secs(8);
 /// Pauses between rounds over the members of a shard: they double from the shortest to the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Time of a failed call from which on the member counts as silent. A process that was killed fails at once.
+const SLOW: Duration = Duration::from_millis(500);
+/// Time for which a silent member is not called if another one may respond. Each call to it would wait for a time limit.
+const SILENCE: Duration = Duration::from_secs(3);
 /// Pause of the watching task after no node has responded.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
@@ -43,6 +48,8 @@ pub(super) struct Cluster {
     state: watch::Sender<Arc<State>>,
     /// Node ids of the leaders, by shard, as far as they are known.
     leaders: Mutex<HashMap<u32, u64>>,
+    /// Nodes whose last call failed slowly and without a response, with the time of the failure.
+    silent: Mutex<HashMap<u64, Instant>>,
 }
 
 impl Cluster {
@@ -57,6 +64,7 @@ impl Cluster {
             connections: Mutex::default(),
             state: watch::Sender::new(Arc::default()),
             leaders: Mutex::default(),
+            silent: Mutex::default(),
         });
         tokio::spawn(watch_cluster(Arc::downgrade(&cluster)));
         cluster
@@ -174,12 +182,13 @@ impl Cluster {
         loop {
             let state = self.state().await?;
             let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
-            let leader = self.leaders.lock().get(&shard).copied();
-            let leader = leader.filter(|leader| members.iter().any(|member| member.node == *leader));
-            let Some(node) = leader.or_else(|| Some(members.get(turn % members.len().max(1))?.node)) else {
+            let candidates = self.candidates(members);
+            let leader = self.leaders.lock().get(&shard).copied().filter(|leader| candidates.contains(leader));
+            let Some(node) = leader.or_else(|| candidates.get(turn % candidates.len().max(1)).copied()) else {
                 return Err(Status::not_found(format!("shard {shard} does not exist: read the placement again")));
             };
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
+            let began = Instant::now();
             let status = match call(self.connection(address)?).await {
                 Ok(response) => {
                     self.leaders.lock().insert(shard, node);
@@ -187,6 +196,9 @@ impl Cluster {
                 }
                 Err(status) => status,
             };
+            if status.code() == Code::Unavailable && status.details().is_empty() && began.elapsed() >= SLOW {
+                self.silent.lock().insert(node, Instant::now());
+            }
             let is_first_round = turn < members.len();
             let Some(next) = next_step(&status, is_repeatable, members.len(), is_first_round) else {
                 self.leaders.lock().remove(&shard);
@@ -215,6 +227,17 @@ impl Cluster {
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+}
+
+impl Cluster {
+    /// Returns the members without those that were silent a moment ago, or all if every member was silent.
+    fn candidates(&self, members: &[Member]) -> Vec<u64> {
+        let nodes: Vec<u64> = members.iter().map(|member| member.node).collect();
+        let mut silent = self.silent.lock();
+        silent.retain(|_node, since| since.elapsed() < SILENCE);
+        let responding: Vec<u64> = nodes.iter().copied().filter(|node| !silent.contains_key(node)).collect();
+        if responding.is_empty() { nodes } else { responding }
     }
 }
 

@@ -60,7 +60,8 @@ pub(super) struct Patience {
 }
 
 /// Time limits outside of tests. No client waits so long for a response, and even a busy node needs far less time.
-pub(super) const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
+/// While a router finds out that a leader has stopped, a client waits for up to twice the first limit.
+pub(super) const PATIENCE: Patience = Patience { alive: Duration::from_secs(2), answer: Duration::from_secs(120) };
 
 /// Size from which on a response is decoded on a blocking thread, in bytes. A smaller response takes about as long as
 /// moving it to another thread.

@@ -9,6 +9,7 @@
 mod disks;
 mod members;
 mod oracle;
+mod planted;
 mod proxy;
 mod readers;
 mod rows;
@@ -25,7 +26,7 @@ use crate::rows::Row;
 
 /// Runs a row, prints its line, and returns true if it holds.
 fn holds(row: &Row, size: &str, seed: u64) -> bool {
-    let line = run::run(row, size, seed);
+    let line = run::run(row, size, seed, None);
     figure(&line);
     line["violations"] == Value::Array(Vec::new())
 }

@@ -66,6 +66,15 @@ pub(crate) fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
     (1..=cluster.shape().nodes).find(is_leader)
 }
 
+/// Returns the system clock of a node, in seconds since 1970.
+pub(crate) fn system_time_s(cluster: &Cluster, node: usize) -> Result<f64, String> {
+    let request = AdministerRequest { shard: FIRST_DATA_SHARD, task: AdministrationTask::Clock.into() };
+    let reply = call(cluster, node, async |mut node| node.administer(request).await);
+    let report = reply.map_err(|status| status.to_string())?.into_inner().report;
+    let report: Value = serde_json::from_str(&report).map_err(|error| error.to_string())?;
+    report["system_time"].as_f64().ok_or_else(|| format!("no time: {report}"))
+}
+
 /// Returns the leader of one of the data shards, or any node if that shard has no leader now.
 pub(crate) fn some_leader(cluster: &Cluster, choice: usize) -> usize {
     let shard = FIRST_DATA_SHARD + u32::try_from(choice % cluster.shape().shards).unwrap();

@@ -1,5 +1,7 @@
 //! The life of a row: a cluster under load, faults, the end of the faults, and the checks.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -60,19 +62,28 @@ pub(crate) struct Run {
     pub(crate) violations: Vec<String>,
     recoveries_s: Vec<f64>,
     failovers_s: Vec<f64>,
+    /// Longest failover of each kind of fault.
+    longest_failovers_s: BTreeMap<String, f64>,
     /// Program that is run for varve. Its file must exist as long as the cluster.
     _wrapper: Option<Wrapper>,
 }
 
+/// A binary with planted faults, and the fault that is chosen.
+#[derive(Debug)]
+pub(crate) struct Planted {
+    pub(crate) binary: PathBuf,
+    pub(crate) fault: &'static str,
+}
+
 /// Runs a row, and returns its line: figures and violations.
-pub(crate) fn run(row: &Row, size: &str, seed: u64) -> Value {
+pub(crate) fn run(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -> Value {
     let faults = match size {
         "ci" => row.ci,
         "night" => row.night,
         number => number.parse().expect("the size is `ci`, `night` or a number of faults"),
     };
     let began = Instant::now();
-    let mut run = Run::start(row, size, seed);
+    let mut run = Run::start(row, size, seed, planted);
     let readers = Readers::start(Router::all(&run.cluster, &run.workload.run), &run.workload, seed);
     run.await_service("the start");
     run.recoveries_s.clear();
@@ -103,6 +114,7 @@ pub(crate) fn run(row: &Row, size: &str, seed: u64) -> Value {
     if !run.failovers_s.is_empty() {
         figures.insert("failover_p50_s".to_owned(), quantile(&mut run.failovers_s, 0.5));
         figures.insert("failover_p99_s".to_owned(), quantile(&mut run.failovers_s, 0.99));
+        figures.insert("failover_max_s".to_owned(), json!(run.longest_failovers_s));
     }
     figures.append(&mut run.figures);
     figures.insert("violations".to_owned(), json!(violations));
@@ -126,11 +138,13 @@ fn commit() -> String {
 }
 
 impl Run {
-    fn start(row: &Row, size: &str, seed: u64) -> Self {
+    fn start(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -> Self {
         let wrapper = (row.kit == Kit::Clocks).then(Wrapper::new);
-        let binary = wrapper.as_ref().map(Wrapper::path);
+        let binary = wrapper.as_ref().map(Wrapper::path).or_else(|| Some(planted?.binary.clone()));
+        let environment =
+            planted.iter().map(|planted| ("VARVE_PLANTED".to_owned(), planted.fault.to_owned())).collect();
         let is_proxied = row.kit == Kit::Network;
-        let shape = Shape { nodes: NODES, routers: 2, shards: SHARDS, is_proxied, binary };
+        let shape = Shape { nodes: NODES, routers: 2, shards: SHARDS, is_proxied, binary, environment };
         let cluster = Cluster::new(shape);
         let network = is_proxied.then(|| Network::new(&cluster, seed));
         let disks = Disks::mount(row.kit, &cluster);
@@ -142,7 +156,6 @@ impl Run {
             wrapper.as_ref().unwrap().set_environment(id, &clock.environment());
         }
         cluster.launch();
-        // The sequence of faults follows from the seed alone, and not from the workload's use of random numbers.
         let duplicates_percent = if row.name == "R18" { 50 } else { 5 };
         let workload = Workload::start(&cluster, seed, duplicates_percent);
         Self {
@@ -158,6 +171,7 @@ impl Run {
             violations: Vec::new(),
             recoveries_s: Vec::new(),
             failovers_s: Vec::new(),
+            longest_failovers_s: BTreeMap::new(),
             _wrapper: wrapper,
         }
     }
@@ -200,6 +214,8 @@ impl Run {
     pub(crate) fn await_failover(&mut self, during: &str) {
         let seconds = self.acknowledged_again(during);
         self.failovers_s.push(seconds);
+        let longest = self.longest_failovers_s.entry(during.to_owned()).or_default();
+        *longest = longest.max((seconds * 1e3).round() / 1e3);
     }
 
     /// Starts a node again, and waits until it is ready.

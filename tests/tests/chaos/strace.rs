@@ -10,6 +10,8 @@ use tests::server::signal;
 
 /// Longest time until strace traces all threads of a process.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time until strace has detached from a process.
+const DETACH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An injection, which ends when this value is dropped.
 #[derive(Debug)]
@@ -53,9 +55,14 @@ impl Injection {
 
 impl Drop for Injection {
     fn drop(&mut self) {
-        // Strace detaches from the process, and ends. It may have ended with the process.
+        // Strace detaches from the process, and ends. It waits in vain if the process is a zombie of which nobody has
+        // taken the status; then it is killed.
         signal(self.strace.id().cast_signed(), libc::SIGINT);
-        drop(self.strace.wait());
+        let began = Instant::now();
+        while matches!(self.strace.try_wait(), Ok(None)) && began.elapsed() < DETACH_PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop((self.strace.kill(), self.strace.wait()));
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) const BLOCK: usize = 500;
 /// Pause of a client between two pushes, and between two attempts.
 const PAUSE: Duration = Duration::from_millis(30);
 /// Longest time for which a client waits for a response.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Age of the samples of every second client. Samples of this age are soon sealed and summed up.
 const OLD_NS: u64 = 25 * 60 * 1_000_000_000;
 /// Number of earlier requests that a client keeps in order to send them again.
@@ -178,11 +178,6 @@ impl Workload {
     /// Returns the number of responses that refused a push because a disk was full.
     pub(crate) fn full_disks(&self) -> u64 {
         self.counts.full_disks.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of acknowledged pushes of all clients.
-    pub(crate) fn acknowledged(&self) -> usize {
-        self.clients.iter().map(Client::acknowledged).sum()
     }
 
     /// Returns the services whose clients got no acknowledgement for an attempt that began after `since_ns`.

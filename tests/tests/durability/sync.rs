@@ -88,7 +88,9 @@ impl Traced {
         if let Some(n) = fail_from {
             wrapper.extend(["-e".to_owned(), format!("inject=fsync,fdatasync:error=EIO:when={n}+")]);
         }
-        Self { varve: Varve::start(Setup { wrapper, binary, ..Setup::default() }), folder }
+        // A binary with planted faults needs to know which of them is chosen.
+        let environment = vec![("VARVE_PLANTED".to_owned(), "skip-sync".to_owned())];
+        Self { varve: Varve::start(Setup { wrapper, binary, environment, ..Setup::default() }), folder }
     }
 
     fn trace(&self) -> String {
@@ -169,7 +171,7 @@ fn a_build_that_skips_syncs_is_detected() {
         return;
     }
     let Some(binary) = std::env::var_os("VARVE_PLANTED_BINARY") else {
-        return skipped(test, "VARVE_PLANTED_BINARY names no varve built with --features planted-skip-sync");
+        return skipped(test, "VARVE_PLANTED_BINARY names no varve built with --features planted-faults");
     };
     let mut traced = Traced::start(Some(binary.into()), None);
     let (_, outcomes) = traced.load(Duration::from_secs(5));

@@ -26,6 +26,7 @@ use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::ReplicaError;
 use crate::failure::Failure;
+use crate::host::planted::is_planted;
 use crate::metrics::{Metrics, gauge};
 
 /// Largest number of writes that wait at one time. Openraft makes one write of many entries, so the limit is hardly
@@ -252,6 +253,7 @@ impl Writer {
                     batch.put_cf(log, key, value);
                 }
             }
+            Write::Vote { .. } if is_planted("forget-votes") => {}
             Write::Vote { shard, vote } => batch.put_cf(meta, meta_key(*shard, VOTE), record::encode_vote(vote)),
             Write::Truncate { shard, from, .. } => {
                 batch.delete_range_cf(log, entry_key(*shard, *from), entry_key(*shard, u64::MAX));
@@ -305,15 +307,8 @@ fn error_of_write(refused: rocksdb::Error, failure: &Failure) -> Arc<ReplicaErro
     failure.report(ReplicaError::Log(refused))
 }
 
-#[cfg(not(feature = "planted-skip-sync"))]
 fn sync(database: &DB) -> Result<(), rocksdb::Error> {
-    database.flush_wal(true)
-}
-
-/// Planted fault for tests: reports success without a sync.
-#[cfg(feature = "planted-skip-sync")]
-fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
-    Ok(())
+    if is_planted("skip-sync") { Ok(()) } else { database.flush_wal(true) }
 }
 
 #[cfg(test)]

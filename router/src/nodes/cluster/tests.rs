@@ -1,8 +1,9 @@
 //! Tests of the search for leaders, with scripted responses of members, and of states of other clusters.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto::meta::{ClusterId, DirectoryId, Member, Node, Shard};
+use proto::meta::{ClusterId, DirectoryId, Node, Shard};
 use proto::placement::{Epoch, SLOTS};
 
 use super::*;
@@ -99,6 +100,48 @@ async fn an_unknown_outcome_is_not_hidden_by_a_later_error() {
     let broke = Status::unavailable("the connection broke");
     let responses = [Err(broke), Err(Status::failed_precondition("read the placement again"))];
     assert_eq!(called(&cluster(&[1, 2]), true, &responses).await, (vec![1, 2], Err(Code::Unavailable)));
+}
+
+/// A stopped process accepts connections and never responds, so a call to it ends with a time limit.
+#[tokio::test]
+async fn a_silent_member_is_not_called_again_while_another_one_responds() {
+    let cluster = cluster(&[1, 2, 3]);
+    let silent = AtomicU64::new(0);
+    let call = |remote: Arc<Remote>| {
+        let is_silent = format!("{remote:?}").contains("127.0.0.1:1001");
+        silent.fetch_add(is_silent.into(), Ordering::Relaxed);
+        async move {
+            if is_silent {
+                sleep(SLOW).await;
+                return Err(Status::unavailable("no connection"));
+            }
+            // The member does not know yet that its leader is silent.
+            if format!("{remote:?}").contains("127.0.0.1:1002") { Err(not_leader(Some(1))) } else { Ok(()) }
+        }
+    };
+    for _ in 0..5 {
+        cluster.leaders.lock().clear();
+        cluster.at_leader(SHARD, true, call).await.unwrap();
+    }
+    assert_eq!(silent.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_member_is_called_again_if_every_member_is_silent() {
+    let cluster = cluster(&[1, 2]);
+    let calls = AtomicU64::new(0);
+    let call = |_: Arc<Remote>| {
+        let is_silent = calls.fetch_add(1, Ordering::Relaxed) < 2;
+        async move {
+            if is_silent {
+                sleep(SLOW).await;
+                return Err(Status::unavailable("no connection"));
+            }
+            Ok(())
+        }
+    };
+    cluster.at_leader(SHARD, true, call).await.unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test]

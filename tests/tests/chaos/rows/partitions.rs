@@ -46,7 +46,7 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
             run.violations.push(format!("a fault of the kind {kind} had no effect"));
         }
         network(run).heal();
-        run.await_service(&format!("a fault of the kind {kind}"));
+        run.await_service(kind);
     }
     let effects = network(run).effects();
     run.figures.insert("held".to_owned(), json!(effects.held));
@@ -81,8 +81,14 @@ fn others(run: &Run, group: &[Party]) -> Vec<Party> {
 fn partition(run: &mut Run, links: &[Link], fault: Fault, kind: &str) {
     let began = Instant::now();
     network(run).set(links, fault);
-    run.await_failover(&format!("the beginning of a fault of the kind {kind}"));
+    run.await_failover(kind);
     std::thread::sleep(SHORTEST.saturating_sub(began.elapsed()));
+}
+
+/// Sets a fault of all connections for a while. With such delays, leaders may lose their majority again and again.
+fn endure(run: &mut Run, links: &[Link], fault: Fault) {
+    network(run).set(links, fault);
+    std::thread::sleep(2 * SHORTEST);
 }
 
 /// Routers still reach the node, which may believe that it leads.
@@ -105,7 +111,7 @@ fn minority_with_router(run: &mut Run, node: usize) {
     let majority = others(run, &minority);
     network(run).set(&both_ways(&minority, &majority), SILENT);
     let began_ns = run.workload.now_ns();
-    run.await_failover("the beginning of a fault of the kind minority");
+    run.await_failover("minority");
     std::thread::sleep(SHORTEST);
     let ended_ns = run.workload.now_ns();
     let is_wrong =
@@ -145,20 +151,20 @@ fn flapping(run: &mut Run, node: usize) {
 fn loss(run: &mut Run, _node: usize) {
     let all = all(run);
     let fault = Fault { loss_percent: 10, ..Fault::default() };
-    partition(run, &from_to(&all, &all), fault, "loss");
+    endure(run, &from_to(&all, &all), fault);
 }
 
 fn delay(run: &mut Run, _node: usize) {
     let all = all(run);
     let delay = Some((Duration::from_millis(100), Duration::from_millis(200)));
-    partition(run, &from_to(&all, &all), Fault { delay, ..Fault::default() }, "delay");
+    endure(run, &from_to(&all, &all), Fault { delay, ..Fault::default() });
 }
 
 /// All connections of a node stay open at both ends and carry nothing any more.
 fn half_open(run: &mut Run, node: usize) {
     let one = [Party::Node(node)];
     network(run).make_half_open(&both_ways(&one, &others(run, &one)));
-    run.await_failover("connections became half-open");
+    run.await_failover("half_open");
 }
 
 /// All connections are reset, and for a second no new ones are made.
