@@ -1,11 +1,12 @@
 # Daily commands: `make run` and `make test`.
-.PHONY: run cluster build test soak-storage soak-agent check dist screenshot help
+.PHONY: run cluster build test chaos soak-storage soak-agent check dist screenshot help
 .PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent
 
 help:
 	@echo "make run    install missing packages, build, start varve up: http://127.0.0.1:4040/"
 	@echo "make cluster  build, start three nodes, two routers and an agent on this machine"
 	@echo "make test   all tests, from units to the browser"
+	@echo "make chaos  faults against a cluster: ROWS=R1,R12 (default all), SIZE=ci, night or a number, SEED=1"
 	@echo "make soak-storage  random tests of the storage engine for an hour or two"
 	@echo "make soak-agent    a million damaged files for the agent's unwind tables"
 	@echo "make build  target/release/varve, with the web UI"
@@ -29,6 +30,12 @@ build:
 
 test:
 	@scripts/test
+
+chaos:
+	scripts/install-build-tools --test
+	cargo build --release --workspace --bin varve
+	@VARVE_CHAOS_ROWS="$(or $(ROWS),all)" VARVE_CHAOS_SIZE="$(or $(SIZE),ci)" VARVE_CHAOS_SEED="$(or $(SEED),1)" \
+		cargo test --release --workspace --test chaos -- --ignored --exact rows_of_the_environment --nocapture
 
 soak-storage:
 	@scripts/soak-storage

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tests::cluster::Cluster;
@@ -13,6 +14,8 @@ use crate::run::Kit;
 
 /// Size of a file system, in MiB. A node needs some of it as a reserve.
 const MIB: u32 = 400;
+/// Longest time until a killed process has closed its files.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The file systems of a cluster's nodes.
 #[derive(Debug)]
@@ -100,7 +103,13 @@ impl LoopDisk {
     }
 
     fn unmount(&self) {
-        run("umount", &[&self.path()]);
+        let began = Instant::now();
+        let is_unmounted = || Command::new("umount").arg(self.path()).output().is_ok_and(|done| done.status.success());
+        // The threads of a killed process close its files a moment after the process has become a zombie.
+        while !is_unmounted() {
+            assert!(began.elapsed() < PATIENCE, "{} is in use", self.path().display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
         run("losetup", &["--detach".as_ref(), self.device.as_ref()]);
     }
 

@@ -10,6 +10,10 @@ use crate::members::some_leader;
 use crate::run::Run;
 use crate::strace::{Injection, is_running};
 
+/// System calls of each kind, and a bound on the number of the call that fails. Each thread counts its own calls, and
+/// many threads share the reads.
+const KINDS: [(&str, &str, usize); 3] =
+    [("fsync", "fsync,fdatasync", 60), ("write", "write,pwrite64", 60), ("read", "pread64", 4)];
 /// Longest time until a node stops after a failed sync or write of its log.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// Longest time for which a row waits for the n-th call.
@@ -21,17 +25,20 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         run.sleep_below(Duration::from_secs(1));
         let choice = run.random.below(1 << 20);
         let node = some_leader(&run.cluster, choice);
-        let n = 1 + run.random.below(if run.is_ci { 10 } else { 60 });
         let pid = run.cluster.pid(node);
-        let kinds = [("fsync", "fsync,fdatasync"), ("write", "write,pwrite64"), ("read", "pread64")];
-        let (kind, calls) = kinds[fault % kinds.len()];
+        let (kind, calls, below) = KINDS[fault % KINDS.len()];
+        let n = 1 + run.random.below(if run.is_ci { below.min(10) } else { below });
+        if kind == "read" {
+            // Only what was flushed is read from files.
+            administer(run, "compact");
+        }
         let paths = if kind == "write" { log_files(run, node) } else { Vec::new() };
         let injection = Injection::attach(pid, calls, &format!("error=EIO:when={n}"), &paths);
         let began = Instant::now();
         while injection.injected() == 0 && is_running(pid) && began.elapsed() < PATIENCE {
             if kind == "read" {
-                // Verifying reads every file.
-                read_all(run);
+                // Verifying reads all files.
+                administer(run, "verify");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -70,9 +77,9 @@ fn log_files(run: &Run, node: usize) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
-/// Makes every leader read all of its data.
-fn read_all(run: &Run) {
-    let url = format!("{}/api/v1/admin/verify", run.cluster.routers("http")[0]);
+/// Runs a task of administrators at all leaders.
+fn administer(run: &Run, task: &str) {
+    let url = format!("{}/api/v1/admin/{task}", run.cluster.routers("http")[0]);
     let token = format!("Bearer {}", run.cluster.token("admin"));
     let asked =
         tests::http::request_within(Duration::from_secs(20), "POST", &url, &[("authorization", &token)], Some(b""));

@@ -13,8 +13,11 @@ const FLAP: Duration = Duration::from_secs(2);
 /// Shortest duration of a fault.
 const SHORTEST: Duration = Duration::from_secs(3);
 
+/// A fault of the network around a node.
+type Partition = fn(&mut Run, usize);
+
 /// Kinds of faults. The name counts the faults of a kind in the line of the row.
-const KINDS: [(&str, fn(&mut Run, usize)); 10] = [
+const KINDS: [(&str, Partition); 10] = [
     ("leader_isolated", isolated_leader),
     ("symmetric", isolated_node),
     ("minority", minority_with_router),
