@@ -1,8 +1,8 @@
 //! Tests that everything acknowledged is on disk. A child process runs a node. The tests kill the child, or run it
 //! under strace, which lists syncs or makes them fail.
 //!
-//! With the feature `planted-faults` and `VARVE_PLANTED=skip-sync` the tests under strace must fail, which shows that these tests detect a missing
-//! sync.
+//! With the feature `planted-faults` and `VARVE_PLANTED=skip-sync`, the tests under strace must fail. This shows that
+//! these tests detect a missing sync.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::num::NonZeroU16;

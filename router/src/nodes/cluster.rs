@@ -29,7 +29,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Time of a failed call from which on the member counts as silent. A process that was killed fails at once.
 const SLOW: Duration = Duration::from_millis(500);
-/// Time for which a silent member is not called if another one may respond. Each call to it would wait for a time limit.
+/// Time for which a silent member is not called if another one may respond. Each call to it would wait for long.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Pause of the watching task after no node has responded.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);

@@ -1,6 +1,6 @@
 //! Rows of faults against a whole cluster: one kind of fault in each row, under load, with checks of every promise.
 //!
-//! `make chaos ROWS=R1,R12 SIZE=night SEED=7` runs rows at any size, and prints one line of JSON for each row. The tests
+//! `make chaos ROWS=R1,R12 SIZE=night SEED=7` runs rows at any size, and prints one line of JSON for each. The tests
 //! run every row at its smallest size. [`rows`] lists the rows, [`run`] is the life of a row, and [`oracle`] has the
 //! checks.
 

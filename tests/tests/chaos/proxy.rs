@@ -1,7 +1,7 @@
 //! A TCP proxy between the processes of a cluster, which makes the faults of a network.
 //!
 //! Every connection to a node goes through the proxy. The proxy finds the calling process by its end of the connection,
-//! so each pair of processes has faults of its own, and each direction of a pair too. A silent direction keeps the bytes
+//! so each pair of processes has faults of its own, and so has each direction. A silent direction keeps the bytes
 //! and delivers them later, as TCP does after a partition. Nothing is ever reordered within a connection.
 
 mod callers;

@@ -20,7 +20,8 @@ impl Wrapper {
         let varve = varve_binary();
         let varve = varve.display();
         let script = format!(
-            "#!/bin/sh\nvariables={folder}/node-$3\nif [ \"$1 $2\" = 'node --node-id' ] && [ -f \"$variables\" ]; then\n\
+            "#!/bin/sh\nvariables={folder}/node-$3\n\
+             if [ \"$1 $2\" = 'node --node-id' ] && [ -f \"$variables\" ]; then\n\
              \x20 exec env $(cat \"$variables\") {varve} \"$@\"\nfi\nexec {varve} \"$@\"\n"
         );
         fs::write(wrapper.path(), script).unwrap();

@@ -1,4 +1,4 @@
-//! R10: the disk of one node is full, then those of a majority. When there is space again, appends resume by themselves.
+//! R10: the disk of one node is full, then those of a majority. With space again, appends resume by themselves.
 
 use std::fs;
 use std::path::PathBuf;

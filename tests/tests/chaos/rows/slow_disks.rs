@@ -1,4 +1,4 @@
-//! R9: slow syncs, and syncs that stall. A node whose disk stalls must not stop the cluster, and serves again by itself.
+//! R9: slow syncs, and syncs that stall. A node whose disk stalls must not stop the cluster, and serves again unaided.
 
 use std::time::{Duration, Instant};
 
