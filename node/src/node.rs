@@ -59,7 +59,7 @@ pub struct Node {
 pub struct UnreadyShard {
     /// Number of the shard.
     pub shard: u32,
-    /// State of its replica: `starting`, `failed` or `stopped`.
+    /// State of its replica: `starting`, `failed`, `stopped`, or `cannot_commit` if most members do not respond.
     pub state: &'static str,
 }
 
@@ -107,8 +107,9 @@ impl Node {
         }
     }
 
-    /// Returns true if the cluster has a placement, and all shards of this node accept queries. A shard with a full
-    /// disk does. So does a shard that repairs its files, because queries wait for the end of the repair.
+    /// Returns true if the cluster has a placement, and all shards of this node accept queries and have a majority. A
+    /// shard with a full disk does. So does a shard that repairs its files, because queries wait for the end of the
+    /// repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()
@@ -127,9 +128,8 @@ impl Node {
         let hosted = self.shared.shards();
         let own = self.shared.cluster.own_shards(&cluster).into_iter().map(|shard| shard.number);
         unready.extend(own.filter(|shard| !hosted.contains_key(shard)).map(starting));
-        let states = hosted.into_iter().map(|(shard, hosted)| (shard, hosted.state()));
-        let states = states.filter(|(_, state)| !state.is_ready());
-        unready.extend(states.map(|(shard, state)| UnreadyShard { shard, state: state.name() }));
+        let reasons = hosted.into_iter().filter_map(|(shard, hosted)| Some((shard, hosted.state().unready()?)));
+        unready.extend(reasons.map(|(shard, state)| UnreadyShard { shard, state }));
         unready
     }
 

@@ -112,6 +112,15 @@ impl Nodes {
         Self { node: Node::Cluster(cluster), placement: Arc::default() }
     }
 
+    /// Returns true if a node has responded with the placement of the shards. Without it, every request fails.
+    #[must_use]
+    pub fn know_placement(&self) -> bool {
+        match &self.node {
+            Node::InProcess(_) => true,
+            Node::Cluster(cluster) => cluster.knows_placement(),
+        }
+    }
+
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node
     /// has refused a call because its placement is another one.
     ///

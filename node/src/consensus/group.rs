@@ -11,7 +11,7 @@ use openraft::errors::{ClientWriteError, Fatal, ForwardToLeader, LinearizableRea
 use openraft::impls::ProgressResponder;
 use openraft::network::{NetSnapshot, RaftNetworkFactory};
 use openraft::storage::RaftLogStorage;
-use openraft::{ReadPolicy, SnapshotPolicy};
+use openraft::{Instant as _, ReadPolicy, SnapshotPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
@@ -31,6 +31,9 @@ const LEASE: Duration = Duration::from_millis(600);
 /// Random time, on top of [`LEASE`], after which a follower that does not hear its leader starts an election. A new
 /// leader then usually acknowledges within a second. At least two heartbeats must be missing for that.
 const ELECTION_SPREAD: Duration = Duration::from_millis(300);
+/// Time without contact to the leader, or to a majority, after which the member reports that nothing can be committed.
+/// It is longer than an election usually takes.
+const CONTACT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -55,9 +58,17 @@ pub(super) struct Handle {
     has_others: AtomicBool,
     /// Time at which this member starts an election, unless it hears its leader before.
     election_at: parking_lot::Mutex<Instant>,
+    /// Time at which this member last heard its leader.
+    leader_heard_at: parking_lot::Mutex<Instant>,
 }
 
 impl Handle {
+    /// Records that the leader was heard.
+    pub(super) fn heard_leader(&self) {
+        *self.leader_heard_at.lock() = Instant::now();
+        self.heard();
+    }
+
     /// Records that the leader was heard, or that this member has voted.
     pub(super) fn heard(&self) {
         *self.election_at.lock() = Instant::now() + LEASE + random(ELECTION_SPREAD);
@@ -112,8 +123,9 @@ impl Group {
     {
         let machine = StateMachine::new(state, failure.clone())?;
         let raft = Raft::new(node_id, options()?, network, log, machine.clone()).await.map_err(consensus_error)?;
+        let now = || parking_lot::Mutex::new(Instant::now());
         let has_others = AtomicBool::new(false);
-        let handle = Arc::new(Handle { raft, has_others, election_at: parking_lot::Mutex::new(Instant::now()) });
+        let handle = Arc::new(Handle { raft, has_others, election_at: now(), leader_heard_at: now() });
         handle.heard();
         let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
         let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
@@ -194,6 +206,21 @@ impl Group {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.raft().is_leader()
+    }
+
+    /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority has
+    /// responded for [`CONTACT_MAX`], or it has not heard a leader for this time.
+    pub(crate) fn can_commit(&self) -> bool {
+        if !self.handle.has_others.load(Ordering::Relaxed) {
+            return true;
+        }
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.state.is_leader() {
+            metrics.last_quorum_acked.is_some_and(|acked| acked.into_inner().elapsed() < CONTACT_MAX)
+        } else {
+            self.handle.leader_heard_at.lock().elapsed() < CONTACT_MAX
+        }
     }
 
     /// Returns the members of the group and learners, by node id, as far as this member knows them.

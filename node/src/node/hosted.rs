@@ -23,6 +23,10 @@ pub(super) struct Hosted {
     waiting_bytes_max: u32,
 }
 
+/// Reason why a shard is not ready although its replica serves: without a majority, it neither stores pushes nor answers
+/// queries.
+pub(super) const CANNOT_COMMIT: &str = "cannot_commit";
+
 /// State of a shard's replica.
 #[derive(Clone, Debug)]
 pub(super) enum State {
@@ -53,9 +57,14 @@ impl State {
         }
     }
 
-    /// Returns true if queries are accepted. In a repair, they wait for its end.
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(self, Self::Serving(_) | Self::Repairing | Self::ReadOnly(_))
+    /// Returns the reason why the shard is not ready; `None` if it is. A read-only shard is ready, because it serves
+    /// queries. So is a shard in a repair, because queries wait for its end.
+    pub(super) fn unready(&self) -> Option<&'static str> {
+        match self {
+            Self::Serving(replica) if !replica.can_commit() => Some(CANNOT_COMMIT),
+            Self::Serving(_) | Self::Repairing | Self::ReadOnly(_) => None,
+            Self::Starting | Self::Failed(_) | Self::Stopped => Some(self.name()),
+        }
     }
 }
 

@@ -139,6 +139,11 @@ impl Replica {
         self.group.is_leader()
     }
 
+    /// Returns false if the group has no leader, or the leader no majority, as far as this member knows.
+    pub(crate) fn can_commit(&self) -> bool {
+        self.group.can_commit()
+    }
+
     /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this
     /// shard has most of them.
     pub(crate) async fn wants_flush(&self) -> bool {

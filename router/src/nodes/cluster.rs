@@ -62,6 +62,11 @@ impl Cluster {
         cluster
     }
 
+    /// Returns true if a node has responded with a placement.
+    pub(super) fn knows_placement(&self) -> bool {
+        !self.state.borrow().epochs.is_empty()
+    }
+
     /// Asks the nodes for the placement.
     ///
     /// # Errors

@@ -70,9 +70,10 @@ pub(super) fn readiness(node: &Arc<Node>) -> Readiness {
         if unready.is_empty() {
             return Ok(());
         }
-        let text = |unready: &UnreadyShard| match unready.shard {
-            0 => "the cluster has no placement yet".to_owned(),
-            shard => format!("shard {shard} {}", unready.state),
+        let text = |&UnreadyShard { shard, state }: &UnreadyShard| match (shard, state) {
+            (0, _) => "the cluster has no placement yet".to_owned(),
+            (_, "cannot_commit") => format!("shard {shard} cannot commit, because most of its members do not respond"),
+            _ => format!("shard {shard} is {state}"),
         };
         let texts: Vec<String> = unready.iter().map(text).collect();
         Err(format!("the node is not ready: {}", texts.join(", ")))

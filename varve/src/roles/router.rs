@@ -38,9 +38,14 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         frequency_hz: 0,
     }));
     let servers = Servers::default();
-    // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
-    let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(&dialer, seeds, tokens), symbols, agent, auth };
+    let nodes = Nodes::remote(&dialer, seeds, tokens);
+    // The router has no state, so it stays ready when nodes stop responding. Errors then say why a request fails.
+    let asked = nodes.clone();
+    let readiness = Arc::new(move || match asked.know_placement() {
+        true => Ok(()),
+        false => Err("the router is not ready: no node of --node-endpoint has named the shards yet".to_owned()),
+    });
+    let backing = Backing { nodes, symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),

@@ -143,7 +143,7 @@ async fn processed(handle: &Handle, message: Message) -> WireReply {
         Message::Append(request) => {
             let reply = raft.append_entries(request).await;
             if reply.as_ref().is_ok_and(|reply| !matches!(reply, AppendEntriesResponse::HigherVote(_))) {
-                handle.heard();
+                handle.heard_leader();
             }
             reply.map(messages::append_reply)
         }

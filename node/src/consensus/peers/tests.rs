@@ -126,6 +126,37 @@ async fn a_follower_that_was_away_catches_up_from_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_says_that_it_cannot_commit_without_a_majority() {
+    let mut nodes = Nodes::start().await;
+    let leader = nodes.acknowledged("before", &ALL).await;
+    let [follower, other] = others(leader);
+    // Longer than a member may be without contact: an idle group keeps in contact.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(ALL.iter().all(|&index| nodes.0[index].group().can_commit()));
+    let wait_until = async |nodes: &Nodes, index: usize, can_commit: bool| {
+        let start = Instant::now();
+        while nodes.0[index].group().can_commit() != can_commit {
+            assert!(start.elapsed() < Duration::from_secs(20), "node {index}: {can_commit} is not reported");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // A leader without followers.
+    nodes.0[follower].kill();
+    nodes.0[other].kill();
+    wait_until(&nodes, leader, false).await;
+    nodes.0[follower].start().await;
+    wait_until(&nodes, leader, true).await;
+    wait_until(&nodes, follower, true).await;
+    // A follower without a leader.
+    let leader = nodes.acknowledged("between", &[leader, follower]).await;
+    nodes.0[leader].kill();
+    let alone = ALL.into_iter().find(|&index| index != leader && index != other).unwrap();
+    wait_until(&nodes, alone, false).await;
+    nodes.0[other].start().await;
+    wait_until(&nodes, alone, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_partitioned_minority_never_acknowledges() {
     let nodes = Nodes::start().await;
     let old = nodes.acknowledged("before", &ALL).await;
