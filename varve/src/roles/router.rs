@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::router::api::agent::{AgentStatus, AgentStatusSource};
+use ::router::auth::Tenants;
 use ::router::nodes::Nodes;
 use anyhow::Context as _;
 use symbol_store::limits::Limits;
@@ -19,13 +20,14 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
     let RouterRoleOptions { data_dir, router, node_endpoint, tls, access } = options;
-    let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
+    let auth = listen::router_auth(&access, &router)?;
     let credentials = tls::credentials(tls)?;
     // A certificate replaces the token: the node does not get a credential of users.
     let tokens = access.token_file.as_ref().filter(|_| credentials.is_none());
     let dialer = credentials.map_or_else(Dialer::plaintext, Dialer::tls);
     let seeds = node_endpoint.iter().map(|url| dialer.endpoint_of_url(url));
     let seeds = seeds.collect::<Result<Vec<_>, _>>().context("--node-endpoint")?;
+    let require_token = router.require_token;
     let receiver = Receiver::bind(&router).await?;
     std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
     let symbols = open_symbols(&data_dir, Limits::DEFAULT)?;
@@ -38,9 +40,16 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         frequency_hz: 0,
     }));
     let servers = Servers::default();
-    // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
-    let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(&dialer, seeds, tokens), symbols, agent, auth };
+    let nodes = Nodes::remote(&dialer, seeds, tokens);
+    let tenants = Tenants::of_cluster(&nodes);
+    // The router has no state of its own, so it is ready when it listens. If the node does not respond, a request fails.
+    // A router whose tokens are in the cluster is ready when it knows them.
+    let needs_tokens = require_token.then(|| tenants.clone());
+    let readiness = Arc::new(move || match &needs_tokens {
+        Some(tenants) if !tenants.are_known() => Err("the router has not reached a node of the cluster yet".to_owned()),
+        _ => Ok(()),
+    });
+    let backing = Backing { nodes, symbols, agent, auth, tenants };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),
