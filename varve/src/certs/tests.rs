@@ -19,6 +19,7 @@ fn options(dir: &Path, nodes: &[&str], routers: &[&str]) -> CertsOptions {
         dir: dir.to_owned(),
         nodes: nodes.iter().map(|node| Subject::parse_node(node).unwrap()).collect(),
         routers: routers.iter().map(|router| Subject::parse_router(router).unwrap()).collect(),
+        admins: Vec::new(),
         validity: Duration::from_secs(86_400),
         dry_run: false,
         json: false,
