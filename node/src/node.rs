@@ -188,8 +188,8 @@ impl Node {
     }
 
     /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress. With
-    /// `tls`, only nodes, routers and administrators with a certificate of the same CA are served, and `tokens` are not used. Without
-    /// `tls`, every request needs one of `tokens` if there are any.
+    /// `tls`, only nodes, routers and administrators with a certificate of the same CA are served, and `tokens` are not
+    /// used. Without `tls`, every request needs one of `tokens` if there are any.
     ///
     /// # Errors
     /// [`ServeError`] if the listener fails.

@@ -1,9 +1,8 @@
 //! Authentication and authorization. Only this module makes a [`TenantId`] from a request.
 //!
-//! A bearer token is one of the token file, which has all rights of the tenant `default`, or one that the meta group
-//! knows, which has a role in a tenant. [`route`] is the table of the right that each route needs, [`tenants`] the state of
-//! the meta group. All tokens that are
-//! not valid are refused with the same text.
+//! A token of the token file has all rights of the tenant `default`. A token of the meta group has a role in a tenant.
+//! All tokens that are not valid are refused with the same text. [`route`] is the table of the right that each route
+//! needs; [`tenants`] holds the tokens and limits that the meta group knows.
 //!
 //! Without any token, there is one tenant, and the server listens on loopback only. The `Host` header must then name
 //! a loopback address, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding). A
@@ -41,8 +40,8 @@ pub struct Auth {
 /// Treatment of requests without a valid token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Anonymous {
-    /// Accepted while neither a file nor the meta group has a token. The server listens on loopback only, and the `Host`
-    /// header must name loopback.
+    /// Accepted while neither a file nor the meta group has a token. The server listens on loopback only, and the
+    /// `Host` header must name loopback.
     Loopback,
     /// The same for any host, because the operator chose `--insecure-listen`.
     Open,

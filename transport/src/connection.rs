@@ -84,7 +84,7 @@ pub fn require_node<T>(request: &Request<T>) -> Result<Option<u64>, Status> {
 pub fn refuse_admin<T>(request: &Request<T>) -> Result<(), Status> {
     match peer_role(request)? {
         Some(Role::Admin(name)) => Err(Status::permission_denied(format!(
-            "the certificate is that of admin {name}, who may administer the cluster and not read profiles: use a router"
+            "the certificate is that of admin {name}, who may administer the cluster and read no profiles: use a router"
         ))),
         Some(Role::Node(_) | Role::Router(_)) | None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! `varve admin certs`: makes a CA, and the certificates of nodes, routers and administrators, as files in one directory.
+//! `varve admin certs`: makes a CA, and the certificates of nodes, routers and administrators, as files in a directory.
 
 mod authority;
 mod files;

@@ -79,7 +79,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains data (compact, stats, verify, clock, delete), and administers tenants, tokens, the cluster and certificates
+    /// Maintains data, and administers tenants, tokens, certificates and the cluster
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

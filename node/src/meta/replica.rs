@@ -100,8 +100,8 @@ impl MetaReplica {
 
     /// Proposes a command. Returns true if it changed the state, after a majority has synced it.
     ///
-    /// The log is never purged, so a command that the state refuses, or that changes nothing, does not reach it. Applying
-    /// checks again, because another command may come between.
+    /// The log is never purged, so a command that the state refuses, or that changes nothing, does not reach it.
+    /// Applying checks again, because another command may come between.
     pub(crate) async fn propose(&self, command: &Command) -> Result<bool, ProposeError> {
         self.group.linearize().await?;
         match self.state.check(self.clock.log_ns(), command) {

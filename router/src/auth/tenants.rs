@@ -117,8 +117,8 @@ impl Tenants {
         self.charge_push(tenant, 0, 0)
     }
 
-    /// Counts a push of `bytes` bytes after decompression with `samples` samples. A push that begins within the rates is
-    /// never too large for them: the next ones wait until it is paid off.
+    /// Counts a push of `bytes` bytes after decompression with `samples` samples. A push that begins within the rates
+    /// is never too large for them: the next ones wait until it is paid off.
     ///
     /// # Errors
     /// [`Exceeded`] if earlier pushes have used up a rate. Nothing is counted then.

@@ -215,7 +215,7 @@ fn every_route_refuses_every_token_that_has_no_right_to_it() {
                 }
             }
         }
-        assert!(refused > 100, "only {refused} requests were refused");
+        assert!(refused >= 100, "only {refused} requests were refused");
     }
 }
 

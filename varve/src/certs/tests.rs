@@ -47,6 +47,15 @@ fn error(result: anyhow::Result<()>) -> String {
 }
 
 #[test]
+fn an_administrator_gets_a_certificate_for_no_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let admins = vec![Subject::parse_admin("ops").unwrap()];
+    run(&CertsOptions { admins, ..options(folder.path(), &[], &[]) }).unwrap();
+    assert_eq!(role(folder.path(), "admin-ops"), Role::admin("ops").unwrap());
+    assert!(Subject::parse_admin("ops=host").is_err());
+}
+
+#[test]
 fn certificates_pass_the_checks_and_only_owners_read_keys() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("certs");

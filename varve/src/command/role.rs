@@ -72,7 +72,7 @@ pub(crate) struct RouterOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessOptions {
-    /// File with bearer tokens, one per line, which have all rights of the tenant `default`: every request needs a token
+    /// File with bearer tokens, one per line, with all rights of the tenant `default`: every request needs a token
     ///
     /// A router without TLS sends the first token of the file to its nodes.
     #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]

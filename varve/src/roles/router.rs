@@ -42,8 +42,8 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let servers = Servers::default();
     let nodes = Nodes::remote(&dialer, seeds, tokens);
     let tenants = Tenants::of_cluster(&nodes);
-    // The router has no state of its own, so it is ready when it listens. If the node does not respond, a request fails.
-    // A router whose tokens are in the cluster is ready when it knows them.
+    // The router has no state of its own, so it is ready when it listens. If the node does not respond, a request
+    // fails. A router whose tokens are in the cluster is ready when it knows them.
     let needs_tokens = require_token.then(|| tenants.clone());
     let readiness = Arc::new(move || match &needs_tokens {
         Some(tenants) if !tenants.are_known() => Err("the router has not reached a node of the cluster yet".to_owned()),

@@ -68,7 +68,7 @@ impl wire::cluster_server::Cluster for Node {
     }
 }
 
-/// Checks that a peer may propose a command. Without TLS, the role is `None`, and the port is the operator's to protect.
+/// Checks that a peer may propose a command. Without TLS, the role is `None`, and the operator protects the port.
 ///
 /// # Errors
 /// PERMISSION_DENIED: routers only read the state of the meta group, and only nodes know what nodes have done.

@@ -81,7 +81,7 @@ async fn what_deleted_tenants_used_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_lost_meta_group_leaves_the_last_state_and_an_unknown_one_is_waited_for() {
+async fn the_first_state_is_waited_for_and_the_last_one_stays() {
     let (states, receiver) = watch::channel(Arc::default());
     let tenants = Tenants::of_node(receiver);
     assert!(!tenants.are_known());

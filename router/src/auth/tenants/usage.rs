@@ -1,4 +1,4 @@
-//! What one tenant uses of this router.
+//! Use of this router by one tenant.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use proto::meta::Limits;
 
 use super::bucket::Bucket;
 
-/// What one tenant uses of this router.
+/// Use of this router by one tenant.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     pushes: Mutex<Pushes>,
