@@ -21,7 +21,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use self::config_file::ConfigFile;
 
 pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
-pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
+pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use cluster_admin::{
     ChangeOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions, PolicyOptions, RevokeTokenOptions,

@@ -7,9 +7,12 @@ use proto::meta::{ClusterId, Policy, Retention, Tenant, TimeResolution, Token, T
 
 use super::*;
 
-/// Returns a state with tenants, each with its limits and tokens.
-pub(crate) fn state(tenants: &[(&str, Limits, &[(&str, Token)])]) -> Arc<State> {
-    let tenant = |&(name, limits, tokens): &(&str, Limits, &[(&str, Token)])| {
+/// Name, limits and tokens of a tenant.
+type Described<'a> = (&'a str, Limits, &'a [(&'a str, Token)]);
+
+/// Returns a state with these tenants.
+pub(crate) fn state(tenants: &[Described<'_>]) -> Arc<State> {
+    let tenant = |&(name, limits, tokens): &Described<'_>| {
         let name = TenantId::new(name).unwrap();
         let policy = Policy {
             retention: Retention([1; 4]),
