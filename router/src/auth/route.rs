@@ -107,19 +107,18 @@ mod tests {
 
     use super::*;
 
-    /// Returns the paths of all `.route("...` in the sources below a folder.
+    /// Returns the paths of all calls of `route` in the sources below a folder, without tests. A path that is no literal is
+    /// not found here, and refused at run time.
     fn served(folder: &Path, paths: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 served(&path, paths);
-            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("route.rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
                 let text: String = std::fs::read_to_string(&path).unwrap().split_whitespace().collect();
-                let parts = text.split(".route(").skip(1);
-                paths.extend(parts.map(|part| {
-                    let literal = part.strip_prefix('"').and_then(|part| part.split('"').next());
-                    literal.unwrap_or_else(|| panic!("{}: name the path of each route", path.display())).to_owned()
-                }));
+                // The text is in two parts, so that this line is not found.
+                let parts = text.split(concat!(".route", "(\"")).skip(1);
+                paths.extend(parts.filter_map(|part| part.split('"').next()).map(str::to_owned));
             }
         }
     }
