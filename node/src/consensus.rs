@@ -6,7 +6,7 @@
 //! disk format.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`member`], [`payload`], [`state`], [`types`],
-//! [`record`], [`log`], [`state_machine`], [`group`], [`peers`].
+//! [`record`], [`log`], [`state_machine`], [`group`], [`status`], [`peers`].
 
 mod error;
 mod group;
@@ -18,6 +18,7 @@ mod proposal;
 mod record;
 mod state;
 mod state_machine;
+mod status;
 mod types;
 
 pub(crate) use error::{ConsensusError, Leader};

@@ -23,6 +23,7 @@ use proto::wire::node_server::NodeServer;
 use proto::wire::snapshots_server::SnapshotsServer;
 use proto::{Tokens, limits};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -107,6 +108,12 @@ impl Node {
         }
     }
 
+    /// Returns a watcher of the state of the meta group, as far as this node has applied it.
+    #[must_use]
+    pub fn watch_cluster(&self) -> watch::Receiver<Arc<proto::meta::State>> {
+        self.shared.cluster.state.subscribe()
+    }
+
     /// Returns true if the cluster has a placement, and all shards of this node accept queries and have a majority. A
     /// shard with a full disk does. So does a shard that repairs its files, because queries wait for the end of the
     /// repair.
@@ -181,8 +188,8 @@ impl Node {
     }
 
     /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress. With
-    /// `tls`, only routers and nodes with a certificate of the same CA are served, and `tokens` are not used. Without
-    /// `tls`, every request needs one of `tokens` if there are any.
+    /// `tls`, only nodes, routers and administrators with a certificate of the same CA are served, and `tokens` are not
+    /// used. Without `tls`, every request needs one of `tokens` if there are any.
     ///
     /// # Errors
     /// [`ServeError`] if the listener fails.
@@ -224,9 +231,16 @@ impl Node {
                 guard(request)
             }
         };
+        let data_guard = {
+            let guard = guard.clone();
+            move |request: Request<()>| {
+                transport::refuse_admin(&request)?;
+                guard(request)
+            }
+        };
         let incoming = transport::incoming(listener, tls);
         let services = Server::builder()
-            .add_service(InterceptedService::new(service, guard.clone()))
+            .add_service(InterceptedService::new(service, data_guard))
             .add_service(InterceptedService::new(cluster, guard))
             .add_service(InterceptedService::new(peer_service, node_guard.clone()))
             .add_service(InterceptedService::new(snapshots, node_guard));

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
+use proto::meta::State;
 use proto::placement::Placement;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
     SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens,
 };
+use tokio::sync::watch;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use transport::Dialer;
@@ -119,6 +121,27 @@ impl Nodes {
             Node::InProcess(_) => true,
             Node::Cluster(cluster) => cluster.knows_placement(),
         }
+    }
+
+    /// Returns a watcher of the state of the meta group, as far as this router knows it; `None` if the node is in this
+    /// process.
+    pub(crate) fn watch_cluster(&self) -> Option<watch::Receiver<Arc<State>>> {
+        match &self.node {
+            Node::InProcess(_) => None,
+            Node::Cluster(cluster) => Some(cluster.watch()),
+        }
+    }
+
+    /// Returns the last known state of the meta group. Asks the nodes for it if none is known.
+    ///
+    /// # Errors
+    /// Returns the [`NodesError`] of the node that was asked last.
+    pub(crate) async fn cluster_state(&self) -> Result<Arc<State>, NodesError> {
+        let state = match &self.node {
+            Node::InProcess(_) => Ok(Arc::default()),
+            Node::Cluster(cluster) => cluster.state().await,
+        };
+        state.map_err(|status| NodesError { shard: None, status })
     }
 
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node

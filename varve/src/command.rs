@@ -7,6 +7,7 @@
 mod admin;
 mod agent;
 mod client;
+mod cluster_admin;
 mod config_file;
 mod role;
 mod time;
@@ -20,8 +21,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use self::config_file::ConfigFile;
 
 pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
-pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
+pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
+pub(crate) use cluster_admin::{
+    ChangeOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions, PolicyOptions, RevokeTokenOptions,
+    ShowTenantOptions, TenantCommands, TokenCommands,
+};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
     UpOptions,
@@ -74,7 +79,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, certs
+    /// Maintains data, and administers tenants, tokens, certificates and the cluster
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

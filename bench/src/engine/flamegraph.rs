@@ -116,7 +116,7 @@ fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
         nodes,
         symbols,
         agent: AgentStatusSource(Arc::new(status)),
-        auth: Auth::Open,
+        auth: Auth::open(),
     })
 }
 

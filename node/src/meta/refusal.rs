@@ -122,19 +122,22 @@ pub enum Refusal {
         shard: u32,
     },
     /// There is another tenant of this name.
-    #[error("tenant {tenant} exists with another policy: update it, or choose another name")]
+    #[error(
+        "tenant {tenant} exists with another policy: change it with `varve admin tenant update {tenant}`, or choose \
+         another name"
+    )]
     TenantExists {
         /// Name of the tenant.
         tenant: TenantId,
     },
     /// The tenant does not exist.
-    #[error("tenant {tenant} is unknown: create it first")]
+    #[error("tenant {tenant} is unknown: create it with `varve admin tenant create {tenant}`")]
     UnknownTenant {
         /// Name of the tenant.
         tenant: TenantId,
     },
     /// There are too many tenants.
-    #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: delete tenants")]
+    #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: use `varve admin tenant delete`")]
     TooManyTenants,
     /// There are too many different retentions.
     #[error(
@@ -143,13 +146,13 @@ pub enum Refusal {
     )]
     TooManyRetentions,
     /// A token with this hash exists.
-    #[error("the token {hash} exists already: create another one")]
+    #[error("the token {hash} exists already: create another one with `varve admin token create`")]
     TokenExists {
         /// Hash of the token.
         hash: TokenHash,
     },
     /// The tenant does not have the token.
-    #[error("tenant {tenant} has no token with the hash {hash}: list the tenant's tokens")]
+    #[error("tenant {tenant} has no token with the hash {hash}: `varve admin token list` lists its tokens")]
     UnknownToken {
         /// Name of the tenant.
         tenant: TenantId,
@@ -157,7 +160,7 @@ pub enum Refusal {
         hash: TokenHash,
     },
     /// There are too many tokens.
-    #[error("the cluster has {TOKENS_MAX} tokens, the most that it can have: revoke tokens")]
+    #[error("the cluster has {TOKENS_MAX} tokens, the most that it can have: use `varve admin token revoke`")]
     TooManyTokens,
     /// The format version would decrease, or be zero.
     #[error("the format version is {current}, and cannot become {given}: it only grows")]
@@ -169,8 +172,8 @@ pub enum Refusal {
     },
     /// The state would be too large.
     #[error(
-        "the state of the cluster would have {bytes} bytes, and can have {META_STATE_BYTES_MAX}: delete tenants or \
-         revoke tokens first"
+        "the state of the cluster would have {bytes} bytes, and can have {META_STATE_BYTES_MAX}: use \
+         `varve admin tenant delete` or `varve admin token revoke` first"
     )]
     TooLarge {
         /// Size of the state after the command.

@@ -8,6 +8,7 @@ mod bootstrap;
 mod duties;
 mod forward;
 mod service;
+mod status;
 mod supervise;
 
 use std::collections::BTreeMap;

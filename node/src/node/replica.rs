@@ -144,6 +144,11 @@ impl Replica {
         self.group.can_commit()
     }
 
+    /// Returns the status of this member, without the number of the shard and the state of the replica.
+    pub(crate) fn status(&self) -> proto::wire::GroupStatus {
+        self.group.status()
+    }
+
     /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this
     /// shard has most of them.
     pub(crate) async fn wants_flush(&self) -> bool {

@@ -11,6 +11,7 @@
 mod disk_full;
 mod durability;
 mod lagging;
+mod meta_log;
 mod requests;
 mod retention;
 mod shards;

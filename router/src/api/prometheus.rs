@@ -205,6 +205,7 @@ impl From<QueryError> for ApiError {
             ErrorKind::BadData => Self::bad_data(text),
             ErrorKind::Execution => Self::execution(text),
             ErrorKind::Unavailable => Self::unavailable(text),
+            ErrorKind::Overloaded => Self::overloaded(text),
             ErrorKind::Internal => {
                 tracing::error!(error = %text, "a query failed");
                 Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text }

@@ -85,6 +85,11 @@ impl Cluster {
         if known.epochs.is_empty() { self.read_state().await } else { Ok(known) }
     }
 
+    /// Returns a watcher of the newest known state of the meta group.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.state.subscribe()
+    }
+
     /// Asks the nodes for the state of the meta group, until one responds.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ struct Matched {
 impl Reader {
     /// Lists the label sets of all series that have samples, sorted. [`with_name`] adds the metric name to a label set.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Arc<LabelSet>>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant).await?;
         let mut found = loop {
             match self.found(&request, false, &mut run).await {
                 Err(error) => run.place_again(error)?,
@@ -78,7 +78,7 @@ impl Reader {
 
     /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant).await?;
         let found = loop {
             match self.found(&request, true, &mut run).await {
                 Err(error) => run.place_again(error)?,
@@ -101,7 +101,7 @@ impl Reader {
         name: &str,
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant).await?;
         let listed = loop {
             match self.values(name, &request, &mut run).await {
                 Err(error) => run.place_again(error)?,
@@ -158,7 +158,7 @@ impl Reader {
         window: Window,
         metric: Option<&str>,
     ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&tenant).await?;
         let request = CatalogRequest { tenant, selectors: Vec::new(), window };
         let query = request.series(Vec::new(), Some(PROFILE_TYPE_LABEL));
         let found = loop {

@@ -1,8 +1,9 @@
 //! Errors of queries.
 
-use proto::{ProfileType, ResponseTooLarge, limits as shared};
+use proto::{ProfileType, ResponseTooLarge};
 use tonic::Code;
 
+use crate::auth::tenants::Exceeded;
 use crate::nodes::NodesError;
 use crate::query::limits;
 
@@ -118,6 +119,9 @@ pub(crate) enum QueryError {
          a shorter range"
     )]
     StacksKeepChanging,
+    /// The tenant runs as many queries as it may.
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
     /// A shard failed.
     #[error(transparent)]
     Nodes(Box<NodesError>),
@@ -160,6 +164,8 @@ pub(crate) enum ErrorKind {
     Execution,
     /// The query cannot be run now; a retry may succeed.
     Unavailable,
+    /// The tenant has reached a limit at this moment.
+    Overloaded,
     /// The server has a fault.
     Internal,
 }
@@ -174,6 +180,7 @@ impl QueryError {
             }
             Self::StackLabelInMatch { .. } => ErrorKind::BadData,
             Self::Nodes(error) => kind_of(error.code()),
+            Self::Exceeded(_) => ErrorKind::Overloaded,
             Self::Broken => ErrorKind::Internal,
             Self::Cancelled | Self::StacksKeepChanging => ErrorKind::Unavailable,
             _ => ErrorKind::Execution,
@@ -185,9 +192,9 @@ impl QueryError {
         matches!(self, Self::Nodes(error) if error.is_misplaced())
     }
 
-    /// Returns the error of too many sums in the responses of shards.
-    pub(crate) fn too_many_cells() -> Self {
-        Self::ResponseTooLarge(ResponseTooLarge::Cells { max: shared::QUERY_CELLS_MAX })
+    /// Returns the error of more than `max` sums in the responses of shards.
+    pub(crate) fn too_many_cells(max: usize) -> Self {
+        Self::ResponseTooLarge(ResponseTooLarge::Cells { max })
     }
 
     /// Returns the error of too many values in memory.

@@ -10,6 +10,7 @@ use proto::placement::Placement;
 use proto::{Matcher, TenantId, Window};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::auth::tenants::QueryShare;
 use crate::nodes::{Nodes, Reading};
 use crate::query::error::QueryError;
 use crate::query::selection::pruning::shards_of;
@@ -43,6 +44,8 @@ impl Drop for Run {
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     permit: Arc<OwnedSemaphorePermit>,
+    /// Part of the queries that the tenant may run at one time.
+    share: Arc<QueryShare>,
     cancelled: Cancelled,
 }
 
@@ -53,10 +56,10 @@ impl Worker {
         &self,
         work: impl FnOnce(&Cancelled) -> T + Send + 'static,
     ) -> Result<T, QueryError> {
-        let Self { permit, cancelled } = self.clone();
+        let Self { permit, share, cancelled } = self.clone();
         let work = tokio::task::spawn_blocking(move || {
             let done = work(&cancelled);
-            drop(permit);
+            drop((permit, share));
             done
         });
         work.await.map_err(|error| {
@@ -120,10 +123,16 @@ impl Run {
         let permit = Arc::clone(slots).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
         timings.add("wait", arrived.elapsed());
-        let worker = Worker { permit: Arc::new(permit), cancelled: Cancelled::default() };
+        let worker = Worker { permit: Arc::new(permit), share: Arc::default(), cancelled: Cancelled::default() };
         let asked = BTreeSet::new();
         let began = Instant::now();
         Ok(Self { worker, placement: None, is_placed_again: false, asked, timings, arrived, began })
+    }
+
+    /// Returns the query with its part of the queries that its tenant may run at one time.
+    pub(crate) fn with_share(mut self, share: QueryShare) -> Self {
+        self.worker.share = Arc::new(share);
+        self
     }
 
     /// Returns the placement that the whole query uses.

@@ -152,6 +152,10 @@ impl Cluster for ProxiedCluster {
         self.cluster.clone().propose(request).await
     }
 
+    async fn status(&self, _: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<wire::WatchResponse>, Status> {
         let mut response = self.cluster.clone().watch(request).await?;
         if let Some(state) = &mut response.get_mut().state {

@@ -81,12 +81,20 @@ fn tenants_and_tokens_that_contradict_the_state_are_refused() {
     let [acme, nobody] = ["acme", "nobody"].map(tenant);
     let hash = TokenHash::of("a");
     let token = Token { role: Role::Admin, expires_ns: None };
-    refused(&meta, Command::CreateTenant(acme.clone(), policy(31)), "exists with another policy: update it");
-    refused(&meta, Command::UpdateTenant(nobody.clone(), policy(30)), "tenant nobody is unknown: create it first");
+    refused(
+        &meta,
+        Command::CreateTenant(acme.clone(), policy(31)),
+        "exists with another policy: change it with `varve admin tenant update acme`",
+    );
+    refused(
+        &meta,
+        Command::UpdateTenant(nobody.clone(), policy(30)),
+        "tenant nobody is unknown: create it with `varve admin tenant create nobody`",
+    );
     refused(&meta, Command::DeleteTenant(nobody.clone()), "tenant nobody is unknown");
     refused(&meta, Command::CreateToken(nobody.clone(), TokenHash::of("b"), token), "tenant nobody is unknown");
     refused(&meta, Command::CreateToken(acme.clone(), hash, token), "exists already: create another one");
-    refused(&meta, Command::RevokeToken(acme.clone(), TokenHash::of("b")), "list the tenant's tokens");
+    refused(&meta, Command::RevokeToken(acme.clone(), TokenHash::of("b")), "`varve admin token list`");
     refused(&meta, Command::RevokeToken(nobody, hash), "tenant nobody is unknown");
     refused(&meta, Command::SetFormatVersion(1), "the format version is 2, and cannot become 1");
     let bad = |change: fn(&mut Policy)| {

@@ -43,6 +43,10 @@ impl Cluster for OneNode {
         Err(Status::unimplemented("not used here"))
     }
 
+    async fn status(&self, _: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<wire::WatchResponse>, Status> {
         if request.into_inner().revision == 0 {
             return Ok(Response::new(wire::WatchResponse { state: Some(self.0.clone()) }));

@@ -47,7 +47,7 @@ impl Reader {
         tenant: &TenantId,
         request: FlamegraphRequest,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(tenant).await?;
         let text = request.query.clone();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let (fetched, summary) = loop {

@@ -52,7 +52,7 @@ impl Reader {
         steps: Steps,
         write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(tenant).await?;
         let text = text.to_owned();
         let query = run.blocking(move |_, timings| {
             let mut query = timings.measure("parse", || parse(&text))?;

@@ -5,7 +5,6 @@ use proto::{Deleted, Deletion, TenantId, Tier, Window};
 use crate::query::error::QueryError;
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::run::Run;
 use crate::query::selection::resolve::Want;
 
 impl Reader {
@@ -24,7 +23,7 @@ impl Reader {
     }
 
     async fn delete_once(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(tenant).await?;
         let text = text.to_owned();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         if let Some(matcher) = selector.stack_matchers.first() {

@@ -2,6 +2,7 @@
 //! router does not know yet.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,22 +36,34 @@ impl Fetched {
 }
 
 /// Size of all responses to one selection together, whose limits are those of one response.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Size {
+    cells_max: usize,
     cells: AtomicUsize,
     nodes: AtomicUsize,
     group_bytes: AtomicUsize,
 }
 
 impl Size {
+    /// Begins with nothing. `tenant_max` is the tenant's own limit on cells.
+    fn new(tenant_max: Option<NonZeroU64>) -> Self {
+        let tenant_max = tenant_max.map_or(usize::MAX, |max| usize::try_from(max.get()).unwrap_or(usize::MAX));
+        Self {
+            cells_max: limits::QUERY_CELLS_MAX.min(tenant_max),
+            cells: AtomicUsize::default(),
+            nodes: AtomicUsize::default(),
+            group_bytes: AtomicUsize::default(),
+        }
+    }
+
     /// Adds a response.
     ///
     /// # Errors
     /// Returns [`QueryError::ResponseTooLarge`] if the responses exceed a limit together.
     fn add(&self, answer: &Answer) -> Result<(), QueryError> {
         let add = |to: &AtomicUsize, size: usize| to.fetch_add(size, Ordering::Relaxed) + size;
-        if add(&self.cells, answer.cells.len()) > limits::QUERY_CELLS_MAX {
-            return Err(QueryError::too_many_cells());
+        if add(&self.cells, answer.cells.len()) > self.cells_max {
+            return Err(QueryError::too_many_cells(self.cells_max));
         }
         if add(&self.nodes, answer.nodes.len()) > limits::QUERY_NODES_MAX {
             return Err(ResponseTooLarge::Nodes { max: limits::QUERY_NODES_MAX }.into());
@@ -99,7 +112,7 @@ impl Reader {
             } else {
                 self.sets(&names, &asked, tenant, matchers, &mut missing_names, run).await?
             };
-            let size = &Size::default();
+            let size = &Size::new(self.tenants.limits(tenant).query_cells_max);
             answers.values().try_for_each(|known| size.add(&known.answer))?;
             let reading = &run.reading();
             let calls = asked.into_iter().zip(sets).map(|(names, locations)| async move {
@@ -217,7 +230,7 @@ mod tests {
 
     #[test]
     fn responses_have_the_limits_of_one_response_together() {
-        let size = Size::default();
+        let size = Size::new(None);
         let nodes = vec![proto::answer::Node { parent: 0, location: 0 }; limits::QUERY_NODES_MAX / 2];
         let half = Answer { nodes, ..Answer::default() };
         assert!(size.add(&half).is_ok() && size.add(&half).is_ok());
