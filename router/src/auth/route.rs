@@ -107,8 +107,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the paths of all calls of `route` in the sources below a folder, without tests. A path that is no literal is
-    /// not found here, and refused at run time.
+    /// Returns the paths of all calls of `route` in the sources below a folder, without tests. A path that is no
+    /// literal is not found here, and refused at run time.
     fn served(folder: &Path, paths: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
