@@ -1,6 +1,7 @@
-//! Tests of clusters of several nodes: killed nodes, and nodes that lost their data.
+//! Tests of clusters of several nodes: killed nodes, nodes that lost their data, shards without a majority.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod kills;
 mod lost_directory;
+mod no_quorum;
