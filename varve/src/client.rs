@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 mod destination;
+mod epoch;
 pub(crate) mod flamegraph;
 mod output;
 mod printable;

@@ -8,6 +8,7 @@ mod admin;
 mod agent;
 mod client;
 mod config_file;
+mod epoch;
 mod role;
 mod time;
 mod token_file;
@@ -22,6 +23,7 @@ use self::config_file::ConfigFile;
 pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
+pub(crate) use epoch::{ClusterCommands, EpochOptions, Shards};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
     UpOptions,

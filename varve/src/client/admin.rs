@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::output::print;
 use super::server::{Posted, Server};
 use super::table;
-use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
+use crate::command::{AdminCommands, AdminOptions, ClockOptions, ClusterCommands, DeleteOptions, ServerOptions};
 
 /// Longest wait for the end of an administrative task. A task on terabytes takes hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -42,6 +42,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         AdminCommands::Clock(options) => clock(options),
         AdminCommands::Delete(options) => delete(options),
         AdminCommands::Certs(options) => crate::certs::run(options),
+        AdminCommands::Cluster(ClusterCommands::Epoch(options)) => super::epoch::run(options),
     }
 }
 
