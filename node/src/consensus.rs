@@ -6,9 +6,10 @@
 //! disk format.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`member`], [`payload`], [`state`], [`types`],
-//! [`record`], [`log`], [`state_machine`], [`group`], [`status`], [`peers`].
+//! [`record`], [`log`], [`state_machine`], [`freshness`], [`group`], [`status`], [`peers`].
 
 mod error;
+mod freshness;
 mod group;
 mod log;
 mod member;

@@ -10,6 +10,7 @@ mod parameters;
 mod prometheus;
 mod prometheus_json;
 pub mod push;
+mod query_headers;
 pub(crate) mod read;
 pub mod time;
 pub(crate) mod web_ui;

@@ -9,6 +9,7 @@ mod agent;
 mod client;
 mod cluster_admin;
 mod config_file;
+mod epoch;
 mod role;
 mod time;
 mod token_file;
@@ -24,9 +25,10 @@ pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, 
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use cluster_admin::{
-    ChangeOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions, PolicyOptions, RevokeTokenOptions,
-    ShowTenantOptions, TenantCommands, TokenCommands,
+    ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions,
+    PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
 };
+pub(crate) use epoch::{EpochOptions, Shards};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
     UpOptions,

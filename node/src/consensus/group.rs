@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::consensus::error::{ConsensusError, Leader};
+use crate::consensus::freshness::Freshness;
 use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
 use crate::consensus::state::{GroupState, Outcome};
@@ -36,6 +37,8 @@ const ELECTION_SPREAD: Duration = Duration::from_millis(300);
 const CONTACT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time that a read waits until this member has applied what the leader had applied.
+const APPLY_PATIENCE: Duration = Duration::from_secs(2);
 
 type Raft = openraft::Raft<Types, StateMachine>;
 
@@ -60,6 +63,7 @@ pub(super) struct Handle {
     election_at: parking_lot::Mutex<Instant>,
     /// Time at which this member last heard its leader.
     leader_heard_at: parking_lot::Mutex<Instant>,
+    pub(super) freshness: Freshness,
 }
 
 impl Handle {
@@ -82,6 +86,7 @@ impl Handle {
         }
         let requested = if self.raft.is_leader() {
             self.heard();
+            self.note_quorum();
             if beats { self.raft.trigger().heartbeat().await } else { Ok(()) }
         } else if *self.election_at.lock() <= Instant::now() {
             // After a refusal, the next attempt needs no lease to expire.
@@ -93,6 +98,20 @@ impl Handle {
         };
         // It fails only if openraft has stopped, which [`watch`] reports.
         drop(requested);
+    }
+}
+
+impl Handle {
+    /// Notes, on the leader, the last message to which a majority has responded.
+    fn note_quorum(&self) {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if let (Some(acknowledged), Some(committed)) = (&metrics.last_quorum_acked, &metrics.cluster_committed) {
+            // The elapsed time is measured after `now`, so the result is not later than the message.
+            if let Some(time) = Instant::now().checked_sub(acknowledged.elapsed()) {
+                self.freshness.note(time, committed.index);
+            }
+        }
     }
 }
 
@@ -125,7 +144,8 @@ impl Group {
         let raft = Raft::new(node_id, options()?, network, log, machine.clone()).await.map_err(consensus_error)?;
         let now = || parking_lot::Mutex::new(Instant::now());
         let has_others = AtomicBool::new(false);
-        let handle = Arc::new(Handle { raft, has_others, election_at: now(), leader_heard_at: now() });
+        let freshness = Freshness::default();
+        let handle = Arc::new(Handle { raft, has_others, election_at: now(), leader_heard_at: now(), freshness });
         handle.heard();
         let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
         let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
@@ -185,17 +205,36 @@ impl Group {
     }
 
     /// Returns when a read would see everything that was acknowledged before this call. Waits at most [`PATIENCE`].
-    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+    /// Returns the index that any member must have applied for such a read.
+    pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
         let linear = self.raft().ensure_linearizable(ReadPolicy::ReadIndex);
         match tokio::time::timeout(PATIENCE, linear).await {
-            Ok(Ok(_read_log_id)) => Ok(()),
+            Ok(Ok(read_log_id)) => Ok(read_log_id.index()),
             Ok(Err(RaftError::Fatal(fatal))) => Err(self.stopped(&fatal)),
             Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(not_leader(to)),
             Ok(Err(RaftError::APIError(error))) => Err(ConsensusError::NoQuorum(error.into())),
             Err(elapsed) => Err(ConsensusError::NoQuorum(elapsed.into())),
         }
+    }
+
+    /// Returns when this member has applied an index. Waits at most [`APPLY_PATIENCE`].
+    pub(crate) async fn reach(&self, index: u64) -> Result<(), ConsensusError> {
+        if self.machine.applied_index() >= index {
+            return Ok(());
+        }
+        let reached = self.raft().wait(Some(APPLY_PATIENCE)).applied_index_at_least(Some(index), "a read").await;
+        reached.map(|_metrics| ()).map_err(|_late| ConsensusError::Behind { index })
+    }
+
+    /// Returns how long ago the state of this member had everything that was acknowledged; `None` if this is not known.
+    pub(crate) fn staleness(&self) -> Option<Duration> {
+        if self.is_alone() {
+            return Some(Duration::ZERO);
+        }
+        let complete = self.handle.freshness.complete_since(self.machine.applied_index());
+        complete.map(|since| since.elapsed())
     }
 
     /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if

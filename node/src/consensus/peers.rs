@@ -6,12 +6,13 @@
 //! One timer lets the members of all groups send heartbeats, so that these travel together.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`messages`], [`link`], [`install`], [`network`],
-//! [`service`].
+//! [`replies`], [`service`].
 
 mod install;
 mod link;
 mod messages;
 mod network;
+mod replies;
 mod service;
 
 use std::collections::HashMap;

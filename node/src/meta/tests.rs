@@ -11,7 +11,7 @@ use proto::meta::{
     ClusterId, Command, DirectoryId, Limits, Member, Node, Policy, Retention, Role, Shard, TimeResolution, Token,
     TokenHash,
 };
-use proto::placement::{Epoch, SLOTS};
+use proto::placement::{Epoch, SLOTS, Spread};
 
 use super::*;
 

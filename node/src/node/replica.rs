@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use proto::ReadPoint;
 use storage_engine::{Budgets, LogBarrier, LogError, Outcome};
 use tokio::task::spawn_blocking;
 
@@ -125,8 +126,21 @@ impl Replica {
     }
 
     /// Returns when a read would see everything that was acknowledged before this call.
-    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+    /// Returns the index that any member must have applied for such a read.
+    pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
         self.group.linearize().await
+    }
+
+    /// Returns when this member has applied an index. Waits a short time.
+    pub(crate) async fn reach(&self, index: u64) -> Result<(), ConsensusError> {
+        self.group.reach(index).await
+    }
+
+    /// Returns the state that this member has now.
+    pub(crate) fn read_point(&self) -> ReadPoint {
+        // Read before the index: the state only becomes newer.
+        let staleness = self.group.staleness();
+        ReadPoint { applied_index: self.shard.applied().position.map_or(0, |position| position.index), staleness }
     }
 
     /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if

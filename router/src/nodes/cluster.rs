@@ -1,8 +1,11 @@
 //! The nodes of a cluster on the network: the router's view of the cluster, and calls to the leaders of shards.
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
-//! nodes and placements by itself. Only the leader of a shard serves requests. A router remembers the leaders that it
-//! found, and follows the hints of other members.
+//! nodes and placements by itself. Only the leader of a
+//! shard accepts appends and gives linearizable read points. A router remembers the leaders that it found, and follows
+//! the hints of other members.
+
+mod reads;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,6 +23,7 @@ use tonic::{Code, Status};
 use transport::Dialer;
 
 use crate::nodes::remote::{Patience, Remote};
+use crate::nodes::silent_shards::SilentShards;
 
 /// Longest time that a call looks for the leader of a shard. An election takes a second or two.
 const LEADER_PATIENCE: Duration = Duration::from_secs(8);
@@ -43,6 +47,9 @@ pub(super) struct Cluster {
     state: watch::Sender<Arc<State>>,
     /// Node ids of the leaders, by shard, as far as they are known.
     leaders: Mutex<HashMap<u32, u64>>,
+    silent_shards: SilentShards,
+    /// Nodes that did not respond to a read lately, each with the time until which they are called last.
+    silent_nodes: Mutex<HashMap<u64, Instant>>,
 }
 
 impl Cluster {
@@ -57,6 +64,8 @@ impl Cluster {
             connections: Mutex::default(),
             state: watch::Sender::new(Arc::default()),
             leaders: Mutex::default(),
+            silent_shards: SilentShards::default(),
+            silent_nodes: Mutex::default(),
         });
         tokio::spawn(watch_cluster(Arc::downgrade(&cluster)));
         cluster

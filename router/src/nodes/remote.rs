@@ -11,8 +11,8 @@ use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
+    ReadPoint, Selection, SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
 };
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -228,8 +228,19 @@ impl Remote {
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
     }
 
+    pub(super) async fn read_point(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        consistency: Consistency,
+    ) -> Result<ReadPoint, Status> {
+        let is_stale = consistency == Consistency::Stale;
+        let request = wire::ReadPointRequest { shard, placement_epoch, is_stale };
+        Ok(ReadPoint::from_wire(self.within(self.client().read_point(request)).await?))
+    }
+
     pub(super) async fn select(&self, reading: &Reading, shard: u32, selection: Selection) -> Result<Answer, Status> {
-        let request = selection.to_wire(shard, reading.placement_epoch);
+        let request = selection.to_wire(shard, reading.at(shard));
         let encoded = self.call("/varve.v1.Node/Select", request).await?;
         reading.receive(encoded.len())?;
         decoded(reading, encoded, move |answer| Answer::from_wire(answer, &selection)).await
@@ -245,8 +256,8 @@ impl Remote {
     ) -> Result<LocationPage, Status> {
         let KnownLocations { generation, count } = known;
         let tenant = tenant.as_str().to_owned();
-        let placement_epoch = reading.placement_epoch;
-        let request = wire::LocationsRequest { shard, placement_epoch, tenant, generation, count };
+        let ReadAt { placement_epoch, applied_index } = reading.at(shard);
+        let request = wire::LocationsRequest { shard, placement_epoch, tenant, generation, count, applied_index };
         let encoded = self.call("/varve.v1.Node/Locations", request).await?;
         decoded(reading, encoded, LocationPage::from_wire).await
     }
@@ -257,7 +268,7 @@ impl Remote {
         shard: u32,
         query: &SeriesQuery,
     ) -> Result<SeriesAnswer, Status> {
-        let encoded = self.call("/varve.v1.Node/Series", query.to_wire(shard, reading.placement_epoch)).await?;
+        let encoded = self.call("/varve.v1.Node/Series", query.to_wire(shard, reading.at(shard))).await?;
         reading.receive(encoded.len())?;
         decoded(reading, encoded, SeriesAnswer::from_wire).await
     }

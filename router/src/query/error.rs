@@ -125,6 +125,16 @@ pub(crate) enum QueryError {
     /// A shard failed.
     #[error(transparent)]
     Nodes(Box<NodesError>),
+    /// Several shards did not answer, and the caller accepts no partial response, or no shard answered at all.
+    #[error("{} of {asked} shards did not answer: {}; {first}", shards.len(), numbers(shards))]
+    ShardsMissing {
+        /// Numbers of the shards that did not answer, ascending.
+        shards: Vec<u32>,
+        /// Number of shards that were asked.
+        asked: usize,
+        /// Error of the first of these shards.
+        first: Box<NodesError>,
+    },
     /// The client has disconnected.
     #[error("the query was cancelled")]
     Cancelled,
@@ -182,8 +192,22 @@ impl QueryError {
             Self::Nodes(error) => kind_of(error.code()),
             Self::Exceeded(_) => ErrorKind::Overloaded,
             Self::Broken => ErrorKind::Internal,
-            Self::Cancelled | Self::StacksKeepChanging => ErrorKind::Unavailable,
+            Self::Cancelled | Self::StacksKeepChanging | Self::ShardsMissing { .. } => ErrorKind::Unavailable,
             _ => ErrorKind::Execution,
+        }
+    }
+
+    /// Divides off the error of a shard that did not answer.
+    ///
+    /// # Errors
+    /// Returns `self` if the shard answered, or if the fault is not in one shard.
+    pub(crate) fn silent_shard(self) -> Result<(u32, Box<NodesError>), Self> {
+        match self {
+            Self::Nodes(error) => match error.silent_shard() {
+                Some(shard) => Ok((shard, error)),
+                None => Err(Self::Nodes(error)),
+            },
+            other => Err(other),
         }
     }
 
@@ -222,6 +246,10 @@ fn kind_of(code: Code) -> ErrorKind {
         }
         _ => ErrorKind::Internal,
     }
+}
+
+fn numbers(shards: &[u32]) -> String {
+    shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn list(types: &[ProfileType]) -> String {

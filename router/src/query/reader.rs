@@ -12,7 +12,7 @@ use crate::nodes::Nodes;
 use crate::query::error::QueryError;
 use crate::query::limits::NAMES_BYTES_MAX;
 use crate::query::naming::cache::NameCache;
-use crate::query::run::Run;
+use crate::query::run::{ReadOptions, Run};
 
 /// Runs queries. Cheap to clone; all clones share the limit on concurrent queries.
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ impl Reader {
     ///
     /// # Errors
     /// Returns [`QueryError::Exceeded`] if the tenant runs as many queries as it may.
-    pub(crate) async fn start(&self, tenant: &TenantId) -> Result<Run, QueryError> {
+    pub(crate) async fn start(&self, tenant: &TenantId, options: ReadOptions) -> Result<Run, QueryError> {
         let share = self.tenants.admit_query(tenant)?;
-        Ok(Run::start(&self.slots).await?.with_share(share))
+        Ok(Run::start(&self.slots, options).await?.with_share(share))
     }
 }

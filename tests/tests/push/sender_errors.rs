@@ -106,6 +106,13 @@ impl Node for OtherPlacement {
         self.0.clone().append(request).await
     }
 
+    async fn read_point(
+        &self,
+        request: Request<wire::ReadPointRequest>,
+    ) -> Result<Response<wire::ReadPointResponse>, Status> {
+        self.0.clone().read_point(request).await
+    }
+
     async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
         self.0.clone().select(request).await
     }

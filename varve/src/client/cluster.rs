@@ -3,6 +3,7 @@
 //! A dry run applies the change to a copy of the state, with the code with which nodes apply it.
 
 mod connection;
+mod epoch;
 mod tenant;
 mod token;
 mod view;
@@ -12,7 +13,7 @@ use node::meta::{Applied, MetaState};
 use proto::meta::{Command, State};
 
 use self::connection::Connection;
-use crate::command::{AdminCommands, ChangeOptions, Time};
+use crate::command::{AdminCommands, ChangeOptions, ClusterCommands, ClusterOptions, Time};
 use crate::roles::block_on_runtime;
 
 /// Runs a command of this module.
@@ -21,7 +22,10 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         match command {
             AdminCommands::Tenant(command) => tenant::run(command).await,
             AdminCommands::Token(command) => token::run(command).await,
-            AdminCommands::Cluster(options) => view::run(options).await,
+            AdminCommands::Cluster(ClusterOptions { nodes, command: None }) => view::run(nodes).await,
+            AdminCommands::Cluster(ClusterOptions { command: Some(ClusterCommands::Epoch(options)), .. }) => {
+                epoch::run(options).await
+            }
             _ => bail!("not a command for nodes"),
         }
     })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::client::ServerOptions;
-use super::cluster_admin::{NodeOptions, TenantCommands, TokenCommands};
+use super::cluster_admin::{ClusterOptions, TenantCommands, TokenCommands};
 use super::time::Time;
 use crate::certs::Subject;
 
@@ -38,11 +38,11 @@ pub(crate) enum AdminCommands {
     /// Creates, lists and revokes the bearer tokens of tenants
     #[command(subcommand)]
     Token(TokenCommands),
-    /// Prints the nodes, shards, leaders, lags and epochs of a cluster
+    /// Prints the nodes, shards, leaders, lags and epochs of a cluster, or changes its placement
     ///
     /// Example: varve admin cluster --node-endpoint https://db1.example:4041 --tls-ca ca.pem
     /// --tls-cert admin-ops.pem --tls-key admin-ops.key
-    Cluster(NodeOptions),
+    Cluster(ClusterOptions),
     /// Makes a CA, and certificates for the ports of nodes; needs no running varve
     ///
     /// An existing CA is used and never overwritten. An existing certificate of the same role is renewed.

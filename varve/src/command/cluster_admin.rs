@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use proto::meta::Role;
 use proto::{TenantId, Tokens};
 
+use super::epoch::EpochOptions;
 use super::role::TlsOptions;
 use super::time::Time;
 use super::token_file;
@@ -32,6 +33,26 @@ pub(crate) struct NodeOptions {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options and subcommands of `varve admin cluster`.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ClusterOptions {
+    #[command(flatten)]
+    pub(crate) nodes: NodeOptions,
+    #[command(subcommand)]
+    pub(crate) command: Option<ClusterCommands>,
+}
+
+/// Subcommands of `varve admin cluster`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum ClusterCommands {
+    /// Adds an epoch to the placement: samples after its begin go to these shards
+    ///
+    /// No data moves: older samples stay in their shards, and queries find both.
+    /// Example: varve admin cluster epoch --shards 1-12 --spread default/api=8
+    Epoch(EpochOptions),
 }
 
 /// Options of a command that changes the cluster.

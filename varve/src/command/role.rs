@@ -83,7 +83,7 @@ pub(crate) struct AccessOptions {
 }
 
 /// Options of the connections between routers and nodes.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsOptions {
     /// PEM file with the CA of the cluster: routers and nodes then connect with TLS, and need a certificate of this CA
     ///

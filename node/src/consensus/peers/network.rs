@@ -71,6 +71,8 @@ impl Peer {
             shard: self.shard,
             sender: self.peers.node_id(),
             directory: Bytes::copy_from_slice(&self.member.directory),
+            // Read before anything else: the receiver concludes that the request was made after this reply.
+            replied: self.link.as_ref().map_or(0, |link| link.replied()),
             message: Some(request.to_wire(self.shard)),
         };
         let replied = match &self.link {

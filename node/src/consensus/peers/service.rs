@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::{Stream, stream};
 use openraft::raft::AppendEntriesResponse;
@@ -15,6 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::consensus::group::Handle;
 use crate::consensus::member::DirectoryId;
 use crate::consensus::peers::messages::{self, Request as Message};
+use crate::consensus::peers::replies::SentReplies;
 use crate::consensus::peers::{Members, Peers};
 
 /// Largest total size of the requests of one stream that are processed at one time, in bytes. Further requests wait in
@@ -84,6 +86,7 @@ async fn process(
     replies: mpsc::Sender<wire::PeerReply>,
 ) {
     let permits = Arc::new(Semaphore::new(PROCESSED_BYTES_MAX));
+    let sent = Arc::new(SentReplies::default());
     // Dropping the set ends the requests that are being processed.
     let mut processed = JoinSet::new();
     loop {
@@ -99,9 +102,12 @@ async fn process(
             let Ok(permit) = Arc::clone(&permits).acquire_many_owned(bytes).await else { return };
             let receiver = receiver.clone();
             let replies = replies.clone();
+            let sent = Arc::clone(&sent);
             processed.spawn(async move {
                 let number = request.number;
-                let reply = receiver.reply(request).await;
+                let made_after = sent.time_of(request.replied);
+                let reply = receiver.reply(request, made_after).await;
+                sent.add(number, Instant::now());
                 // If the receiver is gone, nobody waits for the reply.
                 let _gone = replies.send(wire::PeerReply { number, reply: Some(reply) }).await.is_err();
                 drop(permit);
@@ -114,9 +120,10 @@ async fn process(
 }
 
 impl Receiver {
-    /// Processes a request. A request that is refused changes nothing.
-    async fn reply(&self, request: wire::PeerRequest) -> WireReply {
-        let wire::PeerRequest { number: _, shard, sender, directory, message } = request;
+    /// Processes a request. A request that is refused changes nothing. The request was made after `made_after`, as far
+    /// as this is known.
+    async fn reply(&self, request: wire::PeerRequest, made_after: Option<Instant>) -> WireReply {
+        let wire::PeerRequest { shard, sender, directory, message, .. } = request;
         let node = self.node_id;
         if *directory != self.directory {
             tracing::warn!(shard, sender, "a message for another data directory is refused");
@@ -128,7 +135,7 @@ impl Receiver {
         };
         let Some(message) = message else { return messages::refusal(&"the request has no message") };
         match Message::from_wire(shard, message) {
-            Ok(message) => processed(&handle, message).await,
+            Ok(message) => processed(&handle, message, made_after).await,
             Err(error) => {
                 tracing::warn!(shard, sender, %error, "a message of a peer is refused");
                 messages::refusal(&error)
@@ -137,13 +144,19 @@ impl Receiver {
     }
 }
 
-async fn processed(handle: &Handle, message: Message) -> WireReply {
+async fn processed(handle: &Handle, message: Message, made_after: Option<Instant>) -> WireReply {
     let raft = &handle.raft;
     let reply = match message {
         Message::Append(request) => {
+            // A request with entries may be made long after its committed index was read.
+            let is_heartbeat = request.entries.is_empty();
+            let committed = request.leader_commit.as_ref().filter(|_| is_heartbeat).map(|log_id| log_id.index);
             let reply = raft.append_entries(request).await;
             if reply.as_ref().is_ok_and(|reply| !matches!(reply, AppendEntriesResponse::HigherVote(_))) {
                 handle.heard_leader();
+                if let (Some(made_after), Some(committed)) = (made_after, committed) {
+                    handle.freshness.note(made_after, committed);
+                }
             }
             reply.map(messages::append_reply)
         }

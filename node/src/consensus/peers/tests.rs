@@ -46,7 +46,7 @@ async fn exchanged(node: &Node, requests: Vec<wire::PeerRequest>) -> Vec<wire::P
 
 fn request(node: &Node, message: Option<Message>) -> wire::PeerRequest {
     let directory = Bytes::copy_from_slice(&node.member().directory);
-    wire::PeerRequest { number: 1, shard: SHARD, sender: 2, directory, message }
+    wire::PeerRequest { number: 1, shard: SHARD, sender: 2, directory, replied: 0, message }
 }
 
 fn vote_request(term: u64) -> Message {
@@ -175,6 +175,37 @@ async fn a_partitioned_minority_never_acknowledges() {
     let mut commands = nodes.equal(&ALL, 3).await;
     commands.dedup();
     assert_eq!(commands, ["before", "majority", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_its_leader_states_how_old_its_state_is() {
+    let nodes = Nodes::start().await;
+    let leader = nodes.acknowledged("before", &ALL).await;
+    nodes.equal(&ALL, 1).await;
+    let all_fresh = async || {
+        let start = Instant::now();
+        let staleness = |node: usize| nodes.0[node].group().staleness();
+        while !ALL.iter().all(|&node| staleness(node).is_some_and(|age| age < Duration::from_secs(2))) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", ALL.map(staleness));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    all_fresh().await;
+    let [cut, other] = others(leader);
+    nodes.cut(cut, true).await;
+    let leads = nodes.acknowledged("while it was cut off", &others(cut)).await;
+    let acknowledged = Instant::now();
+    let index = nodes.0[leads].group().linearize().await.unwrap();
+    nodes.0[leader].group().reach(index).await.unwrap();
+    nodes.0[other].group().reach(index).await.unwrap();
+    let error = nodes.0[cut].group().reach(index).await.unwrap_err();
+    assert!(matches!(error, ConsensusError::Behind { .. }), "{error}");
+    // Its state does not have the command, so it is older than the acknowledgement.
+    let since = acknowledged.elapsed();
+    assert!(nodes.0[cut].group().staleness().unwrap() >= since, "at least {since:?}");
+    nodes.cut(cut, false).await;
+    nodes.equal(&ALL, 2).await;
+    all_fresh().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -143,7 +143,7 @@ async fn is_served(node: &Node, shard: u32) -> bool {
     let window = proto::Window { start_ns: 0, end_ns: i64::MAX };
     let tenant = proto::TenantId::default_tenant();
     let query = proto::SeriesQuery { tenant, matchers: Vec::new(), window, label: None };
-    let series = node.series(shard, node.shared.cluster.placement().unwrap().epoch(), query);
+    let series = node.series(shard, proto::ReadAt::leader(node.shared.cluster.placement().unwrap().epoch()), query);
     let series = tokio::time::timeout(Duration::from_secs(5), series).await;
     series.is_ok_and(|series| series.is_ok_and(|answer| answer.series.len() == 1))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proto::{Answer, LocationSets, ResponseTooLarge, Selection, StackDetail, TenantId, limits};
 
-use crate::nodes::{Reading, in_order};
+use crate::nodes::Reading;
 use crate::query::error::QueryError;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::naming::frame::MissingNames;
@@ -82,7 +82,8 @@ impl Reader {
     ///
     /// # Errors
     /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, [`QueryError::ResponseTooLarge`] if
-    /// the responses exceed a limit together, and the error of the first shard that fails.
+    /// the responses exceed a limit together, and the error of the first shard that fails. A shard that does not answer
+    /// is recorded in `run` instead.
     pub(crate) async fn fetch(
         &self,
         selection: &Selection,
@@ -90,7 +91,7 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Fetched, QueryError> {
         let tenant = &selection.tenant;
-        let shards = run.shards_of(&self.nodes, tenant, &selection.matchers, selection.fold.window()).await?;
+        let mut shards = run.shards_of(&self.nodes, tenant, &selection.matchers, selection.fold.window()).await?;
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
         let mut names = if reads_stacks { self.names.of(tenant) } else { TenantNames::default() };
         let mut answers: BTreeMap<u32, ShardAnswer> = BTreeMap::new();
@@ -125,8 +126,10 @@ impl Reader {
                 size.add(&answer)?;
                 Ok::<_, QueryError>((!answer.lacks_locations).then_some(ShardAnswer { names, known, answer }))
             });
-            let fetched = run.shards(in_order(calls.collect())).await?;
+            let fetched = run.calls(calls.collect()).await?;
             answers.extend(fetched.into_iter().flatten().map(|answer| (answer.names.shard(), answer)));
+            shards.retain(|shard| run.answers(*shard));
+            answers.retain(|shard, _| run.answers(*shard));
             if answers.len() == shards.len() {
                 return Ok(Fetched { answers: answers.into_values().collect(), names, missing_names });
             }
@@ -162,7 +165,7 @@ impl Reader {
             };
             Ok::<_, QueryError>((shard, numbers))
         });
-        let loaded = run.shards(in_order(calls.collect())).await?;
+        let loaded = run.calls(calls.collect()).await?;
         let (same, new): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|(_, numbers)| *numbers == Numbers::Same);
         let shards = |loaded: Vec<(ShardNames, Numbers)>| loaded.into_iter().map(|(shard, _)| shard).collect();
         Ok((shards(same), shards(new)))

@@ -39,6 +39,13 @@ impl Node for Failing {
         Err(self.0.clone())
     }
 
+    async fn read_point(
+        &self,
+        _: Request<wire::ReadPointRequest>,
+    ) -> Result<Response<wire::ReadPointResponse>, Status> {
+        Err(self.0.clone())
+    }
+
     async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
         Err(self.0.clone())
     }
