@@ -22,8 +22,8 @@ use crate::roles::{block_on_runtime, credentials};
 /// Longest time that a node may take to respond.
 const PATIENCE: Duration = Duration::from_secs(15);
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Time until an epoch begins at least. All nodes and routers learn of the epoch in this time. Otherwise, a push could be
-/// stored by the old placement, and its retry by the new one in another shard.
+/// Time until an epoch begins at least. All nodes and routers learn of the epoch in this time. Otherwise, a push could
+/// be stored by the old placement, and its retry by the new one in another shard.
 const LEAD_NS: i64 = 30_000_000_000;
 
 /// Plans the next epoch, prints what it changes, and proposes it to the meta group unless the run is dry.
@@ -90,7 +90,9 @@ fn report(state: &State, epoch: &Epoch, options: &EpochOptions) -> String {
     let spread = || epoch.spread().iter().flat_map(|(tenant, services)| services.iter().map(move |of| (tenant, of)));
     if options.json {
         let spread: Vec<_> = spread()
-            .map(|(tenant, (service, slots))| json!({"tenant": tenant.as_str(), "service": service, "slots": slots.slots()}))
+            .map(|(tenant, (service, slots))| {
+                json!({"tenant": tenant.as_str(), "service": service, "slots": slots.slots()})
+            })
             .collect();
         let shards: Vec<_> =
             epoch.shards().iter().map(|&shard| json!({"shard": shard, "slots": count(shard)})).collect();
