@@ -89,8 +89,8 @@ impl NodesError {
         matches!(self.code(), Code::ResourceExhausted | Code::Unavailable)
     }
 
-    /// Number of the shard that did not answer; `None` if there is an answer, or if the fault is not in one shard. Other
-    /// shards may still answer the query.
+    /// Number of the shard that did not answer; `None` if there is an answer, or if the fault is not in one shard.
+    /// Other shards may still answer the query.
     pub(crate) fn silent_shard(&self) -> Option<u32> {
         let is_silent = matches!(self.code(), Code::Unavailable | Code::DeadlineExceeded);
         self.shard.filter(|_| is_silent)

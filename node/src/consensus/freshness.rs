@@ -4,14 +4,15 @@
 //! Everything that the group acknowledged before [`Freshness::complete_since`] is applied on this member.
 //!
 //! A leader notes the time of the last message to which a majority has responded: it was the leader then, so no other
-//! leader had acknowledged anything that it does not know. A follower that accepts a message of its leader has not voted
-//! for another leader. In a group of up to three members, no other leader was elected before that message was made.
+//! leader had acknowledged anything that it does not know. A follower that accepts a message of its leader has not
+//! voted for another leader. In a group of up to three members, no other leader was elected before that message was
+//! made.
 
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// What a member knows about the time of its state.
+/// Times that a member knows about its state.
 #[derive(Debug, Default)]
 pub(super) struct Freshness(Mutex<Notes>);
 

@@ -13,8 +13,8 @@ use crate::meta::Refusal;
 /// spread any more.
 pub type SpreadChanges = BTreeMap<(TenantId, String), Option<Spread>>;
 
-/// Proposes the next epoch: the slots are divided evenly among `shards`, and as few slots as possible move. Services stay
-/// spread as they are, apart from the changes. Equal states give equal proposals.
+/// Proposes the next epoch: the slots are divided evenly among `shards`, and as few slots as possible move. Services
+/// stay spread as they are, apart from the changes. Equal states give equal proposals.
 ///
 /// `begins_ns` is a full minute, in nanoseconds since 1970.
 ///

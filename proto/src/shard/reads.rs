@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::formats::wire;
 
-/// Which state of a shard a query may see.
+/// The state of a shard that a query may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
     /// Everything that was acknowledged before the query. The leader confirms with a majority that it still leads.
@@ -26,7 +26,7 @@ pub struct ReadPoint {
     pub staleness: Option<Duration>,
 }
 
-/// What a read refers to.
+/// The placement and the state that a read refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
     /// Epoch of the placement that chose the shard.
@@ -71,7 +71,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn points_read_back_and_are_never_younger(applied_index in any::<u64>(), age_ns in proptest::option::of(any::<u64>())) {
+        fn points_read_back_and_are_never_younger(
+            applied_index in any::<u64>(),
+            age_ns in proptest::option::of(any::<u64>()),
+        ) {
             let sent = ReadPoint { applied_index, staleness: age_ns.map(Duration::from_nanos) };
             let read = ReadPoint::from_wire(sent.to_wire());
             prop_assert_eq!(read.applied_index, applied_index);

@@ -135,8 +135,8 @@ impl Parameters {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
     }
 
-    /// Returns which responses the client accepts: `partial` is `allow` or `refuse`, and `consistency` is `linearizable`
-    /// or `stale`.
+    /// Returns which responses the client accepts: `partial` is `allow` or `refuse`, and `consistency` is
+    /// `linearizable` or `stale`.
     pub(crate) fn read_options(&self) -> Result<ReadOptions, ApiError> {
         let refuses_partial = match self.get("partial") {
             None | Some("allow") => false,

@@ -1,8 +1,6 @@
 //! One running query: its slot among the concurrent queries, its blocking work, its shards, its cancellation and its
 //! timings.
 
-mod asked;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,15 +9,15 @@ use proto::Consistency;
 use proto::placement::Placement;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::asked::AskedShards;
 use crate::auth::tenants::QueryShare;
 use crate::query::error::QueryError;
+use crate::query::selection::asked::AskedShards;
 use crate::query::selection::coverage::Coverage;
 
 /// Longest time that one query waits for symbol tables that are being built. Later queries have these tables.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Which responses the caller of a query accepts.
+/// The responses that the caller of a query accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadOptions {
     pub(crate) consistency: Consistency,
@@ -30,15 +28,15 @@ pub(crate) struct ReadOptions {
 /// A running query. If the client disconnects, the query is dropped, and dropping it cancels its running work.
 #[derive(Debug)]
 pub(crate) struct Run {
-    options: ReadOptions,
-    slots: Arc<Semaphore>,
-    worker: Worker,
+    pub(in crate::query) options: ReadOptions,
+    pub(in crate::query) slots: Arc<Semaphore>,
+    pub(in crate::query) worker: Worker,
     /// Placement that the whole query uses; `None` until the query needs shards.
-    placement: Option<Arc<Placement>>,
+    pub(in crate::query) placement: Option<Arc<Placement>>,
     /// True if the query runs for the second time, with another placement.
-    is_placed_again: bool,
-    shards: AskedShards,
-    timings: Timings,
+    pub(in crate::query) is_placed_again: bool,
+    pub(in crate::query) shards: AskedShards,
+    pub(in crate::query) timings: Timings,
     /// Time at which the query arrived.
     arrived: Instant,
     began: Instant,
@@ -53,7 +51,7 @@ impl Drop for Run {
 /// Runs the blocking work of one query. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
-    permit: Arc<OwnedSemaphorePermit>,
+    pub(in crate::query) permit: Arc<OwnedSemaphorePermit>,
     /// Part of the queries that the tenant may run at one time.
     share: Arc<QueryShare>,
     cancelled: Cancelled,

@@ -178,7 +178,8 @@ proptest! {
                 let ranges = placement.slots_of(shard, window);
                 prop_assert!(ranges.iter().zip(ranges.iter().skip(1)).all(|((_, last), (first, _))| last + 1 < *first));
                 let slots: Vec<u16> = ranges.into_iter().flat_map(|(first, last)| first..=last).collect();
-                let has = |slot: &u16| epochs.iter().any(|&i| sent.epochs[i].shard_of_slot[usize::from(*slot)] == shard);
+                let of = |i: usize, slot: u16| sent.epochs[i].shard_of_slot[usize::from(slot)];
+                let has = |slot: &u16| epochs.iter().any(|&i| of(i, *slot) == shard);
                 prop_assert!(slots.into_iter().eq((0..SLOTS).filter(has)));
             }
             prop_assert!(!epochs.is_empty());

@@ -298,7 +298,8 @@ proptest! {
         let (_directory, symbols) = symbols();
         let window = Window { start_ns: 1, end_ns: 2 };
         let write = |format| {
-            let request = FlamegraphRequest { query: String::new(), window, format, nodes_max, options: Default::default() };
+            let options = Default::default();
+            let request = FlamegraphRequest { query: String::new(), window, format, nodes_max, options };
             let profile_type = proto::ProfileType::parse(CPU);
             let coverage = Coverage { asked: 1, ..Coverage::default() };
             let summary = Summary { profile_type, samples: 3, series: 2, coverage, ..Summary::of(window) };

@@ -15,8 +15,8 @@ use crate::client::table;
 use crate::command::{ChangeOptions, EpochOptions, Shards, Time};
 
 const MINUTE_NS: i64 = 60_000_000_000;
-/// Time until an epoch begins at least. All nodes and routers learn of the epoch in this time. Otherwise, a push could be
-/// stored by the old placement, and its retry by the new one in another shard.
+/// Time until an epoch begins at least. All nodes and routers learn of the epoch in this time. Otherwise, a push could
+/// be stored by the old placement, and its retry by the new one in another shard.
 const LEAD_NS: i64 = 30_000_000_000;
 
 /// Plans the next epoch, prints what it changes, and proposes it to the meta group unless the run is dry.
@@ -64,7 +64,9 @@ fn report(state: &State, epoch: &Epoch, options: &ChangeOptions) -> String {
     let spread = || epoch.spread().iter().flat_map(|(tenant, services)| services.iter().map(move |of| (tenant, of)));
     if options.nodes.json {
         let spread: Vec<_> = spread()
-            .map(|(tenant, (service, slots))| json!({"tenant": tenant.as_str(), "service": service, "slots": slots.slots()}))
+            .map(|(tenant, (service, slots))| {
+                json!({"tenant": tenant.as_str(), "service": service, "slots": slots.slots()})
+            })
             .collect();
         let shards: Vec<_> =
             epoch.shards().iter().map(|&shard| json!({"shard": shard, "slots": count(shard)})).collect();

@@ -27,7 +27,7 @@ const POINTS_AT_ONCE_MAX: usize = 64;
 
 /// The shards of one query.
 #[derive(Debug, Default)]
-pub(super) struct AskedShards {
+pub(in crate::query) struct AskedShards {
     asked: BTreeSet<u32>,
     points: Points,
     silent: BTreeMap<u32, Box<NodesError>>,
