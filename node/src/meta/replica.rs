@@ -10,7 +10,9 @@ use proto::wire;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::consensus::{ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving};
+use crate::consensus::{
+    Change, ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving, Wanted,
+};
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::meta::group_state::{MetaGroupState, encode};
@@ -55,7 +57,7 @@ impl MetaReplica {
         let log_in_use = store.while_open();
         let state: Arc<dyn GroupState> = Arc::new(MetaGroupState::new(published));
         let group = Group::open(node_id, store, peers.network(META_GROUP), state, failure.clone()).await?;
-        let receiving = peers.receive(META_GROUP, &group);
+        let receiving = peers.receive(META_GROUP, log.directory_id(), &group);
         Ok(Self { group, _receiving: receiving, log, log_in_use, failure, clock })
     }
 
@@ -83,6 +85,11 @@ impl MetaReplica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
+    }
+
+    /// Makes the next step from the members of the group to the wanted ones, if this member leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
     }
 
     /// Returns the members of the group, by node id.
