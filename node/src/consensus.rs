@@ -6,12 +6,13 @@
 //! disk format.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`member`], [`payload`], [`state`], [`types`],
-//! [`record`], [`log`], [`state_machine`], [`group`], [`peers`].
+//! [`record`], [`log`], [`state_machine`], [`group`], [`membership`], [`peers`].
 
 mod error;
 mod group;
 mod log;
 mod member;
+mod membership;
 mod payload;
 mod peers;
 mod proposal;
@@ -23,7 +24,8 @@ mod types;
 pub(crate) use error::{ConsensusError, Leader};
 pub(crate) use group::Group;
 pub(crate) use log::{LogDatabase, LogStore, random_identity};
-pub(crate) use member::{DirectoryId, Member};
+pub(crate) use member::{DirectoryId, Member, ReplicaRecord};
+pub(crate) use membership::{Change, Voters, Wanted};
 pub(crate) use payload::Payload;
 pub(crate) use peers::{Install, Peers, Receiving};
 pub(crate) use proposal::Proposal;

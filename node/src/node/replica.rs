@@ -11,7 +11,8 @@ use tokio::task::spawn_blocking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{
-    ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers, Proposal, Receiving,
+    Change, ConsensusError, DirectoryId, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers,
+    Proposal, Receiving, Wanted,
 };
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -55,6 +56,7 @@ impl Replica {
     /// snapshot is `staged`, it replaces the state, unless it cannot be installed.
     pub(crate) async fn open(
         shard: u32,
+        identity: DirectoryId,
         log: Arc<LogDatabase>,
         staged: Option<Staged>,
         surroundings: Surroundings<'_>,
@@ -69,7 +71,7 @@ impl Replica {
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
         let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
-        let receiving = peers.receive(shard, &group);
+        let receiving = peers.receive(shard, identity, &group);
         Ok(Arc::new(Self {
             group,
             _receiving: receiving,
@@ -137,6 +139,11 @@ impl Replica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
+    }
+
+    /// Makes the next step from the members of the group to the wanted ones, if this replica leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
     }
 
     /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this

@@ -34,7 +34,8 @@ impl wire::cluster_server::Cluster for Node {
     async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
         // Routers only read the state of the meta group.
         transport::require_node(&request)?;
-        let wire::ProposeRequest { command, is_forwarded } = request.into_inner();
+        let wire::ProposeRequest { command, is_forwarded, cluster } = request.into_inner();
+        self.shared.check_cluster(&cluster)?;
         let command = command.ok_or_else(|| Status::invalid_argument("the request has no command"))?;
         if command.encoded_len() > META_COMMAND_BYTES_MAX {
             return Err(Status::invalid_argument(format!("a command has at most {META_COMMAND_BYTES_MAX} bytes")));
