@@ -1,6 +1,7 @@
 //! Commands that query or change a running varve over HTTP.
 
 pub(crate) mod admin;
+mod cluster_members;
 mod destination;
 pub(crate) mod flamegraph;
 mod output;

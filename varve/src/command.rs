@@ -7,6 +7,7 @@
 mod admin;
 mod agent;
 mod client;
+mod cluster_members;
 mod config_file;
 mod role;
 mod time;
@@ -22,6 +23,7 @@ use self::config_file::ConfigFile;
 pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
+pub(crate) use cluster_members::{AcceptOptions, ClusterCommands, MembersOptions, MoveOptions};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
     UpOptions,
@@ -74,7 +76,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, certs
+    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, cluster, certs
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

@@ -1,4 +1,4 @@
-//! `varve admin`: compact, stats, verify, clock, delete.
+//! `varve admin`: compact, stats, verify, clock, delete, cluster.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
@@ -41,6 +41,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         }
         AdminCommands::Clock(options) => clock(options),
         AdminCommands::Delete(options) => delete(options),
+        AdminCommands::Cluster(command) => super::cluster_members::run(command),
         AdminCommands::Certs(options) => crate::certs::run(options),
     }
 }

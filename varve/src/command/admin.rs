@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::client::ServerOptions;
+use super::cluster_members::ClusterCommands;
 use super::time::Time;
 use crate::certs::Subject;
 
@@ -31,6 +32,9 @@ pub(crate) enum AdminCommands {
     ///
     /// Example: varve admin delete 'process_cpu{service_name="api"}' --start now-2d --end now-1d
     Delete(DeleteOptions),
+    /// Changes the members of a cluster: accepts the new disk of a node, or moves a replica
+    #[command(subcommand)]
+    Cluster(ClusterCommands),
     /// Makes a CA, and certificates for the connections between routers and nodes; needs no running varve
     ///
     /// An existing CA is used and never overwritten. An existing certificate of the same node or router is renewed.
