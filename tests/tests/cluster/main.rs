@@ -4,3 +4,4 @@
 
 mod kills;
 mod lost_directory;
+mod replaced_disk;
