@@ -283,8 +283,8 @@ fn check_cluster(request: &Request<()>, own: Option<ClusterId>) -> Result<(), St
     match (own, request.metadata().get(CLUSTER_METADATA)) {
         (Some(own), Some(named)) if named.as_bytes() != own.to_string().as_bytes() => {
             Err(Status::failed_precondition(format!(
-                "this node belongs to cluster {own}, and the request is of another cluster: correct --node-endpoint, or \
-                 stop this node"
+                "this node belongs to cluster {own}, and the request is of another cluster: correct --node-endpoint, \
+                 or stop this node"
             )))
         }
         _ => Ok(()),

@@ -76,7 +76,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, cluster, certs
+    /// Maintains a running varve, and makes certificates: compact, stats, verify, clock, delete, cluster, certs
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

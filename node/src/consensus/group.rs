@@ -278,7 +278,7 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Keeps track of whether the group has several members, and reports an unexpected stop of openraft, for example after a
+/// Keeps track of whether the group has several members, and reports an unexpected stop of openraft, such as after a
 /// panic.
 async fn watch(handle: Arc<Handle>, failure: Failure) {
     let mut metrics = handle.raft.metrics();

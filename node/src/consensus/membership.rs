@@ -120,10 +120,12 @@ impl Group {
     /// # Errors
     /// [`ConsensusError::NotLeader`], or the reason why the step is not known to be made. The next call finds out.
     pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        // Asked for before the metrics are borrowed, because it borrows them, too.
+        let is_leader = self.is_leader();
         let (step, known, is_committed) = {
             let metrics = self.raft().metrics();
             let metrics = metrics.borrow_watched();
-            let Some(replication) = metrics.replication.as_ref().filter(|_| self.is_leader()) else {
+            let Some(replication) = metrics.replication.as_ref().filter(|_| is_leader) else {
                 return Err(ConsensusError::NotLeader { leader: None });
             };
             let least = metrics.last_log_index.unwrap_or_default().saturating_sub(LAG_MAX);
@@ -268,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn steps_lead_from_any_members_to_the_wanted_ones_and_never_share_no_voter(
+        fn steps_lead_from_any_members_to_the_wanted_ones(
             present in proptest::collection::btree_map(1_u64..7, 1_u8..3, 1..6),
             goal in proptest::collection::btree_map(1_u64..7, 1_u8..3, 1..6),
             learners in proptest::collection::btree_set(1_u64..7, 0..3),

@@ -154,7 +154,7 @@ impl Shared {
         let _is_more = self.hosted.subscribe().wait_for(|hosted| hosted.len() > count).await.is_ok();
     }
 
-    /// Makes this node hold a replica of a shard with this identity, if it does not yet, and starts to open the replica.
+    /// Makes this node hold a replica of a shard with this identity, if it does not yet. Starts to open the replica.
     pub(super) async fn host(self: &Arc<Self>, shard: u32, identity: DirectoryId) -> io::Result<()> {
         if self.shard(shard).is_some() {
             return Ok(());

@@ -48,7 +48,7 @@ fn a_move_is_complete_when_the_group_has_the_target() {
 }
 
 #[test]
-fn a_member_that_has_not_joined_can_be_replaced_by_another_or_by_the_old_one() {
+fn a_member_that_has_not_joined_can_be_replaced_by_another() {
     let mut meta = cluster_of_four();
     let before = meta.state().shards[&1].clone();
     applied(&mut meta, Command::RegisterNode(node(5)));

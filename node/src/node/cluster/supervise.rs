@@ -64,8 +64,8 @@ async fn open(shared: &Shared) -> Result<MetaReplica, NodeError> {
     MetaReplica::open(shared.config.node_id, log, &shared.peers, clock, shared.cluster.state.clone()).await
 }
 
-/// Creates or joins the cluster if this is the first start, and then does what the state of the meta group asks. Returns only an
-/// error.
+/// Creates or joins the cluster if this is the first start, and then does what the state of the meta group asks.
+/// Returns only an error.
 async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Arc<ReplicaError> {
     let began = match shared.config.join.is_empty() {
         true => bootstrap::create_cluster(shared, replica).await,

@@ -158,8 +158,8 @@ impl Shard {
     /// Checks the fields.
     ///
     /// # Errors
-    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, for a
-    /// target that is equal to the members, or if the creator of a group that does not exist yet is not a member.
+    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, and for
+    /// a target that is equal to the members. The creator of a group that does not exist yet must be a member.
     pub fn check(&self) -> Result<(), MetaError> {
         if self.number < FIRST_DATA_SHARD {
             return Err(MetaError::Invalid("shards must have numbers from 1 on: 0 is the meta group"));

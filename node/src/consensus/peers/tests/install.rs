@@ -138,7 +138,8 @@ proptest! {
             let installs = Installs::default();
             let mut queue = installs.queue(shard, [0; 16]);
             let directory = Bytes::from_static(&[0; 16]);
-            let request = wire::InstallRequest { shard, sender, directory, address: address.clone(), index, cluster: Bytes::new() };
+            let cluster = Bytes::new();
+            let request = wire::InstallRequest { shard, sender, directory, address: address.clone(), index, cluster };
             let member = async {
                 let passed = queue.recv().await.unwrap();
                 prop_assert_eq!((passed.sender, &passed.address, passed.index), (sender, &address, index));
