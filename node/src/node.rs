@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use proto::meta::{CLUSTER_METADATA, ClusterId};
 use proto::wire::cluster_server::ClusterServer;
 use proto::wire::node_server::NodeServer;
 use proto::wire::snapshots_server::SnapshotsServer;
@@ -60,7 +61,8 @@ pub struct Node {
 pub struct UnreadyShard {
     /// Number of the shard.
     pub shard: u32,
-    /// State of its replica: `starting`, `failed`, `stopped`, or `cannot_commit` if most members do not respond.
+    /// State of its replica: `starting`, `joining`, `failed`, `stopped`, or `cannot_commit` if most members do not
+    /// respond.
     pub state: &'static str,
 }
 
@@ -79,17 +81,7 @@ impl Node {
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         let shared = Shared::open(config, registry).await?;
         upkeep::watch_space(&shared);
-        // The replicas of earlier starts are opened at once, and not only when the meta group has a leader.
-        let known = shared
-            .directory
-            .shards()
-            .map_err(|source| NodeError::Directory { directory: shared.directory.path().to_owned(), source })?;
-        for shard in known {
-            shared.host(shard).await.map_err(|source| NodeError::Directory {
-                directory: shared.directory.shard(shard).path().to_owned(),
-                source,
-            })?;
-        }
+        cluster::open_known(&shared).await?;
         let tasks = TaskTracker::new();
         upkeep::start(&shared, &tasks);
         Ok(Arc::new(Self { shared, tasks }))
@@ -102,8 +94,8 @@ impl Node {
         let Ok(state) = states.wait_for(|state| !state.epochs.is_empty()).await.map(|state| Arc::clone(&state)) else {
             return;
         };
-        for shard in self.shared.cluster.own_shards(&state) {
-            let hosted = self.shared.hosted_shard(shard.number).await;
+        for (shard, _identity) in self.shared.cluster.own_replicas(&state) {
+            let hosted = self.shared.hosted_shard(shard).await;
             hosted.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
         }
     }
@@ -116,7 +108,7 @@ impl Node {
 
     /// Returns true if the cluster has a placement, and all shards of this node accept queries and have a majority. A
     /// shard with a full disk does. So does a shard that repairs its files, because queries wait for the end of the
-    /// repair.
+    /// repair. A shard whose replica is built again from the other members does not.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()
@@ -133,10 +125,13 @@ impl Node {
             unready.push(starting(0));
         }
         let hosted = self.shared.shards();
-        let own = self.shared.cluster.own_shards(&cluster).into_iter().map(|shard| shard.number);
-        unready.extend(own.filter(|shard| !hosted.contains_key(shard)).map(starting));
-        let reasons = hosted.into_iter().filter_map(|(shard, hosted)| Some((shard, hosted.state().unready()?)));
-        unready.extend(reasons.map(|(shard, state)| UnreadyShard { shard, state }));
+        let own = self.shared.cluster.own_replicas(&cluster);
+        unready.extend(own.into_keys().filter(|shard| !hosted.contains_key(shard)).map(starting));
+        let states = hosted.into_iter().map(|(shard, hosted)| (shard, hosted.state()));
+        unready.extend(states.filter_map(|(shard, state)| {
+            let is_joining = || self.shared.cluster.is_replaced_here(&cluster, shard).then_some("joining");
+            Some(UnreadyShard { shard, state: state.unready().or_else(is_joining)? })
+        }));
         unready
     }
 
@@ -177,11 +172,16 @@ impl Node {
                     State::Failed(error) => Some(Arc::clone(error)),
                     _ => None,
                 };
-                last = Some(hosted.reached(failed).await);
+                tokio::select! {
+                    biased;
+                    error = hosted.reached(failed) => last = Some(error),
+                    // The node gave up this replica.
+                    () = hosted.closed.cancelled() => {}
+                }
             }
             match last.take() {
                 // No shard was added meanwhile.
-                Some(error) if self.shared.shards().len() == shards.len() => return error,
+                Some(error) if self.shared.shards().len() <= shards.len() => return error,
                 _ => self.shared.hosted_more_than(shards.len()).await,
             }
         }
@@ -200,6 +200,7 @@ impl Node {
         tokens: Option<Tokens>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
+        let of_cluster = Arc::clone(&self.shared.peers);
         let peers = Arc::clone(&self.shared.peers);
         let peer_service = peers.service();
         let snapshots = SnapshotsServer::new(self.snapshots());
@@ -214,6 +215,7 @@ impl Node {
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let guard = move |request: Request<()>| {
+            check_cluster(&request, of_cluster.cluster())?;
             if transport::peer_role(&request)?.is_some() {
                 return Ok(request);
             }
@@ -284,6 +286,23 @@ impl Node {
     }
 }
 
+/// Checks the cluster that a router names in the metadata of a request. A router that does not know its cluster yet
+/// names none.
+///
+/// # Errors
+/// FAILED_PRECONDITION: the request is of another cluster.
+fn check_cluster(request: &Request<()>, own: Option<ClusterId>) -> Result<(), Status> {
+    match (own, request.metadata().get(CLUSTER_METADATA)) {
+        (Some(own), Some(named)) if named.as_bytes() != own.to_string().as_bytes() => {
+            Err(Status::failed_precondition(format!(
+                "this node belongs to cluster {own}, and the request is of another cluster: correct --node-endpoint, \
+                 or stop this node"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Node {
     /// Waits until the replicas and the log are closed. Logs every [`CLOSE_REPORT`] that it still waits.
     async fn closed(&self) {
@@ -312,6 +331,18 @@ mod tests {
     use super::*;
     use crate::Retention;
     use crate::directory::DataDirectory;
+
+    #[test]
+    fn a_request_that_names_another_cluster_is_refused() {
+        let mut request = Request::new(());
+        let [own, other] = [7, 8].map(|number| Some(ClusterId(number)));
+        assert!(check_cluster(&request, own).is_ok());
+        request.metadata_mut().insert(CLUSTER_METADATA, ClusterId(7).to_string().parse().unwrap());
+        assert!(check_cluster(&request, own).is_ok() && check_cluster(&request, None).is_ok());
+        let status = check_cluster(&request, other).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+        assert!(status.message().contains("cluster 00000000000000000000000000000008"), "{status}");
+    }
 
     #[test]
     fn the_directory_is_locked_while_an_abandoned_open_runs() {

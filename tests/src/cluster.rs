@@ -65,6 +65,26 @@ impl Cluster {
         self.command("start", &["--node", &id.to_string()]);
     }
 
+    /// Runs `varve admin cluster` with the certificate of node 1, and returns its JSON.
+    #[must_use]
+    pub fn admin(&self, arguments: &[&str]) -> Value {
+        let certs = self.folder.path().join("certs");
+        let endpoints: Vec<String> = self.description()["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|node| format!("https://{}", node["address"].as_str().unwrap()))
+            .collect();
+        let mut run = Command::new(varve_binary());
+        run.args(["admin", "cluster"]).args(arguments).args(["--json", "--node-endpoint", &endpoints.join(",")]);
+        for (option, file) in [("--tls-ca", "ca.pem"), ("--tls-cert", "node-1.pem"), ("--tls-key", "node-1.key")] {
+            run.arg(option).arg(certs.join(file));
+        }
+        let output = run.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
     /// Waits until a node says that it is ready.
     pub fn wait_until_ready(&self, id: usize) {
         let url = format!("{}/ready", self.node(id)["http"].as_str().unwrap());

@@ -8,6 +8,7 @@ mod admin;
 mod agent;
 mod client;
 mod cluster_admin;
+mod cluster_members;
 mod config_file;
 mod epoch;
 mod role;
@@ -28,6 +29,7 @@ pub(crate) use cluster_admin::{
     ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions,
     PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
 };
+pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
 pub(crate) use epoch::{EpochOptions, Shards};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,

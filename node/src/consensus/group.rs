@@ -57,7 +57,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) raft: Raft,
-    /// True if the group has several voters. A single one needs neither heartbeats nor election timeouts.
+    /// True if the group has several members. A single one needs neither heartbeats nor election timeouts.
     has_others: AtomicBool,
     /// Time at which this member starts an election, unless it hears its leader before.
     election_at: parking_lot::Mutex<Instant>,
@@ -269,7 +269,7 @@ impl Group {
         metrics.membership_config.membership().nodes().map(|(&id, member)| (id, member.clone())).collect()
     }
 
-    fn raft(&self) -> &Raft {
+    pub(super) fn raft(&self) -> &Raft {
         &self.handle.raft
     }
 
@@ -312,7 +312,7 @@ impl Drop for Group {
     }
 }
 
-fn not_leader(to: ForwardToLeader<Types>) -> ConsensusError {
+pub(super) fn not_leader(to: ForwardToLeader<Types>) -> ConsensusError {
     let leader = to.leader_id.zip(to.leader_node).map(|(node, Member { address, .. })| Leader { node, address });
     ConsensusError::NotLeader { leader }
 }
@@ -344,14 +344,14 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Keeps track of whether the group has several voters, and reports an unexpected stop of openraft, for example after a
+/// Keeps track of whether the group has several members, and reports an unexpected stop of openraft, such as after a
 /// panic.
 async fn watch(handle: Arc<Handle>, failure: Failure) {
     let mut metrics = handle.raft.metrics();
     loop {
         let state = {
             let metrics = metrics.borrow_watched();
-            let has_others = metrics.membership_config.membership().voter_ids().nth(1).is_some();
+            let has_others = metrics.membership_config.membership().nodes().nth(1).is_some();
             handle.has_others.store(has_others, Ordering::Relaxed);
             metrics.running_state.clone()
         };

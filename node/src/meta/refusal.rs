@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("the cluster has {CLUSTER_NODES_MAX} nodes, the most that it can have: use fewer and larger nodes")]
     TooManyNodes,
     /// The node is not registered.
-    #[error("node {node} is unknown: name a node of the cluster (this version cannot add nodes yet)")]
+    #[error("node {node} is unknown: name a node of the cluster, or start the node with --join")]
     UnknownNode {
         /// ID of the node.
         node: u64,
@@ -37,7 +37,8 @@ pub enum Refusal {
     /// The node has another data directory than before.
     #[error(
         "node {node} is known with another data directory ({known}, and not {given}): start it with that directory, \
-         which must be the original and not a backup (this version cannot replace a node yet)"
+         which must be the original and not a backup; if that directory is lost, run `varve admin cluster accept \
+         --node {node}`, and the node's replicas are built again from the other members"
     )]
     OtherDirectory {
         /// ID of the node.
@@ -66,8 +67,8 @@ pub enum Refusal {
     /// There are too many shards.
     #[error("a cluster has at most {CLUSTER_SHARDS_MAX} shards: add fewer")]
     TooManyShards,
-    /// A new shard counts as created, although no command has said so.
-    #[error("shard {shard} is new, and cannot be created already: propose it as not created")]
+    /// A new shard counts as created, although no command has said so, or it has a target.
+    #[error("shard {shard} is new, and cannot be created already: propose it as not created, and without a target")]
     CreatedTooEarly {
         /// Number of the shard.
         shard: u32,
@@ -83,6 +84,48 @@ pub enum Refusal {
     /// The shard does not exist.
     #[error("shard {shard} is unknown: read the state again")]
     UnknownShard {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// The Raft group of the shard does not exist yet, as far as the meta group knows.
+    #[error("shard {shard} is being created: try again when the cluster serves")]
+    NotCreatedYet {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// Another change of the shard's members is not complete.
+    #[error("shard {shard} is changing its members already: wait until that is complete")]
+    MembersChanging {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// The node has no replica of the shard.
+    #[error("node {node} is no member of shard {shard}: name one of its members")]
+    NoMember {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The node has a replica of the shard.
+    #[error("node {node} is a member of shard {shard} already: name another node")]
+    AlreadyMember {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The replica is the only one of the shard, or does not exist.
+    #[error("the replica of shard {shard} on node {node} cannot be replaced: there is no other member to copy from")]
+    NotReplaceable {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The members in the report are not those that the shard is to have.
+    #[error("shard {shard} is to have other members: read the state again")]
+    OtherTarget {
         /// Number of the shard.
         shard: u32,
     },

@@ -10,7 +10,9 @@ use proto::wire;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::consensus::{ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving};
+use crate::consensus::{
+    Change, ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving, Wanted,
+};
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::meta::Applied;
@@ -58,7 +60,7 @@ impl MetaReplica {
         let state = Arc::new(MetaGroupState::new(published));
         let applied_to: Arc<dyn GroupState> = Arc::<MetaGroupState>::clone(&state);
         let group = Group::open(node_id, store, peers.network(META_GROUP), applied_to, failure.clone()).await?;
-        let receiving = peers.receive(META_GROUP, &group);
+        let receiving = peers.receive(META_GROUP, log.directory_id(), &group);
         Ok(Self { group, state, _receiving: receiving, log, log_in_use, failure, clock })
     }
 
@@ -86,6 +88,11 @@ impl MetaReplica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
+    }
+
+    /// Makes the next step from the members of the group to the wanted ones, if this member leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
     }
 
     /// Returns the members of the group, by node id.

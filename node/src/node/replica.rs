@@ -12,7 +12,8 @@ use tokio::task::spawn_blocking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{
-    ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers, Proposal, Receiving,
+    Change, ConsensusError, DirectoryId, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers,
+    Proposal, Receiving, Wanted,
 };
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -56,6 +57,7 @@ impl Replica {
     /// snapshot is `staged`, it replaces the state, unless it cannot be installed.
     pub(crate) async fn open(
         shard: u32,
+        identity: DirectoryId,
         log: Arc<LogDatabase>,
         staged: Option<Staged>,
         surroundings: Surroundings<'_>,
@@ -70,7 +72,7 @@ impl Replica {
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
         let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
-        let receiving = peers.receive(shard, &group);
+        let receiving = peers.receive(shard, identity, &group);
         Ok(Arc::new(Self {
             group,
             _receiving: receiving,
@@ -161,6 +163,11 @@ impl Replica {
     /// Returns the status of this member, without the number of the shard and the state of the replica.
     pub(crate) fn status(&self) -> proto::wire::GroupStatus {
         self.group.status()
+    }
+
+    /// Makes the next step from the members of the group to the wanted ones, if this replica leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
     }
 
     /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this

@@ -10,7 +10,7 @@ use tonic::{Code, Request, Status};
 use crate::support::{config, open, open_with};
 
 async fn propose(node: &Node, command: &Command) -> Result<bool, Status> {
-    let request = ProposeRequest { command: Some(command.to_wire()), is_forwarded: false };
+    let request = ProposeRequest { command: Some(command.to_wire()), is_forwarded: false, ..Default::default() };
     Ok(node.propose(Request::new(request)).await?.into_inner().is_changed)
 }
 

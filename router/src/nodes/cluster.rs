@@ -8,12 +8,12 @@
 mod reads;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::Tokens;
-use proto::meta::State;
+use proto::meta::{ClusterId, Shard, State};
 use proto::placement::Placement;
 use proto::refusal::Refusal;
 use tokio::sync::watch;
@@ -43,6 +43,8 @@ pub(super) struct Cluster {
     seeds: Vec<Endpoint>,
     /// Connections by address.
     connections: Mutex<HashMap<String, Arc<Remote>>>,
+    /// ID of the cluster, as soon as a node has named it. Nodes of another cluster refuse the router's requests.
+    id: Arc<OnceLock<ClusterId>>,
     /// Newest known state of the meta group; the empty state if none is known yet.
     state: watch::Sender<Arc<State>>,
     /// Node ids of the leaders, by shard, as far as they are known.
@@ -62,6 +64,7 @@ impl Cluster {
             patience,
             seeds,
             connections: Mutex::default(),
+            id: Arc::default(),
             state: watch::Sender::new(Arc::default()),
             leaders: Mutex::default(),
             silent_shards: SilentShards::default(),
@@ -138,6 +141,10 @@ impl Cluster {
             return Err(Status::failed_precondition(text));
         }
         let newest = Arc::clone(&self.state.borrow());
+        if let Some(id) = newest.cluster {
+            // The first ID stays.
+            let _is_known = self.id.set(id).is_err();
+        }
         let addresses: Vec<&str> = newest.nodes.values().map(|node| node.address.as_str()).collect();
         let is_seed = |address: &str| self.seeds.iter().any(|seed| address == authority(seed));
         self.connections.lock().retain(|address, _| addresses.contains(&address.as_str()) || is_seed(address));
@@ -165,7 +172,8 @@ impl Cluster {
     fn connection_of(&self, address: &str, endpoint: &Endpoint) -> Arc<Remote> {
         let mut connections = self.connections.lock();
         let connection = connections.entry(address.to_owned()).or_insert_with(|| {
-            Arc::new(Remote::new(&self.dialer, endpoint.clone(), self.tokens.as_ref(), self.patience))
+            let cluster = Arc::clone(&self.id);
+            Arc::new(Remote::new(&self.dialer, endpoint.clone(), self.tokens.as_ref(), cluster, self.patience))
         });
         Arc::clone(connection)
     }
@@ -192,10 +200,10 @@ impl Cluster {
         let mut unknown: Option<Status> = None;
         loop {
             let state = self.state().await?;
-            let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
+            let members = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
             let leader = self.leaders.lock().get(&shard).copied();
-            let leader = leader.filter(|leader| members.iter().any(|member| member.node == *leader));
-            let Some(node) = leader.or_else(|| Some(members.get(turn % members.len().max(1))?.node)) else {
+            let leader = leader.filter(|leader| members.contains(leader));
+            let Some(node) = leader.or_else(|| members.get(turn % members.len().max(1)).copied()) else {
                 return Err(Status::not_found(format!("shard {shard} does not exist: read the placement again")));
             };
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();

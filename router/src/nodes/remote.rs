@@ -2,11 +2,12 @@
 
 use std::error::Error as _;
 use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message;
-use proto::meta::State;
+use proto::meta::{CLUSTER_METADATA, ClusterId, State};
 use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
@@ -36,14 +37,22 @@ pub(super) struct Remote {
 
 type Connection = InterceptedService<Channel, Authorization>;
 
-/// Interceptor that adds the router's credential to each call.
+/// Interceptor that adds the router's credential and its cluster to each call.
 #[derive(Clone, Debug)]
-struct Authorization(Option<MetadataValue<Ascii>>);
+struct Authorization {
+    bearer: Option<MetadataValue<Ascii>>,
+    /// ID of the cluster, as soon as the router knows it.
+    cluster: Arc<OnceLock<ClusterId>>,
+}
 
 impl Interceptor for Authorization {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(bearer) = &self.0 {
+        if let Some(bearer) = &self.bearer {
             request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        // Hexadecimal digits always fit a header.
+        if let Some(cluster) = self.cluster.get().and_then(|cluster| cluster.to_string().parse().ok()) {
+            request.metadata_mut().insert(CLUSTER_METADATA, cluster);
         }
         Ok(request)
     }
@@ -103,7 +112,14 @@ impl<Q> Decoder for Undecoded<Q> {
 }
 
 impl Remote {
-    pub(super) fn new(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+    /// Makes a connection for a router of a cluster, whose ID may become known later.
+    pub(super) fn new(
+        dialer: &Dialer,
+        endpoint: Endpoint,
+        tokens: Option<&Tokens>,
+        cluster: Arc<OnceLock<ClusterId>>,
+        patience: Patience,
+    ) -> Self {
         // No node accepts a token that does not fit a header.
         let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
         let name = endpoint.uri().to_string();
@@ -112,7 +128,7 @@ impl Remote {
             .http2_keep_alive_interval(patience.alive)
             .keep_alive_timeout(patience.alive)
             .keep_alive_while_idle(true);
-        let connection = InterceptedService::new(dialer.connect_lazy(&endpoint), Authorization(bearer));
+        let connection = InterceptedService::new(dialer.connect_lazy(&endpoint), Authorization { bearer, cluster });
         Self { connection, endpoint: name, patience }
     }
 

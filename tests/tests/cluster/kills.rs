@@ -19,7 +19,7 @@ fn kills() -> usize {
 }
 
 /// Queries the samples of a load at a router. Maps each serial number to the sum of its samples.
-fn visible(cluster: &Cluster, router: usize, run: &str) -> BTreeMap<String, f64> {
+pub(crate) fn visible(cluster: &Cluster, router: usize, run: &str) -> BTreeMap<String, f64> {
     let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");
     let found = cluster.try_query(router, &promql, now_ns() as f64 / 1e9 + 1.0);
     let found = found.unwrap_or_else(|reply| panic!("{}: {}", reply.status, reply.text()));

@@ -6,3 +6,4 @@ mod epochs;
 mod kills;
 mod lost_directory;
 mod no_quorum;
+mod replaced_disk;

@@ -4,6 +4,7 @@
 
 mod connection;
 mod epoch;
+mod members;
 mod tenant;
 mod token;
 mod view;
@@ -22,10 +23,12 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         match command {
             AdminCommands::Tenant(command) => tenant::run(command).await,
             AdminCommands::Token(command) => token::run(command).await,
-            AdminCommands::Cluster(ClusterOptions { nodes, command: None }) => view::run(nodes).await,
-            AdminCommands::Cluster(ClusterOptions { command: Some(ClusterCommands::Epoch(options)), .. }) => {
-                epoch::run(options).await
-            }
+            AdminCommands::Cluster(ClusterOptions { nodes, command }) => match command {
+                None => view::run(nodes).await,
+                Some(ClusterCommands::Epoch(options)) => epoch::run(options).await,
+                Some(ClusterCommands::Accept(options)) => members::accept(options).await,
+                Some(ClusterCommands::Move(options)) => members::move_member(options).await,
+            },
             _ => bail!("not a command for nodes"),
         }
     })
@@ -42,7 +45,7 @@ async fn change(
     options: &ChangeOptions,
 ) -> anyhow::Result<bool> {
     if !options.dry_run {
-        return connection.propose(command).await;
+        return connection.propose(&state, command).await;
     }
     let index = state.revision.saturating_add(1);
     Ok(MetaState::from(state).apply(index, Time::now().0, command)? == Applied::Changed)

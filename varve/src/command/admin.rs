@@ -38,7 +38,7 @@ pub(crate) enum AdminCommands {
     /// Creates, lists and revokes the bearer tokens of tenants
     #[command(subcommand)]
     Token(TokenCommands),
-    /// Prints the nodes, shards, leaders, lags and epochs of a cluster, or changes its placement
+    /// Prints the nodes, shards, leaders, lags and epochs of a cluster, or changes its members and its placement
     ///
     /// Example: varve admin cluster --node-endpoint https://db1.example:4041 --tls-ca ca.pem
     /// --tls-cert admin-ops.pem --tls-key admin-ops.key

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use proto::meta::Role;
 use proto::{TenantId, Tokens};
 
+use super::cluster_members::{AcceptOptions, MoveOptions};
 use super::epoch::EpochOptions;
 use super::role::TlsOptions;
 use super::time::Time;
@@ -53,6 +54,15 @@ pub(crate) enum ClusterCommands {
     /// No data moves: older samples stay in their shards, and queries find both.
     /// Example: varve admin cluster epoch --shards 1-12 --spread default/api=8
     Epoch(EpochOptions),
+    /// Accepts the empty data directory of a node that lost its disk
+    ///
+    /// The node's replicas are built again from the other members of each shard. Its old directory must never be used
+    /// again. Example: varve admin cluster accept --node 3 --node-endpoint https://db1.example:4041
+    Accept(AcceptOptions),
+    /// Moves a replica of a shard from one node to another
+    ///
+    /// The shard serves meanwhile. The old node deletes its replica after the new one has a vote.
+    Move(MoveOptions),
 }
 
 /// Options of a command that changes the cluster.

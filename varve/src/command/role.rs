@@ -132,6 +132,18 @@ pub(crate) struct ClusterOptions {
     #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT,...",
         value_parser = initial_node)]
     pub(crate) initial_nodes: Vec<(u64, String)>,
+    /// Addresses of some nodes of a cluster that this node joins, instead of --initial-nodes
+    ///
+    /// With an empty data directory, the node registers itself in the cluster. It then holds the replicas that
+    /// `varve admin cluster move` gives it. Give it the --shards of the other nodes, by which its memory is divided.
+    #[arg(
+        long,
+        env = "VARVE_JOIN",
+        value_delimiter = ',',
+        value_name = "HOST:PORT,...",
+        conflicts_with = "initial_nodes"
+    )]
+    pub(crate) join: Vec<String>,
 }
 
 /// Parses `ID=HOST:PORT`.

@@ -7,13 +7,14 @@
 //! [`ENTRY_BYTES_IN_FLIGHT_MAX`] of entries, and [`PENDING_MAX`] replies.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::stream;
 use parking_lot::Mutex;
 use prost::Message as _;
+use proto::meta::ClusterId;
 use proto::wire;
 use proto::wire::peer_reply::Reply as WireReply;
 use proto::wire::peers_client::PeersClient;
@@ -40,6 +41,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Pauses before further attempts to connect: they double from the shortest to the longest.
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// ID of the cluster of this node, as soon as the node knows it.
+type OwnCluster = Arc<OnceLock<ClusterId>>;
 
 /// Reason why a request got no reply.
 pub(super) type NoReply = Arc<str>;
@@ -70,7 +74,7 @@ type Replied = Arc<AtomicU64>;
 
 impl Link {
     /// Makes a connection, which is opened with the first request.
-    pub(super) fn new(dialer: Dialer, endpoint: Endpoint) -> Self {
+    pub(super) fn new(dialer: Dialer, endpoint: Endpoint, cluster: OwnCluster) -> Self {
         let (urgent, urgent_queue) = mpsc::channel(WAITING_MAX);
         let (bulk, bulk_queue) = mpsc::channel(WAITING_MAX);
         let endpoint = endpoint
@@ -79,7 +83,7 @@ impl Link {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_INTERVAL);
         let replied = Replied::default();
-        let queues = Queues { urgent: urgent_queue, bulk: bulk_queue };
+        let queues = Queues { urgent: urgent_queue, bulk: bulk_queue, cluster };
         tokio::spawn(run(dialer, endpoint, queues, Arc::clone(&replied)));
         Self { urgent, bulk, entry_bytes: Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX), replied }
     }
@@ -120,10 +124,11 @@ impl Link {
     }
 }
 
-/// The receiving ends of a connection's queues.
+/// The receiving ends of a connection's queues, and the cluster that its messages name.
 struct Queues {
     urgent: mpsc::Receiver<Outgoing>,
     bulk: mpsc::Receiver<Outgoing>,
+    cluster: OwnCluster,
 }
 
 impl Queues {
@@ -268,7 +273,8 @@ async fn send(
             waiting = if bytes < COALESCED_BYTES { queues.waiting() } else { None };
         }
         if !requests.is_empty() {
-            permit.send(wire::PeerRequests { requests });
+            let cluster = queues.cluster.get().map(|cluster| cluster.to_wire()).unwrap_or_default();
+            permit.send(wire::PeerRequests { requests, cluster });
         }
         while pending.lock().len() >= PENDING_MAX {
             pending.lock().retain(|_number, reply| !reply.is_closed());

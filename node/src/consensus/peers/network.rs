@@ -91,6 +91,7 @@ impl Peer {
             directory: Bytes::copy_from_slice(&member.directory),
             address: peers.address.clone(),
             index,
+            cluster: peers.cluster().map(|cluster| cluster.to_wire()).unwrap_or_default(),
         };
         // The receiver of the snapshot logs more. A member whose node is down is tried again and again.
         tracing::debug!(shard, node = target, index, "the member lags behind the log: it is to install a snapshot");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use proto::meta::ClusterId;
 use proto::wire;
 use proto::wire::peer_reply::Reply;
 use proto::wire::peer_request::Message;
@@ -35,7 +36,7 @@ fn others(index: usize) -> [usize; 2] {
 async fn exchanged(node: &Node, requests: Vec<wire::PeerRequest>) -> Vec<wire::PeerReply> {
     let count = requests.len();
     let mut client = PeersClient::connect(format!("http://{}", node.address())).await.unwrap();
-    let sent = futures::stream::iter([wire::PeerRequests { requests }]);
+    let sent = futures::stream::iter([wire::PeerRequests { requests, cluster: Bytes::new() }]);
     let mut received = client.exchange(sent).await.unwrap().into_inner();
     let mut replies = Vec::new();
     while replies.len() < count {
@@ -228,7 +229,10 @@ async fn a_member_with_a_new_directory_neither_votes_nor_acknowledges() {
     };
     let replies = exchanged(&nodes.0[wiped], vec![to_old]).await;
     let text = refusal(&replies[0]);
-    assert!(text.contains("has a new, empty data directory") && text.contains("replace the member"), "{text}");
+    assert!(
+        text.contains("has a new, empty data directory") && text.contains("varve admin cluster accept --node"),
+        "{text}"
+    );
     assert!(nodes.0[wiped].log().vote(SHARD).unwrap().is_none(), "the wiped node has voted");
     assert!(nodes.0[wiped].commands().is_empty());
     assert!(!nodes.0[wiped].group().is_created().await.unwrap());
@@ -246,22 +250,48 @@ async fn hostile_messages_are_refused_and_the_group_goes_on() {
         request(node, append(wire::AppendEntries::default())),
         request(node, append(wire::AppendEntries { vote, ..wire::AppendEntries::default() })),
         request(node, Some(vote_request(u64::MAX))),
+        wire::PeerRequest { sender: 3, ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { shard: 77, ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { directory: Bytes::new(), ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { directory: Bytes::from(vec![7; 1 << 20]), ..request(node, Some(vote_request(1000))) },
     ];
     let replies = exchanged(node, requests).await;
     assert!(replies.iter().all(|reply| !refusal(reply).is_empty()));
-    assert!(replies.iter().any(|reply| refusal(reply).contains("no running member of shard 77")));
+    for text in ["no running member of shard 77", "the vote is that of node 2, and the sender is node 3"] {
+        assert!(replies.iter().any(|reply| refusal(reply).contains(text)), "{text}");
+    }
     // A message that is too large ends the stream, and nothing else.
     let large = Bytes::from(vec![0; 2 * REQUEST_BYTES_MAX]);
     let mut client = PeersClient::connect(format!("http://{}", node.address())).await.unwrap();
     let requests = vec![wire::PeerRequest { directory: large, ..wire::PeerRequest::default() }];
-    let mut received =
-        client.exchange(futures::stream::iter([wire::PeerRequests { requests }])).await.unwrap().into_inner();
+    let mut received = client
+        .exchange(futures::stream::iter([wire::PeerRequests { requests, cluster: Bytes::new() }]))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(matches!(received.message().await, Ok(None) | Err(_)));
     nodes.acknowledged("after", &ALL).await;
     assert_eq!(nodes.equal(&ALL, 2).await, ["before", "after"]);
+}
+
+#[tokio::test]
+async fn requests_of_another_cluster_or_with_a_false_sender_are_refused() {
+    let peers = Peers::new(1, String::new(), [1; 16], Dialer::plaintext());
+    let [own, other] = [7, 8].map(|number| ClusterId(number).to_wire());
+    let check = |peer, cluster: &[u8], sender| peers.receiver(peer).check_sender(cluster, sender);
+    // Before the node knows its cluster, it accepts every cluster.
+    assert_eq!(check(None, &other, 2), Ok(()));
+    peers.belong_to(ClusterId(7));
+    peers.belong_to(ClusterId(8));
+    assert_eq!(check(None, &own, 2), Ok(()));
+    assert_eq!(check(None, &[], 2), Ok(()), "the sender does not know its cluster yet");
+    for cluster in [&other[..], &own[..15], &[0; 17]] {
+        let error = check(None, cluster, 2).unwrap_err();
+        assert!(error.contains("node 1 belongs to cluster 00000000000000000000000000000007"), "{error}");
+    }
+    assert_eq!(check(Some(2), &own, 2), Ok(()));
+    let error = check(Some(3), &own, 2).unwrap_err();
+    assert!(error.contains("names node 2 as its sender, and the certificate is that of node 3"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,7 +35,8 @@ impl wire::cluster_server::Cluster for Node {
 
     async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
         let role = transport::peer_role(&request)?;
-        let wire::ProposeRequest { command, is_forwarded } = request.into_inner();
+        let wire::ProposeRequest { command, is_forwarded, cluster } = request.into_inner();
+        self.shared.check_cluster(&cluster)?;
         let command = command.ok_or_else(|| Status::invalid_argument("the request has no command"))?;
         if command.encoded_len() > META_COMMAND_BYTES_MAX {
             return Err(Status::invalid_argument(format!("a command has at most {META_COMMAND_BYTES_MAX} bytes")));
@@ -81,10 +82,15 @@ fn may_propose(role: Option<&Role>, command: &Command) -> Result<(), Status> {
              `varve admin certs --admin NAME`"
         )),
         Some(admin @ Role::Admin(_)) => match command {
-            Command::Initialize { .. } | Command::RegisterNode(_) | Command::ShardCreated(_) => {
+            Command::Initialize { .. }
+            | Command::RegisterNode(_)
+            | Command::ShardCreated(_)
+            | Command::MembersChanged { .. } => {
                 refuse(format!("only nodes propose this, and the certificate is that of {admin}"))
             }
             Command::AcceptDirectory { .. }
+            | Command::MoveMember { .. }
+            | Command::ReplaceReplica { .. }
             | Command::AddShards(_)
             | Command::AddEpoch(_)
             | Command::CreateTenant(..)

@@ -56,9 +56,15 @@ async fn a_failed_sync_while_a_repair_waits_for_queries_ends_the_node() {
 async fn errors_of_work_that_a_repair_interrupts_are_not_final() {
     let folder = tempfile::tempdir().unwrap();
     let shared = Shared::open(config(&folder), &mut Registry::default()).await.unwrap();
-    let hosted = Arc::new(Hosted::new(FIRST_DATA_SHARD, shared.metrics.clone(), 1));
+    let hosted = Arc::new(Hosted::new(
+        FIRST_DATA_SHARD,
+        shared.cluster.directory(),
+        shared.closing.child_token(),
+        shared.metrics.clone(),
+        1,
+    ));
     shared.directory.make_shard(FIRST_DATA_SHARD).unwrap();
-    let replica = shared.open_replica(FIRST_DATA_SHARD).await.unwrap();
+    let replica = shared.open_replica(&hosted).await.unwrap();
     let directory = replica.log().directory_id();
     let member = crate::consensus::Member { address: "127.0.0.1:1".to_owned(), directory };
     replica.create([(1, member)].into()).await.unwrap();

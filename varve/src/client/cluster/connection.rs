@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use futures::future::join_all;
 use proto::limits::META_STATE_BYTES_MAX;
-use proto::meta::{Command, State};
+use proto::meta::{ClusterId, Command, State};
 use proto::refusal::Refusal;
 use proto::wire;
 use proto::wire::cluster_client::ClusterClient;
@@ -104,17 +104,20 @@ impl Connection {
         newest.with_context(|| format!("no node responds with the state of the cluster:\n  {}", reasons.join("\n  ")))
     }
 
-    /// Proposes a command to the nodes, until one has an answer. Returns true if it changed the state.
+    /// Proposes a command to the nodes of the cluster with this state, until one has an answer. Returns true if it
+    /// changed the state.
     ///
     /// # Errors
     /// The cluster refuses the command, or the outcome is unknown. The text says what to do.
-    pub(super) async fn propose(&self, command: &Command) -> anyhow::Result<bool> {
+    pub(super) async fn propose(&self, state: &State, command: &Command) -> anyhow::Result<bool> {
+        let cluster = state.cluster.map(ClusterId::to_wire).unwrap_or_default();
+        let request = wire::ProposeRequest { command: Some(command.to_wire()), is_forwarded: false, cluster };
         let begun = Instant::now();
         let mut addresses = self.seeds.clone();
         loop {
             let mut reasons = Vec::new();
             for address in &addresses {
-                match self.propose_at(address, command).await {
+                match self.propose_at(address, request.clone()).await {
                     Ok(is_changed) => return Ok(is_changed),
                     Err(status) if Refusal::decode(status.details()) == Some(Refusal::Unknown) => {
                         bail!("{address}: {}: look at the state, and run the command again if needed", reason(&status))
@@ -137,14 +140,26 @@ impl Connection {
         }
     }
 
-    async fn propose_at(&self, address: &str, command: &Command) -> Result<bool, Status> {
+    async fn propose_at(&self, address: &str, request: wire::ProposeRequest) -> Result<bool, Status> {
         let mut client = self.client(address)?;
-        let request = wire::ProposeRequest { command: Some(command.to_wire()), is_forwarded: false };
         let proposed = timeout(CHANGE_PATIENCE, client.propose(self.request(request))).await.map_err(|_elapsed| {
             let text = format!("it did not respond within {CHANGE_PATIENCE:?}, so the outcome is unknown");
             Status::with_details(Code::Unavailable, text, Refusal::Unknown.encode().into())
         })?;
         proposed.map(|response| response.into_inner().is_changed)
+    }
+
+    /// Returns who the node at an address is.
+    ///
+    /// # Errors
+    /// The node does not respond. The text has the reason.
+    pub(super) async fn identity(&self, address: &str) -> anyhow::Result<wire::IdentifyResponse> {
+        let identify = async {
+            let mut client = self.client(address)?;
+            let call = client.identify(self.request(wire::IdentifyRequest {}));
+            timeout(READ_PATIENCE, call).await.map_err(late)?.map(Response::into_inner)
+        };
+        identify.await.map_err(|status: Status| anyhow::anyhow!("{}", reason(&status)))
     }
 
     /// Returns the status of each node of a state, or the reason why it does not respond.
