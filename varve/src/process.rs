@@ -8,4 +8,4 @@ pub(crate) mod open_files;
 pub(crate) mod privileges;
 mod random;
 
-pub(crate) use self::random::random_token;
+pub(crate) use self::random::{random_bytes, random_token};

@@ -1,4 +1,4 @@
-//! Random tokens.
+//! Random tokens and identities.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,14 +11,20 @@ const TOKEN_BYTES: usize = 32;
 
 /// Makes a token of 256 random bits. The prefix lets tools that search for secrets recognise it.
 pub(crate) fn random_token() -> anyhow::Result<String> {
-    let mut bytes = [0; TOKEN_BYTES];
-    File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes)).context("/dev/urandom")?;
+    let bytes: [u8; TOKEN_BYTES] = random_bytes()?;
     let mut token = String::from("varve_");
     for byte in bytes {
         // Writing to a String cannot fail.
         let _infallible = write!(token, "{byte:02x}");
     }
     Ok(token)
+}
+
+/// Returns random bytes.
+pub(crate) fn random_bytes<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes)).context("/dev/urandom")?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

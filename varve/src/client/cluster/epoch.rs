@@ -118,7 +118,13 @@ mod tests {
     fn an_epoch_begins_at_a_full_minute_that_leaves_time_to_learn_of_it() {
         let directory = proto::meta::DirectoryId(1);
         let member = proto::meta::Member { node: 1, directory };
-        let shard = |number| proto::meta::Shard { number, members: vec![member], creator: 1, is_created: number < 3 };
+        let shard = |number| proto::meta::Shard {
+            number,
+            members: vec![member],
+            target: Vec::new(),
+            creator: 1,
+            is_created: number < 3,
+        };
         let state = State { shards: (1..4).map(|number| (number, shard(number))).collect(), ..State::default() };
         for now_ns in [0, 1, MINUTE_NS - 1, 7 * MINUTE_NS + 5] {
             let epoch = plan(&state, &options(Shards::All, None), now_ns).unwrap();

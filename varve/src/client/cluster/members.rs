@@ -10,6 +10,7 @@ use super::change;
 use super::connection::Connection;
 use crate::client::output::print;
 use crate::command::{AcceptOptions, ChangeOptions, MoveOptions};
+use crate::process::random_bytes;
 
 pub(super) async fn accept(options: &AcceptOptions) -> anyhow::Result<()> {
     let AcceptOptions { node, change: options } = options;
@@ -85,9 +86,7 @@ fn known_wanted(state: &State, shard: u32, node: u64) -> bool {
 }
 
 fn random_identity() -> anyhow::Result<DirectoryId> {
-    let mut identity = [0; 16];
-    std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut identity)).context("/dev/urandom")?;
-    Ok(DirectoryId(u128::from_be_bytes(identity)))
+    Ok(DirectoryId(u128::from_be_bytes(random_bytes()?)))
 }
 
 /// Prints what a command did, as JSON or as text.
