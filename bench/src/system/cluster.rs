@@ -1,4 +1,4 @@
-//! What replication costs: the same samples go to `varve up`, to a cluster of one node, and to a cluster of three.
+//! The cost of replication: the same samples go to `varve up`, to a cluster of one node, and to a cluster of three.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,8 @@
 //! The member of a Raft group that runs on this node.
 
+pub(super) mod membership;
+mod status;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -247,8 +250,8 @@ impl Group {
         self.raft().is_leader()
     }
 
-    /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority has
-    /// responded for [`CONTACT_MAX`], or it has not heard a leader for this time.
+    /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority
+    /// has responded for [`CONTACT_MAX`], or it has not heard a leader for this time.
     pub(crate) fn can_commit(&self) -> bool {
         if !self.handle.has_others.load(Ordering::Relaxed) {
             return true;

@@ -31,8 +31,8 @@ pub(super) struct Hosted {
     waiting_bytes_max: u32,
 }
 
-/// Reason why a shard is not ready although its replica serves: without a majority, it neither stores pushes nor answers
-/// queries.
+/// Reason why a shard is not ready although its replica serves: without a majority, it neither stores pushes nor
+/// answers queries.
 pub(super) const CANNOT_COMMIT: &str = "cannot_commit";
 
 /// State of a shard's replica.

@@ -180,12 +180,13 @@ impl Cluster {
 
     /// Makes a call to the leader of a shard. While the leader is unknown, calls one member after another.
     ///
-    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call that certainly
-    /// had no effect, because the member is not the leader or cannot be reached, is always made again at another one.
+    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call that
+    /// certainly had no effect, because the member is not the leader or cannot be reached, is always made again at
+    /// another one.
     ///
     /// # Errors
-    /// Returns the status of the last call, or that of the last call whose outcome is unknown, or NOT_FOUND if the shard
-    /// does not exist.
+    /// Returns the status of the last call, or that of the last call whose outcome is unknown, or NOT_FOUND if the
+    /// shard does not exist.
     pub(super) async fn at_leader<T, F: Future<Output = Result<T, Status>>>(
         &self,
         shard: u32,
