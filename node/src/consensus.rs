@@ -23,9 +23,9 @@ mod types;
 
 pub(crate) use error::{ConsensusError, Leader};
 pub(crate) use group::Group;
+pub(crate) use group::membership::{Change, Voters, Wanted};
 pub(crate) use log::{LogDatabase, LogStore, random_identity};
 pub(crate) use member::{DirectoryId, Member, ReplicaRecord};
-pub(crate) use group::membership::{Change, Voters, Wanted};
 pub(crate) use payload::Payload;
 pub(crate) use peers::{Install, Peers, Receiving};
 pub(crate) use proposal::Proposal;

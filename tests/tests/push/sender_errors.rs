@@ -81,10 +81,13 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     let (_router, addresses) = start_router(folder.path(), &varve.node, Some(&wrong));
     let reason = retried(&addresses, Some(OTHER_TOKEN));
     assert!(reason.contains("--token-file") && reason.contains(&varve.node), "{reason}");
-    // If the sender's token is wrong for its router, the request is at fault, and the error is final.
-    let status = export(&addresses[0], &push("final"), Sending { token: Some(TOKEN), ..Sending::default() });
+    // This router cannot know whether the cluster has another token, so the sender must keep its data.
+    retried(&addresses, Some(TOKEN));
+    // A router that knows the cluster also knows that the token is wrong: the request is at fault, and the error is
+    // final.
+    let status = export(&varve.grpc, &push("final"), Sending { token: Some(OTHER_TOKEN), ..Sending::default() });
     assert_eq!(status.unwrap_err().code(), Code::Unauthenticated);
-    let reply = push_over_http(&addresses[1], &push("final"), Some(TOKEN)).refused_by_otlp_with(&[401]);
+    let reply = push_over_http(&varve.otlp, &push("final"), Some(OTHER_TOKEN)).refused_by_otlp_with(&[401]);
     assert_eq!(reply.rpc_status().code, 16);
 }
 

@@ -119,7 +119,11 @@ fn limits_on_numbers_are_kept_and_named() {
     let acme = tokens.tenants.get_mut(&tenant("acme")).unwrap();
     acme.tokens = (0..TOKENS_MAX).map(|n| (TokenHash::of(&n.to_string()), token)).collect();
     tokens.check().unwrap();
-    refused(&tokens.into(), Command::CreateToken(tenant("acme"), TokenHash::of("x"), token), "use `varve admin token revoke`");
+    refused(
+        &tokens.into(),
+        Command::CreateToken(tenant("acme"), TokenHash::of("x"), token),
+        "use `varve admin token revoke`",
+    );
     let mut classes = cluster();
     for days in 1..=RETENTION_CLASSES_MAX as u64 {
         classes.apply(days, 0, &Command::UpdateTenant(tenant("acme"), policy(days))).unwrap();
@@ -141,7 +145,10 @@ fn a_state_that_would_be_too_large_is_refused() {
             Err(refusal) => break refusal,
         }
     };
-    assert!(refusal.to_string().contains("`varve admin tenant delete` or `varve admin token revoke` first"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("`varve admin tenant delete` or `varve admin token revoke` first"),
+        "{refusal}"
+    );
     assert!(tenants > 20 && large.state().encoded_len() > META_STATE_BYTES_MAX - 200_000);
     large.state().check().unwrap();
     // The record is within its bounds, and a smaller state is accepted again.
