@@ -1,6 +1,6 @@
 # Daily commands: `make run` and `make test`.
 .PHONY: run cluster build test chaos soak-storage soak-agent check dist screenshot help
-.PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent
+.PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent bench-cluster
 
 help:
 	@echo "make run    install missing packages, build, start varve up: http://127.0.0.1:4040/"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench  figures of ingest and queries, as JSON"
 	@echo "make bench-storage, bench-select, bench-node, bench-flamegraph  figures of single parts"
 	@echo "make bench-agent  the cost of sampling"
+	@echo "make bench-cluster  the cost of replication"
 
 run:
 	@scripts/run
@@ -65,6 +66,9 @@ bench-flamegraph: build
 
 bench-node: build
 	$${CARGO_TARGET_DIR:-target}/release/bench node
+
+bench-cluster: build
+	$${CARGO_TARGET_DIR:-target}/release/bench cluster
 
 bench-agent: build
 	$${CARGO_TARGET_DIR:-target}/release/bench agent

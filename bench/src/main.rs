@@ -20,13 +20,15 @@ use clap::Parser;
 
 use crate::corpus::record;
 use crate::engine::{flamegraph, node, select, statistics, storage};
-use crate::system::{series, up};
+use crate::system::{cluster, series, up};
 
 /// Benchmarks of varve; prints figures as JSON lines.
 #[derive(Debug, Parser)]
 enum Command {
     /// Measures a running varve: ingest (1 client, open loop, 32 clients), restart, queries
     Up(up::Arguments),
+    /// Measures what replication costs: `varve up`, a cluster of one node and one of three, with the same samples
+    Cluster(cluster::Arguments),
     /// Measures the storage engine: bytes per sample, CPU time to apply batches, time of flushes
     Storage(storage::Arguments),
     /// Measures a chart (series by pod in 15 s steps), of samples in memory and of sealed samples
@@ -51,6 +53,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Up(arguments) => up::run(&arguments),
+        Command::Cluster(arguments) => cluster::run(&arguments),
         Command::Storage(arguments) => storage::run(&arguments),
         Command::Series(arguments) => series::run(&arguments),
         Command::Node(arguments) => node::run(&arguments),

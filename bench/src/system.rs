@@ -3,6 +3,7 @@
 //! Each measurement compares the responses with the sent samples.
 
 mod client;
+pub(crate) mod cluster;
 mod history;
 mod ingest;
 mod query;

@@ -37,6 +37,9 @@ pub struct Config {
     /// this node is a cluster of its own. Later starts need them, too: a node that lost its data and has no list would
     /// make a cluster of its own.
     pub initial_nodes: BTreeMap<u64, String>,
+    /// Addresses, `host:port`, of some nodes of a cluster that this node joins. With an empty data directory, the node
+    /// registers itself there. Empty if the node belongs to the cluster from its beginning.
+    pub join: Vec<String>,
     /// Maker of the connections to other nodes.
     pub dialer: Dialer,
     /// Retention of each tier.
@@ -92,6 +95,7 @@ impl Config {
             shards: None,
             advertise_address: "127.0.0.1:4041".to_owned(),
             initial_nodes: BTreeMap::new(),
+            join: Vec::new(),
             dialer: Dialer::plaintext(),
             retention,
             disk_bytes_max,

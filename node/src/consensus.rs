@@ -6,9 +6,10 @@
 //! disk format.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`member`], [`payload`], [`state`], [`types`],
-//! [`record`], [`log`], [`state_machine`], [`group`], [`peers`].
+//! [`record`], [`log`], [`state_machine`], [`freshness`], [`group`], [`peers`].
 
 mod error;
+mod freshness;
 mod group;
 mod log;
 mod member;
@@ -22,8 +23,9 @@ mod types;
 
 pub(crate) use error::{ConsensusError, Leader};
 pub(crate) use group::Group;
+pub(crate) use group::membership::{Change, Voters, Wanted};
 pub(crate) use log::{LogDatabase, LogStore, random_identity};
-pub(crate) use member::{DirectoryId, Member};
+pub(crate) use member::{DirectoryId, Member, ReplicaRecord};
 pub(crate) use payload::Payload;
 pub(crate) use peers::{Install, Peers, Receiving};
 pub(crate) use proposal::Proposal;

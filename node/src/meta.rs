@@ -6,10 +6,11 @@
 //! [`proto::meta::State::check`] holds.
 //!
 //! # Read in this order
-//! `apply` (commands) → `refusal` → `members` and `slots` (proposals for new shards and epochs) → `record`
+//! `apply` (commands) → `refusal` → `members`, `slots` and `epochs` (proposals for new shards and epochs) → `record`
 //! (encoding).
 
 mod apply;
+mod epochs;
 mod group_state;
 mod members;
 mod record;
@@ -19,6 +20,7 @@ mod slots;
 
 use proto::meta::{Command, State};
 
+pub use self::epochs::{SpreadChanges, propose_epoch};
 pub use self::members::{REPLICAS, propose_shards};
 pub use self::record::{decode_state, encode_state};
 pub use self::refusal::Refusal;

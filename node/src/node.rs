@@ -18,11 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use proto::meta::{CLUSTER_METADATA, ClusterId};
 use proto::wire::cluster_server::ClusterServer;
 use proto::wire::node_server::NodeServer;
 use proto::wire::snapshots_server::SnapshotsServer;
 use proto::{Tokens, limits};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -59,7 +61,8 @@ pub struct Node {
 pub struct UnreadyShard {
     /// Number of the shard.
     pub shard: u32,
-    /// State of its replica: `starting`, `failed` or `stopped`.
+    /// State of its replica: `starting`, `joining`, `failed`, `stopped`, or `cannot_commit` if most members do not
+    /// respond.
     pub state: &'static str,
 }
 
@@ -78,17 +81,7 @@ impl Node {
     pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
         let shared = Shared::open(config, registry).await?;
         upkeep::watch_space(&shared);
-        // The replicas of earlier starts are opened at once, and not only when the meta group has a leader.
-        let known = shared
-            .directory
-            .shards()
-            .map_err(|source| NodeError::Directory { directory: shared.directory.path().to_owned(), source })?;
-        for shard in known {
-            shared.host(shard).await.map_err(|source| NodeError::Directory {
-                directory: shared.directory.shard(shard).path().to_owned(),
-                source,
-            })?;
-        }
+        cluster::open_known(&shared).await?;
         let tasks = TaskTracker::new();
         upkeep::start(&shared, &tasks);
         Ok(Arc::new(Self { shared, tasks }))
@@ -101,14 +94,21 @@ impl Node {
         let Ok(state) = states.wait_for(|state| !state.epochs.is_empty()).await.map(|state| Arc::clone(&state)) else {
             return;
         };
-        for shard in self.shared.cluster.own_shards(&state) {
-            let hosted = self.shared.hosted_shard(shard.number).await;
+        for (shard, _identity) in self.shared.cluster.own_replicas(&state) {
+            let hosted = self.shared.hosted_shard(shard).await;
             hosted.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
         }
     }
 
-    /// Returns true if the cluster has a placement, and all shards of this node accept queries. A shard with a full
-    /// disk does. So does a shard that repairs its files, because queries wait for the end of the repair.
+    /// Returns a watcher of the state of the meta group, as far as this node has applied it.
+    #[must_use]
+    pub fn watch_cluster(&self) -> watch::Receiver<Arc<proto::meta::State>> {
+        self.shared.cluster.state.subscribe()
+    }
+
+    /// Returns true if the cluster has a placement, and all shards of this node accept queries and have a majority. A
+    /// shard with a full disk does. So does a shard that repairs its files, because queries wait for the end of the
+    /// repair. A shard whose replica is built again from the other members does not.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.unready_shards().is_empty()
@@ -125,11 +125,13 @@ impl Node {
             unready.push(starting(0));
         }
         let hosted = self.shared.shards();
-        let own = self.shared.cluster.own_shards(&cluster).into_iter().map(|shard| shard.number);
-        unready.extend(own.filter(|shard| !hosted.contains_key(shard)).map(starting));
+        let own = self.shared.cluster.own_replicas(&cluster);
+        unready.extend(own.into_keys().filter(|shard| !hosted.contains_key(shard)).map(starting));
         let states = hosted.into_iter().map(|(shard, hosted)| (shard, hosted.state()));
-        let states = states.filter(|(_, state)| !state.is_ready());
-        unready.extend(states.map(|(shard, state)| UnreadyShard { shard, state: state.name() }));
+        unready.extend(states.filter_map(|(shard, state)| {
+            let is_joining = || self.shared.cluster.is_replaced_here(&cluster, shard).then_some("joining");
+            Some(UnreadyShard { shard, state: state.unready().or_else(is_joining)? })
+        }));
         unready
     }
 
@@ -170,19 +172,24 @@ impl Node {
                     State::Failed(error) => Some(Arc::clone(error)),
                     _ => None,
                 };
-                last = Some(hosted.reached(failed).await);
+                tokio::select! {
+                    biased;
+                    error = hosted.reached(failed) => last = Some(error),
+                    // The node gave up this replica.
+                    () = hosted.closed.cancelled() => {}
+                }
             }
             match last.take() {
                 // No shard was added meanwhile.
-                Some(error) if self.shared.shards().len() == shards.len() => return error,
+                Some(error) if self.shared.shards().len() <= shards.len() => return error,
                 _ => self.shared.hosted_more_than(shards.len()).await,
             }
         }
     }
 
     /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress. With
-    /// `tls`, only routers and nodes with a certificate of the same CA are served, and `tokens` are not used. Without
-    /// `tls`, every request needs one of `tokens` if there are any.
+    /// `tls`, only nodes, routers and administrators with a certificate of the same CA are served, and `tokens` are not
+    /// used. Without `tls`, every request needs one of `tokens` if there are any.
     ///
     /// # Errors
     /// [`ServeError`] if the listener fails.
@@ -193,6 +200,7 @@ impl Node {
         tokens: Option<Tokens>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
+        let of_cluster = Arc::clone(&self.shared.peers);
         let peers = Arc::clone(&self.shared.peers);
         let peer_service = peers.service();
         let snapshots = SnapshotsServer::new(self.snapshots());
@@ -207,6 +215,7 @@ impl Node {
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let guard = move |request: Request<()>| {
+            check_cluster(&request, of_cluster.cluster())?;
             if transport::peer_role(&request)?.is_some() {
                 return Ok(request);
             }
@@ -224,9 +233,16 @@ impl Node {
                 guard(request)
             }
         };
+        let data_guard = {
+            let guard = guard.clone();
+            move |request: Request<()>| {
+                transport::refuse_admin(&request)?;
+                guard(request)
+            }
+        };
         let incoming = transport::incoming(listener, tls);
         let services = Server::builder()
-            .add_service(InterceptedService::new(service, guard.clone()))
+            .add_service(InterceptedService::new(service, data_guard))
             .add_service(InterceptedService::new(cluster, guard))
             .add_service(InterceptedService::new(peer_service, node_guard.clone()))
             .add_service(InterceptedService::new(snapshots, node_guard));
@@ -270,6 +286,23 @@ impl Node {
     }
 }
 
+/// Checks the cluster that a router names in the metadata of a request. A router that does not know its cluster yet
+/// names none.
+///
+/// # Errors
+/// FAILED_PRECONDITION: the request is of another cluster.
+fn check_cluster(request: &Request<()>, own: Option<ClusterId>) -> Result<(), Status> {
+    match (own, request.metadata().get(CLUSTER_METADATA)) {
+        (Some(own), Some(named)) if named.as_bytes() != own.to_string().as_bytes() => {
+            Err(Status::failed_precondition(format!(
+                "this node belongs to cluster {own}, and the request is of another cluster: correct --node-endpoint, \
+                 or stop this node"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Node {
     /// Waits until the replicas and the log are closed. Logs every [`CLOSE_REPORT`] that it still waits.
     async fn closed(&self) {
@@ -298,6 +331,18 @@ mod tests {
     use super::*;
     use crate::Retention;
     use crate::directory::DataDirectory;
+
+    #[test]
+    fn a_request_that_names_another_cluster_is_refused() {
+        let mut request = Request::new(());
+        let [own, other] = [7, 8].map(|number| Some(ClusterId(number)));
+        assert!(check_cluster(&request, own).is_ok());
+        request.metadata_mut().insert(CLUSTER_METADATA, ClusterId(7).to_string().parse().unwrap());
+        assert!(check_cluster(&request, own).is_ok() && check_cluster(&request, None).is_ok());
+        let status = check_cluster(&request, other).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+        assert!(status.message().contains("cluster 00000000000000000000000000000008"), "{status}");
+    }
 
     #[test]
     fn the_directory_is_locked_while_an_abandoned_open_runs() {

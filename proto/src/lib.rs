@@ -30,9 +30,10 @@ pub use formats::{BatchError, DefinitionsError, bytes_codec, folded, otlp, pprof
 pub use label::{Fingerprint, Label, LabelSet};
 pub use profile_type::{ProfileType, ValueType};
 pub use shard::{
-    AdministrationTask, Answer, Appended, Command, Deleted, Deletion, Entry, Fold, FramePlace, KnownLocations,
-    LocationPage, LocationSets, Matcher, ResponseTooLarge, Selection, SelectionError, SeriesAnswer, SeriesQuery,
-    Shards, StackDetail, StackFilter, Window, answer, entry, location_sets, meta, placement, refusal, selection,
+    AdministrationTask, Answer, Appended, Command, Consistency, Deleted, Deletion, Entry, Fold, FramePlace,
+    KnownLocations, LocationPage, LocationSets, Matcher, ReadAt, ReadPoint, ResponseTooLarge, Selection,
+    SelectionError, SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, Window, answer, entry, location_sets,
+    meta, placement, refusal, selection,
 };
 pub use tenant::{TenantId, TenantIdError};
 pub use tier::Tier;

@@ -10,6 +10,7 @@ mod parameters;
 mod prometheus;
 mod prometheus_json;
 pub mod push;
+mod query_headers;
 pub(crate) mod read;
 pub mod time;
 pub(crate) mod web_ui;
@@ -132,7 +133,7 @@ mod tests {
     async fn an_unsupported_method_on_the_otlp_port_is_an_rpc_status() {
         let nodes =
             Nodes::remote(&transport::Dialer::plaintext(), vec![Endpoint::from_static("http://127.0.0.1:1")], None);
-        let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::Open);
+        let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::open());
         let request = Request::get("/v1development/profiles").body(Body::empty()).unwrap();
         let response = routes.call(request).await.unwrap();
         assert_eq!((response.status().as_u16(), &response.headers()["allow"]), (405, &"POST".parse().unwrap()));

@@ -1,67 +1,208 @@
-//! Authentication. Only this module makes a [`TenantId`] from a request.
+//! Authentication and authorization. Only this module makes a [`TenantId`] from a request.
 //!
-//! Without a token file, there is one tenant, and the server listens on loopback only. The `Host` header must then name
+//! A token of the token file has all rights of the tenant `default`. A token of the meta group has a role in a tenant.
+//! All tokens that are not valid are refused with the same text. [`route`] is the table of the right that each route
+//! needs; [`tenants`] holds the tokens and limits that the meta group knows.
+//!
+//! Without any token, there is one tenant, and the server listens on loopback only. The `Host` header must then name
 //! a loopback address, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding). A
 //! request with an `Origin` header, which browsers add for web pages, must come from this server's own web UI.
 
+mod route;
+pub(crate) mod tenants;
+
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use proto::tokens::NoToken;
+use proto::meta::Role;
 use proto::{TenantId, Tokens};
 
+pub(crate) use self::route::OTLP_EXPORT;
+pub use self::route::{Needs, Port, ROUTES, Route};
+pub use self::tenants::Tenants;
 use crate::api::error::ApiError;
+use crate::api::time::now_ns;
 
-/// Method of authenticating requests.
+/// Method of authenticating requests. Cheap to clone.
 #[derive(Clone, Debug)]
-pub enum Auth {
-    /// No credential. The server listens on loopback only, and the `Host` header must name loopback.
+pub struct Auth {
+    anonymous: Anonymous,
+    /// Tokens with all rights of the tenant `default`.
+    file: Option<Tokens>,
+    /// Token of the agent in this process, which may push for the tenant `default`.
+    own: Option<Tokens>,
+    tenants: Tenants,
+}
+
+/// Treatment of requests without a valid token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anonymous {
+    /// Accepted while neither a file nor the meta group has a token. The server listens on loopback only, and the
+    /// `Host` header must name loopback.
     Loopback,
-    /// No credential, because the operator chose `--insecure-listen`.
+    /// The same for any host, because the operator chose `--insecure-listen`.
     Open,
-    /// Pushes and queries need one of these bearer tokens.
-    Tokens(Tokens),
+    /// Refused.
+    Refused,
+}
+
+/// The tenant of a request, and what it may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Access {
+    tenant: TenantId,
+    role: Role,
 }
 
 /// The error of a request that is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
-    #[error(transparent)]
-    Token(#[from] NoToken),
-    #[error("the Host header must name loopback (127.0.0.1, [::1] or localhost): this server has no token file")]
+    /// The token is missing, unknown, expired or revoked. One text for all, so that it tells nothing about tokens.
+    #[error(
+        "a valid bearer token is required: send `Authorization: Bearer TOKEN` with a token of `varve admin token \
+         create`, or of the server's token file"
+    )]
+    Unauthenticated,
+    #[error("the token is not for this: it needs the role {} of its tenant", name(*.0))]
+    Role(Role),
+    #[error("this is about all tenants, and needs a token of the tenant `default` with the role {}", name(*.0))]
+    NotOperator(Role),
+    #[error("without a token, the Host header must name loopback: 127.0.0.1, [::1] or localhost")]
     ForeignHost,
     #[error("requests from web pages of other origins are refused")]
     ForeignOrigin,
+    /// The tokens of the meta group are not known yet. The text says why, if the client may know.
+    #[error("{0}")]
+    Unknown(String),
+    /// The route has no entry in the table, which is a fault of varve.
+    #[error("this route serves nobody, which is a fault of varve: report it")]
+    NoEntry,
+}
+
+fn name(role: Role) -> &'static str {
+    match role {
+        Role::Push => "push or admin",
+        Role::Read => "read or admin",
+        Role::Admin => "admin",
+    }
 }
 
 impl Auth {
-    /// Returns the tenant of an HTTP request.
-    pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<TenantId, Denied> {
+    fn new(anonymous: Anonymous) -> Self {
+        Self { anonymous, file: None, own: None, tenants: Tenants::default() }
+    }
+
+    /// Accepts requests to loopback addresses without a token.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::new(Anonymous::Loopback)
+    }
+
+    /// Accepts requests without a token.
+    #[must_use]
+    pub fn open() -> Self {
+        Self::new(Anonymous::Open)
+    }
+
+    /// Requires a token of the meta group.
+    #[must_use]
+    pub fn required() -> Self {
+        Self::new(Anonymous::Refused)
+    }
+
+    /// Requires a token of the file, or one of the meta group.
+    #[must_use]
+    pub fn tokens(file: Tokens) -> Self {
+        Self { file: Some(file), ..Self::required() }
+    }
+
+    /// Accepts the tokens of these tenants. Requires a token as soon as there is one.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Tenants) -> Self {
+        Self { tenants, ..self }
+    }
+
+    /// Accepts a token of the agent in this process.
+    #[must_use]
+    pub fn with_own_agent(self, token: Tokens) -> Self {
+        Self { own: Some(token), ..self }
+    }
+
+    /// Returns the tenant of an HTTP request. `path` is that of the matched route; `None` if there is no such route.
+    pub(crate) async fn http(&self, path: Option<&str>, headers: &HeaderMap) -> Result<TenantId, Denied> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST);
-        if matches!(self, Self::Loopback) && !host.is_none_or(is_loopback) {
-            return Err(Denied::ForeignHost);
-        }
         if let Some(origin) = text(header::ORIGIN) {
             let authority = origin.split_once("://").map(|(_, authority)| authority);
             if authority.is_none() || authority != host {
                 return Err(Denied::ForeignOrigin);
             }
         }
-        self.bearer(text(header::AUTHORIZATION))
+        let is_local = host.is_none_or(is_loopback);
+        self.permit(path, text(header::AUTHORIZATION), is_local).await
     }
 
-    /// Returns the tenant of a request. `authorization` is the value of the header or metadata key with this name;
-    /// `None` if the request has none.
-    pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
-        if let Self::Tokens(tokens) = self {
-            tokens.check(authorization)?;
-        }
-        Ok(TenantId::default_tenant())
+    /// Returns the tenant of a call over gRPC. `authorization` is the value of the metadata key with this name.
+    pub(crate) async fn grpc(&self, path: &str, authorization: Option<&str>) -> Result<TenantId, Denied> {
+        self.permit(Some(path), authorization, true).await
     }
+
+    async fn permit(
+        &self,
+        path: Option<&str>,
+        authorization: Option<&str>,
+        is_local: bool,
+    ) -> Result<TenantId, Denied> {
+        let Access { tenant, role } = self.access(authorization, is_local).await?;
+        // A path without a route gets the error of a missing path, but only for those who have a token.
+        let Some(path) = path else { return Ok(tenant) };
+        let needs = route::needs(path).ok_or(Denied::NoEntry)?;
+        match needs {
+            Needs::Operator(needed) if tenant != TenantId::default_tenant() => Err(Denied::NotOperator(needed)),
+            Needs::Tenant(needed) | Needs::Operator(needed) if !needs.allows(role) => Err(Denied::Role(needed)),
+            _ => Ok(tenant),
+        }
+    }
+
+    async fn access(&self, authorization: Option<&str>, is_local: bool) -> Result<Access, Denied> {
+        let of_default = |role| Access { tenant: TenantId::default_tenant(), role };
+        let has = |tokens: &Option<Tokens>| tokens.as_ref().is_some_and(|tokens| tokens.check(authorization).is_ok());
+        if has(&self.file) {
+            return Ok(of_default(Role::Admin));
+        }
+        if has(&self.own) {
+            return Ok(of_default(Role::Push));
+        }
+        let token = authorization.and_then(bearer);
+        let is_required = self.anonymous == Anonymous::Refused;
+        match self.anonymous {
+            Anonymous::Refused if token.is_none() => return Err(Denied::Unauthenticated),
+            Anonymous::Loopback if token.is_none() && !is_local => return Err(Denied::ForeignHost),
+            _ => {}
+        }
+        let state = self.tenants.known_state(!is_required).await.map_err(|unknown| Denied::Unknown(unknown.0))?;
+        if let Some((state, token)) = state.as_ref().zip(token)
+            && let Ok(access) = state.access(token, now_ns())
+        {
+            return Ok(Access { tenant: access.tenant.name.clone(), role: access.role });
+        }
+        let has_tokens = state.is_some_and(|state| state.tenants.values().any(|tenant| !tenant.tokens.is_empty()));
+        match self.anonymous {
+            Anonymous::Refused => Err(Denied::Unauthenticated),
+            _ if has_tokens => Err(Denied::Unauthenticated),
+            Anonymous::Loopback if !is_local => Err(Denied::ForeignHost),
+            Anonymous::Loopback | Anonymous::Open => Ok(of_default(Role::Admin)),
+        }
+    }
+}
+
+/// Returns the token in the value of an `Authorization` header.
+fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, token) = authorization.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// Returns whether the value of a `Host` header names loopback.
@@ -81,49 +222,26 @@ pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request,
     {
         request.headers_mut().insert(header::HOST, host);
     }
-    match auth.tenant(request.headers()) {
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    match auth.http(path.as_ref().map(MatchedPath::as_str), request.headers()).await {
         Ok(tenant) => {
             request.extensions_mut().insert(tenant);
             next.run(request).await
         }
         Err(denied) => {
-            let status = match denied {
-                Denied::Token(_) => StatusCode::UNAUTHORIZED,
-                Denied::ForeignHost | Denied::ForeignOrigin => StatusCode::FORBIDDEN,
+            let text = denied.to_string();
+            let error = match denied {
+                Denied::Unauthenticated => ApiError::denied(StatusCode::UNAUTHORIZED, text),
+                Denied::Role(_) | Denied::NotOperator(_) | Denied::ForeignHost | Denied::ForeignOrigin => {
+                    ApiError::denied(StatusCode::FORBIDDEN, text)
+                }
+                Denied::Unknown(_) => ApiError::unavailable(text),
+                Denied::NoEntry => ApiError::internal(text),
             };
-            ApiError::denied(status, denied.to_string()).into_response()
+            error.into_response()
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|&(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
-    }
-
-    #[test]
-    fn without_tokens_host_must_be_loopback_and_origin_the_same() {
-        let check = |pairs: &[(&'static str, &'static str)]| Auth::Loopback.tenant(&headers(pairs)).err();
-        assert_eq!(check(&[("host", "127.0.0.1:4040")]), None);
-        assert_eq!(check(&[("host", "localhost")]), None);
-        assert_eq!(check(&[("host", "[::1]:4040")]), None);
-        assert_eq!(check(&[("host", "evil.example:4040")]), Some(Denied::ForeignHost));
-        assert_eq!(check(&[("host", "127.0.0.1.evil.example")]), Some(Denied::ForeignHost));
-        assert_eq!(check(&[("host", "localhost:4040"), ("origin", "http://localhost:4040")]), None);
-        for origin in ["http://evil.example", "null", "http://localhost:4041"] {
-            assert_eq!(check(&[("host", "localhost:4040"), ("origin", origin)]), Some(Denied::ForeignOrigin));
-        }
-        assert_eq!(Auth::Open.tenant(&headers(&[("host", "varve.example")])).err(), None);
-    }
-
-    #[test]
-    fn with_tokens_one_of_them_is_needed_for_any_host() {
-        let auth = Auth::Tokens(Tokens::parse("0123456789abcdef").unwrap());
-        assert_eq!(auth.tenant(&headers(&[("host", "x.example")])).err(), Some(Denied::Token(NoToken::Missing)));
-        let token = ("authorization", "Bearer 0123456789abcdef");
-        assert_eq!(auth.tenant(&headers(&[("host", "x.example"), token])).err(), None);
-    }
-}
+mod tests;

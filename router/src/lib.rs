@@ -4,7 +4,7 @@
 //!
 //! # Read in this order
 //! A push: `api/push` (HTTP and gRPC) → [`ingest`] (its steps) → [`nodes`].
-//! A query: `api` → [`query`] → [`nodes`] → `symbol-store`. Access control: [`auth`].
+//! A query: `api` → [`query`] → [`nodes`] → `symbol-store`. Access control and limits of tenants: [`auth`].
 
 pub mod api;
 pub mod auth;

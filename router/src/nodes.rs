@@ -3,6 +3,7 @@
 mod cluster;
 mod reading;
 mod remote;
+mod silent_shards;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +11,19 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
+use proto::meta::State;
 use proto::placement::Placement;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens,
+    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
+    Selection, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens,
 };
+use tokio::sync::watch;
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use transport::Dialer;
 
 use self::cluster::Cluster;
-pub(crate) use self::reading::Reading;
+pub(crate) use self::reading::{Point, Points, Reading};
 use self::remote::{PATIENCE, Patience, Remote};
 
 /// Maximum number of shards that work on one request at one time. A node has threads for about as many, and each may
@@ -86,6 +89,18 @@ impl NodesError {
         matches!(self.code(), Code::ResourceExhausted | Code::Unavailable)
     }
 
+    /// Number of the shard that did not answer; `None` if there is an answer, or if the fault is not in one shard.
+    /// Other shards may still answer the query.
+    pub(crate) fn silent_shard(&self) -> Option<u32> {
+        let is_silent = matches!(self.code(), Code::Unavailable | Code::DeadlineExceeded);
+        self.shard.filter(|_| is_silent)
+    }
+
+    /// Text of the status, without the shard.
+    pub(crate) fn reason(&self) -> &str {
+        self.status.message()
+    }
+
     /// Returns whether the call failed because the node has another placement.
     pub(crate) fn is_misplaced(&self) -> bool {
         matches!(self.code(), Code::FailedPrecondition | Code::NotFound)
@@ -110,6 +125,36 @@ impl Nodes {
     fn remote_with(dialer: &Dialer, seeds: Vec<Endpoint>, tokens: Option<&Tokens>, patience: Patience) -> Self {
         let cluster = Cluster::new(dialer, seeds, tokens, patience);
         Self { node: Node::Cluster(cluster), placement: Arc::default() }
+    }
+
+    /// Returns true if a node has responded with the placement of the shards. Without it, every request fails.
+    #[must_use]
+    pub fn know_placement(&self) -> bool {
+        match &self.node {
+            Node::InProcess(_) => true,
+            Node::Cluster(cluster) => cluster.knows_placement(),
+        }
+    }
+
+    /// Returns a watcher of the state of the meta group, as far as this router knows it; `None` if the node is in this
+    /// process.
+    pub(crate) fn watch_cluster(&self) -> Option<watch::Receiver<Arc<State>>> {
+        match &self.node {
+            Node::InProcess(_) => None,
+            Node::Cluster(cluster) => Some(cluster.watch()),
+        }
+    }
+
+    /// Returns the last known state of the meta group. Asks the nodes for it if none is known.
+    ///
+    /// # Errors
+    /// Returns the [`NodesError`] of the node that was asked last.
+    pub(crate) async fn cluster_state(&self) -> Result<Arc<State>, NodesError> {
+        let state = match &self.node {
+            Node::InProcess(_) => Ok(Arc::default()),
+            Node::Cluster(cluster) => cluster.state().await,
+        };
+        state.map_err(|status| NodesError { shard: None, status })
     }
 
     /// Returns the assignment of slots to shards. Reads it from the node on the first call, and again after the node
@@ -181,6 +226,27 @@ impl Nodes {
         join_all(calls).await
     }
 
+    /// Returns the state that later reads of the query see at least. The wait is bounded, and it is short if the shard
+    /// has not answered lately.
+    ///
+    /// # Errors
+    /// Returns the [`NodesError`] of the shard.
+    pub(crate) async fn read_point(
+        &self,
+        placement_epoch: u64,
+        shard: u32,
+        consistency: Consistency,
+    ) -> Result<Point, NodesError> {
+        let point = match &self.node {
+            Node::InProcess(node) => {
+                let state = node.read_point(shard, placement_epoch, consistency).await;
+                state.map(|state| Point { state, node: None })
+            }
+            Node::Cluster(cluster) => cluster.read_point(shard, placement_epoch, consistency).await,
+        };
+        point.map_err(|status| self.refused(shard, status))
+    }
+
     /// Returns the sums of samples that a selection requests from one shard.
     ///
     /// # Errors
@@ -192,11 +258,11 @@ impl Nodes {
         selection: Selection,
     ) -> Result<Answer, NodesError> {
         let answer = match &self.node {
-            Node::InProcess(node) => node.select(shard, reading.placement_epoch, selection).await,
+            Node::InProcess(node) => node.select(shard, reading.at(shard), selection).await,
             Node::Cluster(cluster) => {
                 let selection = &selection;
                 let select = |node: Arc<Remote>| async move { node.select(reading, shard, selection.clone()).await };
-                cluster.at_leader(shard, true, select).await
+                cluster.read(reading, shard, select).await
             }
         };
         let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
@@ -216,37 +282,34 @@ impl Nodes {
         known: KnownLocations,
     ) -> Result<LocationPage, NodesError> {
         let page = match &self.node {
-            Node::InProcess(node) => node.locations(shard, reading.placement_epoch, tenant.clone(), known).await,
+            Node::InProcess(node) => node.locations(shard, reading.at(shard), tenant.clone(), known).await,
             Node::Cluster(cluster) => {
                 let locations = |node: Arc<Remote>| async move { node.locations(reading, shard, tenant, known).await };
-                cluster.at_leader(shard, true, locations).await
+                cluster.read(reading, shard, locations).await
             }
         };
         page.map_err(|status| self.refused_query(shard, status))
     }
 
-    /// Returns the series of some shards that have samples in the window.
+    /// Returns the series of one shard that have samples in the window.
     ///
     /// # Errors
-    /// Returns the [`NodesError`] of the first shard that fails.
+    /// Returns the [`NodesError`] of the shard.
     pub(crate) async fn series(
         &self,
         reading: &Reading,
-        shards: &[u32],
+        shard: u32,
         query: &SeriesQuery,
     ) -> Result<SeriesAnswer, NodesError> {
-        let calls = shards.iter().map(|&shard| async move {
-            let answer = match &self.node {
-                Node::InProcess(node) => node.series(shard, reading.placement_epoch, query.clone()).await,
-                Node::Cluster(cluster) => {
-                    let series = |node: Arc<Remote>| async move { node.series(reading, shard, query).await };
-                    cluster.at_leader(shard, true, series).await
-                }
-            };
-            let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
-            held.map_err(|status| self.refused_query(shard, status))
-        });
-        Ok(SeriesAnswer::merged(in_order(calls.collect()).await?))
+        let answer = match &self.node {
+            Node::InProcess(node) => node.series(shard, reading.at(shard), query.clone()).await,
+            Node::Cluster(cluster) => {
+                let series = |node: Arc<Remote>| async move { node.series(reading, shard, query).await };
+                cluster.read(reading, shard, series).await
+            }
+        };
+        let held = answer.and_then(|answer| reading.hold(answer.memory_bytes()).map(|()| answer));
+        held.map_err(|status| self.refused_query(shard, status))
     }
 
     /// Deletes samples from some shards. Returns the total numbers of deleted samples and sums.

@@ -39,6 +39,7 @@ fn samples_of(varve: &Varve, shard: u32, label: (&str, &str), window: Window) ->
             start_ns: window.start_ns,
             end_ns: window.end_ns,
             label: None,
+            ..SeriesRequest::default()
         };
         let attribute_names = node.series(series).await.unwrap().into_inner().attribute_names;
         let selection = Selection {
@@ -50,7 +51,7 @@ fn samples_of(varve: &Varve, shard: u32, label: (&str, &str), window: Window) ->
             stacks: StackDetail::Full,
             locations: proto::LocationSets::default(),
         };
-        let request: SelectRequest = selection.to_wire(shard, placement_epoch);
+        let request: SelectRequest = selection.to_wire(shard, proto::ReadAt::leader(placement_epoch));
         (attribute_names, selection, node.select(request).await.unwrap().into_inner())
     });
     let answer = Answer::from_wire(answer, &selection).unwrap();

@@ -77,6 +77,19 @@ pub fn require_node<T>(request: &Request<T>) -> Result<Option<u64>, Status> {
     }
 }
 
+/// Fails if an administrator sent a request that needs a node or a router.
+///
+/// # Errors
+/// `PermissionDenied` if the peer is an administrator, or has no role.
+pub fn refuse_admin<T>(request: &Request<T>) -> Result<(), Status> {
+    match peer_role(request)? {
+        Some(Role::Admin(name)) => Err(Status::permission_denied(format!(
+            "the certificate is that of admin {name}, who may administer the cluster and read no profiles: use a router"
+        ))),
+        Some(Role::Node(_) | Role::Router(_)) | None => Ok(()),
+    }
+}
+
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
@@ -145,10 +158,23 @@ mod tests {
     fn a_certificate_without_a_role_may_make_no_call() {
         let mut request = Request::new(());
         request.extensions_mut().insert(Peer::Certified(Err(RoleError::Missing)));
-        for refused in [peer_role(&request).map(|_| ()), require_node(&request).map(|_| ())] {
+        let all = [peer_role(&request).map(|_| ()), require_node(&request).map(|_| ()), refuse_admin(&request)];
+        for refused in all {
             let refused = refused.unwrap_err();
             assert_eq!(refused.code(), Code::PermissionDenied);
             assert!(refused.message().contains("varve admin certs"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_administrator_is_neither_a_node_nor_a_router() {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Peer::Certified(Role::admin("a")));
+        assert_eq!(peer_role(&request).unwrap(), Some(Role::Admin("a".to_owned())));
+        for refused in [require_node(&request).map(|_| ()), refuse_admin(&request)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code(), Code::PermissionDenied);
+            assert!(refused.message().contains("admin a"), "{refused}");
         }
     }
 }

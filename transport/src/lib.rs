@@ -19,7 +19,7 @@ mod incoming;
 mod refusal_log;
 mod role;
 
-pub use connection::{Connection, peer_role, require_node};
+pub use connection::{Connection, peer_role, refuse_admin, require_node};
 pub use credentials::{Credentials, CredentialsError, TlsFiles};
 pub use dialer::{AddressError, DialError, Dialer};
 pub use incoming::incoming;

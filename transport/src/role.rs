@@ -1,20 +1,24 @@
-//! Role of a process of the cluster, which its certificate carries as a URI: `varve://node/1` or `varve://router/a`.
+//! Role of a process of the cluster, which its certificate carries as a URI: `varve://node/1`, `varve://router/a` or
+//! `varve://admin/a`.
 
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-/// Maximum length of a router's name, in bytes.
+/// Maximum length of the name of a router or an administrator, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Role of a process of the cluster. A node stores data and takes part in Raft; a router only calls nodes.
+/// Role of a process of the cluster. A node stores data and takes part in Raft; a router only calls nodes; an
+/// administrator reads and changes the state of the cluster, and no profiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The node with this number, which is not zero.
     Node(u64),
     /// The router with this name.
     Router(String),
+    /// The administrator with this name.
+    Admin(String),
 }
 
 /// The reason why a certificate or a name has no [`Role`].
@@ -29,11 +33,13 @@ pub enum RoleError {
     /// The certificate has several URIs that begin with `varve://`.
     #[error("it names several roles, and must name one")]
     Several,
-    /// The URI is neither that of a node nor that of a router.
-    #[error("{0:?} is no role: it must be varve://node/NUMBER or varve://router/NAME")]
+    /// The URI is not that of a node, a router or an administrator.
+    #[error("{0:?} is no role: it must be varve://node/NUMBER, varve://router/NAME or varve://admin/NAME")]
     Unknown(String),
-    /// The name of a router has an invalid length or character.
-    #[error("{0:?} is no name of a router: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'")]
+    /// The name of a router or an administrator has an invalid length or character.
+    #[error(
+        "{0:?} is no name of a router or an administrator: use 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
+    )]
     Name(String),
 }
 
@@ -42,6 +48,7 @@ impl fmt::Display for Role {
         match self {
             Self::Node(id) => write!(f, "node {id}"),
             Self::Router(name) => write!(f, "router {name}"),
+            Self::Admin(name) => write!(f, "admin {name}"),
         }
     }
 }
@@ -52,12 +59,15 @@ impl Role {
     /// # Errors
     /// [`RoleError::Name`] if the name is empty, too long, or has other characters than letters, digits, `-`, `_`, `.`.
     pub fn router(name: &str) -> Result<Self, RoleError> {
-        let is_valid = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_valid) {
-            let shown: String = name.chars().take(2 * NAME_BYTES_MAX).collect();
-            return Err(RoleError::Name(shown));
-        }
-        Ok(Self::Router(name.to_owned()))
+        checked(name).map(Self::Router)
+    }
+
+    /// Returns the role of an administrator with this name.
+    ///
+    /// # Errors
+    /// [`RoleError::Name`] as for [`Role::router`].
+    pub fn admin(name: &str) -> Result<Self, RoleError> {
+        checked(name).map(Self::Admin)
     }
 
     /// Returns the URI that a certificate carries for this role.
@@ -66,6 +76,7 @@ impl Role {
         match self {
             Self::Node(id) => format!("varve://node/{id}"),
             Self::Router(name) => format!("varve://router/{name}"),
+            Self::Admin(name) => format!("varve://admin/{name}"),
         }
     }
 
@@ -82,6 +93,7 @@ impl Role {
                 number.map(Self::Node).ok_or_else(unknown)
             }
             Some(("router", name)) => Self::router(name),
+            Some(("admin", name)) => Self::admin(name),
             _ => Err(unknown()),
         }
     }
@@ -99,6 +111,15 @@ impl Role {
         }
         Self::from_uri(uri)
     }
+}
+
+/// Returns a name if its length and its characters are allowed.
+fn checked(name: &str) -> Result<String, RoleError> {
+    let is_valid = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_valid) {
+        return Err(RoleError::Name(name.chars().take(2 * NAME_BYTES_MAX).collect()));
+    }
+    Ok(name.to_owned())
 }
 
 #[cfg(test)]
@@ -121,6 +142,8 @@ mod tests {
             "varve://router/",
             "varve://router/a b",
             "varve://router/a/b",
+            "varve://admin/",
+            "varve://admin/a b",
             "varve://agent/1",
             "VARVE://node/1",
             "spiffe://node/1",
@@ -163,6 +186,7 @@ mod tests {
         prop_oneof![
             (1..=u64::MAX).prop_map(Role::Node),
             "[A-Za-z0-9._-]{1,63}".prop_map(|name| Role::router(&name).unwrap()),
+            "[A-Za-z0-9._-]{1,63}".prop_map(|name| Role::admin(&name).unwrap()),
         ]
     }
 

@@ -1,4 +1,4 @@
-//! `varve admin certs`: makes a CA, and the certificates of nodes and routers, as files in one directory.
+//! `varve admin certs`: makes a CA, and the certificates of nodes, routers and administrators, as files in a directory.
 
 mod authority;
 mod files;
@@ -35,9 +35,9 @@ struct Planned<'a> {
 /// A file exists that must not be replaced, the CA cannot be used, or a file cannot be written. Everything is checked
 /// before the first file is written.
 pub(crate) fn run(options: &CertsOptions) -> anyhow::Result<()> {
-    let CertsOptions { dir, nodes, routers, validity, dry_run, json } = options;
+    let CertsOptions { dir, nodes, routers, admins, validity, dry_run, json } = options;
     let now = SystemTime::now();
-    let subjects: Vec<&Subject> = nodes.iter().chain(routers).collect();
+    let subjects: Vec<&Subject> = nodes.iter().chain(routers).chain(admins).collect();
     let mut roles = BTreeSet::new();
     if let Some(twice) = subjects.iter().find(|subject| !roles.insert(subject.role.uri())) {
         bail!("{} is given twice: give all its hosts in one option, separated by commas", twice.role);

@@ -1,6 +1,7 @@
-//! Commands that query or change a running varve over HTTP.
+//! Commands that query or change a running varve: over HTTP, or over the ports of its nodes (`cluster`).
 
 pub(crate) mod admin;
+mod cluster;
 mod destination;
 pub(crate) mod flamegraph;
 mod output;

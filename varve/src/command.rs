@@ -7,7 +7,10 @@
 mod admin;
 mod agent;
 mod client;
+mod cluster_admin;
+mod cluster_members;
 mod config_file;
+mod epoch;
 mod role;
 mod time;
 mod token_file;
@@ -20,8 +23,14 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use self::config_file::ConfigFile;
 
 pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, DeleteOptions};
-pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions};
+pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
+pub(crate) use cluster_admin::{
+    ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions,
+    PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
+};
+pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
+pub(crate) use epoch::{EpochOptions, Shards};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
     UpOptions,
@@ -74,7 +83,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), so that frames with the same build ID get names
     Upload(UploadOptions),
-    /// Maintains the data of a running varve, and makes certificates: compact, stats, verify, clock, delete, certs
+    /// Maintains data, and administers tenants, tokens, certificates and the cluster
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

@@ -17,3 +17,4 @@ pub(crate) mod up;
 
 pub(crate) use servers::{StopSignals, block_on, block_on_runtime};
 pub(crate) use symbols::{CONVERT_DEBUG_FILE, open_symbols};
+pub(crate) use tls::credentials;

@@ -15,9 +15,9 @@ use prometheus_client::registry::Registry;
 use proto::answer::{Cell, Node};
 use proto::placement::Placement;
 use proto::{
-    Address, AdministrationTask, Answer, Appended, Batch, BuildId, Deleted, Deletion, Dictionary, Function,
-    KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Selection, SeriesAnswer, SeriesQuery, Shards,
-    TenantId,
+    Address, AdministrationTask, Answer, Appended, Batch, BuildId, Consistency, Deleted, Deletion, Dictionary,
+    Function, KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, ReadAt, ReadPoint, Selection,
+    SeriesAnswer, SeriesQuery, Shards, TenantId,
 };
 use router::api::Parts;
 use router::api::agent::{AgentStatus, AgentStatusSource};
@@ -116,7 +116,7 @@ fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
         nodes,
         symbols,
         agent: AgentStatusSource(Arc::new(status)),
-        auth: Auth::Open,
+        auth: Auth::open(),
     })
 }
 
@@ -181,17 +181,21 @@ impl Shards for FakeShards {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn read_point(&self, _: u32, _: u64, _: Consistency) -> Result<ReadPoint, Status> {
+        Ok(ReadPoint::default())
+    }
+
+    async fn series(&self, _: u32, _: ReadAt, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented("not used here"))
     }
 
-    async fn locations(&self, shard: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, shard: u32, _: ReadAt, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
         let dictionary = self.answer(shard)?.dictionary.clone();
         let count = u32::try_from(dictionary.locations.len()).unwrap_or(u32::MAX);
         Ok(LocationPage { generation: 1, first: 0, count, dictionary })
     }
 
-    async fn select(&self, shard: u32, _: u64, selection: Selection) -> Result<Answer, Status> {
+    async fn select(&self, shard: u32, _: ReadAt, selection: Selection) -> Result<Answer, Status> {
         let mut answer = self.answer(shard)?.clone();
         if selection.locations.known.count > 0 {
             answer.dictionary = Dictionary::default();

@@ -12,7 +12,11 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// An HTTP client. Each thread uses its own client.
 #[derive(Clone, Debug)]
-pub(crate) struct Client(ureq::Agent);
+pub(crate) struct Client {
+    agent: ureq::Agent,
+    /// Value of the header `authorization`; "" sends none.
+    authorization: String,
+}
 
 /// Outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +28,16 @@ pub(crate) enum Pushed {
 
 impl Client {
     pub(crate) fn new() -> Self {
+        Self::with_token("")
+    }
+
+    /// Returns a client that sends a bearer token, unless the token is empty.
+    pub(crate) fn with_token(token: &str) -> Self {
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).proxy(None).timeout_global(Some(TIMEOUT));
         // Responses are requested uncompressed, because compression is not measured.
-        Self(config.accept_encoding("identity").build().new_agent())
+        let authorization = if token.is_empty() { String::new() } else { format!("Bearer {token}") };
+        Self { agent: config.accept_encoding("identity").build().new_agent(), authorization }
     }
 
     /// Sends one export request.
@@ -36,7 +46,11 @@ impl Client {
     /// There was no response, or a response other than success, 429 and 503. A partial success is an error, too.
     pub(crate) fn push(&self, address: &str, request: &[u8]) -> anyhow::Result<Pushed> {
         let url = format!("http://{address}/v1development/profiles");
-        let mut answer = self.0.post(url).content_type("application/x-protobuf").send(request)?;
+        let mut post = self.agent.post(url).content_type("application/x-protobuf");
+        if !self.authorization.is_empty() {
+            post = post.header("authorization", &self.authorization);
+        }
+        let mut answer = post.send(request)?;
         let status = answer.status();
         let body = answer.body_mut().read_to_vec()?;
         match status {
@@ -52,7 +66,10 @@ impl Client {
     /// # Errors
     /// There was no response, or its status is not 200.
     pub(crate) fn get(&self, address: &str, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<Vec<u8>> {
-        let request = self.0.get(format!("http://{address}{path}")).query_pairs(parameters.iter().copied());
+        let mut request = self.agent.get(format!("http://{address}{path}")).query_pairs(parameters.iter().copied());
+        if !self.authorization.is_empty() {
+            request = request.header("authorization", &self.authorization);
+        }
         let mut answer = request.call()?;
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         if answer.status() != StatusCode::OK {

@@ -96,7 +96,7 @@ fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
                 build_request(&builder.build(&host), &host).encode_to_vec()
             })
             .collect();
-        SENDING.send(&server.otlp, &requests).context("history")?;
+        SENDING.send(&server.otlp, "", &requests).context("history")?;
     }
     Ok(samples)
 }

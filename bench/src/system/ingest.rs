@@ -30,7 +30,7 @@ pub(crate) fn ingest(
     let mut server = Server::prepare(varve, data_dir)?;
     let empty_ready_s = server.launch()?.as_secs_f64();
     let idle_cpu_s = server.cpu_s()?;
-    let sent = sending.send(&server.otlp, &workload.requests)?;
+    let sent = sending.send(&server.otlp, "", &workload.requests)?;
     let cpu_s = server.cpu_s()? - idle_cpu_s;
     let metric = |name_end: &str| Client::new().metric(&server.http, name_end);
     let (loop_kind, clients, rate) = match sending {
@@ -62,7 +62,7 @@ impl Ingested {
     /// of the ingest and of the stop, and the stopped server.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
-        check_total(&self.server, workload)?;
+        check_total(&Client::new(), &self.server.http, workload)?;
         let check_s = self.server.cpu_s()? - before_check_s;
         let peak_rss_bytes = self.server.peak_rss_bytes()?;
         let (stop_s, cpu_s) = self.server.stop()?;

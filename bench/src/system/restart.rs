@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::client::Client;
 use super::server::Server;
 use super::totals::check_total;
 use crate::generator::Workload;
@@ -16,7 +17,7 @@ pub(crate) fn restart_after_kill(mut server: Server, workload: &Workload) -> any
     let ready_s = server.launch()?.as_secs_f64();
     let cpu_s = server.cpu_s()?;
     let began = Instant::now();
-    check_total(&server, workload)?;
+    check_total(&Client::new(), &server.http, workload)?;
     Ok(json!({
         "after": "SIGKILL",
         "samples": workload.samples,

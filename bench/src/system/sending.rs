@@ -35,11 +35,11 @@ pub(crate) struct Sent {
 }
 
 impl Sending {
-    /// Sends all requests.
+    /// Sends all requests, with a bearer token unless it is empty.
     ///
     /// # Errors
     /// A request failed, and the server did not demand a retry.
-    pub(crate) fn send(self, address: &str, requests: &[Vec<u8>]) -> anyhow::Result<Sent> {
+    pub(crate) fn send(self, address: &str, token: &str, requests: &[Vec<u8>]) -> anyhow::Result<Sent> {
         let clients = match self {
             Self::Closed { clients } => clients,
             Self::Open { .. } => OPEN_CLIENTS,
@@ -48,7 +48,7 @@ impl Sending {
         let refused = AtomicUsize::new(0);
         let began = Instant::now();
         let work = || {
-            let client = Client::new();
+            let client = Client::with_token(token);
             let mut latencies_ms = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let mut server =
                 Server::prepare(Measured { binary, shards: 1 }, &folder.path().join(format!("{number}-{state}")))?;
             server.launch()?;
-            Sending::Closed { clients: 4 }.send(&server.otlp, &workload.requests)?;
+            Sending::Closed { clients: 4 }.send(&server.otlp, "", &workload.requests)?;
             if state == "sealed" {
                 server.compact()?;
             }

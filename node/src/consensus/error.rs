@@ -22,6 +22,9 @@ pub(crate) enum ConsensusError {
          retry with the same batch ID"
     )]
     Unknown,
+    /// This member has not applied the entries that a read must see.
+    #[error("this member has not applied entry {index} of the shard yet: query another member")]
+    Behind { index: u64 },
     /// Fewer members than a majority responded.
     #[error("no majority of the shard's members responded: {0}")]
     NoQuorum(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -1,5 +1,8 @@
 //! The member of a Raft group that runs on this node.
 
+pub(super) mod membership;
+mod status;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -11,11 +14,12 @@ use openraft::errors::{ClientWriteError, Fatal, ForwardToLeader, LinearizableRea
 use openraft::impls::ProgressResponder;
 use openraft::network::{NetSnapshot, RaftNetworkFactory};
 use openraft::storage::RaftLogStorage;
-use openraft::{ReadPolicy, SnapshotPolicy};
+use openraft::{Instant as _, ReadPolicy, SnapshotPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::consensus::error::{ConsensusError, Leader};
+use crate::consensus::freshness::Freshness;
 use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
 use crate::consensus::state::{GroupState, Outcome};
@@ -32,8 +36,13 @@ const LEASE: Duration = Duration::from_millis(600);
 /// Random time, on top of [`LEASE`], after which a follower that does not hear its leader starts an election. A new
 /// leader then usually acknowledges within a second. At least two heartbeats must be missing for that.
 const ELECTION_SPREAD: Duration = Duration::from_millis(300);
+/// Time without contact to the leader, or to a majority, after which the member reports that nothing can be committed.
+/// It is longer than an election usually takes.
+const CONTACT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time that a read waits until this member has applied what the leader had applied.
+const APPLY_PATIENCE: Duration = Duration::from_secs(2);
 
 type Raft = openraft::Raft<Types, StateMachine>;
 
@@ -52,13 +61,22 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) raft: Raft,
-    /// True if the group has several voters. A single one needs neither heartbeats nor election timeouts.
+    /// True if the group has several members. A single one needs neither heartbeats nor election timeouts.
     has_others: AtomicBool,
     /// Time at which this member starts an election, unless it hears its leader before.
     election_at: parking_lot::Mutex<Instant>,
+    /// Time at which this member last heard its leader.
+    leader_heard_at: parking_lot::Mutex<Instant>,
+    pub(super) freshness: Freshness,
 }
 
 impl Handle {
+    /// Records that the leader was heard.
+    pub(super) fn heard_leader(&self) {
+        *self.leader_heard_at.lock() = Instant::now();
+        self.heard();
+    }
+
     /// Records that the leader was heard, or that this member has voted.
     pub(super) fn heard(&self) {
         *self.election_at.lock() = Instant::now() + LEASE + random(ELECTION_SPREAD);
@@ -72,6 +90,7 @@ impl Handle {
         }
         let requested = if self.raft.is_leader() {
             self.heard();
+            self.note_quorum();
             if beats { self.raft.trigger().heartbeat().await } else { Ok(()) }
         } else if *self.election_at.lock() <= Instant::now() {
             // After a refusal, the next attempt needs no lease to expire.
@@ -83,6 +102,20 @@ impl Handle {
         };
         // It fails only if openraft has stopped, which [`watch`] reports.
         drop(requested);
+    }
+}
+
+impl Handle {
+    /// Notes, on the leader, the last message to which a majority has responded.
+    fn note_quorum(&self) {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if let (Some(acknowledged), Some(committed)) = (&metrics.last_quorum_acked, &metrics.cluster_committed) {
+            // The elapsed time is measured after `now`, so the result is not later than the message.
+            if let Some(time) = Instant::now().checked_sub(acknowledged.elapsed()) {
+                self.freshness.note(time, committed.index);
+            }
+        }
     }
 }
 
@@ -113,8 +146,10 @@ impl Group {
     {
         let machine = StateMachine::new(state, failure.clone())?;
         let raft = Raft::new(node_id, options()?, network, log, machine.clone()).await.map_err(consensus_error)?;
+        let now = || parking_lot::Mutex::new(Instant::now());
         let has_others = AtomicBool::new(false);
-        let handle = Arc::new(Handle { raft, has_others, election_at: parking_lot::Mutex::new(Instant::now()) });
+        let freshness = Freshness::default();
+        let handle = Arc::new(Handle { raft, has_others, election_at: now(), leader_heard_at: now(), freshness });
         handle.heard();
         let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
         let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
@@ -174,20 +209,39 @@ impl Group {
     }
 
     /// Returns when a read would see everything that was acknowledged before this call. Waits at most [`PATIENCE`].
-    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+    /// Returns the index that any member must have applied for such a read.
+    pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
         if self.is_leader() && is_planted("stale-reads") {
-            return Ok(());
+            return Ok(0);
         }
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
         let linear = self.raft().ensure_linearizable(ReadPolicy::ReadIndex);
         match tokio::time::timeout(PATIENCE, linear).await {
-            Ok(Ok(_read_log_id)) => Ok(()),
+            Ok(Ok(read_log_id)) => Ok(read_log_id.index()),
             Ok(Err(RaftError::Fatal(fatal))) => Err(self.stopped(&fatal)),
             Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(not_leader(to)),
             Ok(Err(RaftError::APIError(error))) => Err(ConsensusError::NoQuorum(error.into())),
             Err(elapsed) => Err(ConsensusError::NoQuorum(elapsed.into())),
         }
+    }
+
+    /// Returns when this member has applied an index. Waits at most [`APPLY_PATIENCE`].
+    pub(crate) async fn reach(&self, index: u64) -> Result<(), ConsensusError> {
+        if self.machine.applied_index() >= index {
+            return Ok(());
+        }
+        let reached = self.raft().wait(Some(APPLY_PATIENCE)).applied_index_at_least(Some(index), "a read").await;
+        reached.map(|_metrics| ()).map_err(|_late| ConsensusError::Behind { index })
+    }
+
+    /// Returns how long ago the state of this member had everything that was acknowledged; `None` if this is not known.
+    pub(crate) fn staleness(&self) -> Option<Duration> {
+        if self.is_alone() {
+            return Some(Duration::ZERO);
+        }
+        let complete = self.handle.freshness.complete_since(self.machine.applied_index());
+        complete.map(|since| since.elapsed())
     }
 
     /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if
@@ -200,6 +254,21 @@ impl Group {
         self.raft().is_leader()
     }
 
+    /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority
+    /// has responded for [`CONTACT_MAX`], or it has not heard a leader for this time.
+    pub(crate) fn can_commit(&self) -> bool {
+        if !self.handle.has_others.load(Ordering::Relaxed) {
+            return true;
+        }
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.state.is_leader() {
+            metrics.last_quorum_acked.is_some_and(|acked| acked.into_inner().elapsed() < CONTACT_MAX)
+        } else {
+            self.handle.leader_heard_at.lock().elapsed() < CONTACT_MAX
+        }
+    }
+
     /// Returns the members of the group and learners, by node id, as far as this member knows them.
     pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
         let metrics = self.raft().metrics();
@@ -207,7 +276,7 @@ impl Group {
         metrics.membership_config.membership().nodes().map(|(&id, member)| (id, member.clone())).collect()
     }
 
-    fn raft(&self) -> &Raft {
+    pub(super) fn raft(&self) -> &Raft {
         &self.handle.raft
     }
 
@@ -250,7 +319,7 @@ impl Drop for Group {
     }
 }
 
-fn not_leader(to: ForwardToLeader<Types>) -> ConsensusError {
+pub(super) fn not_leader(to: ForwardToLeader<Types>) -> ConsensusError {
     let leader = to.leader_id.zip(to.leader_node).map(|(node, Member { address, .. })| Leader { node, address });
     ConsensusError::NotLeader { leader }
 }
@@ -282,14 +351,14 @@ fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Keeps track of whether the group has several voters, and reports an unexpected stop of openraft, for example after a
+/// Keeps track of whether the group has several members, and reports an unexpected stop of openraft, such as after a
 /// panic.
 async fn watch(handle: Arc<Handle>, failure: Failure) {
     let mut metrics = handle.raft.metrics();
     loop {
         let state = {
             let metrics = metrics.borrow_watched();
-            let has_others = metrics.membership_config.membership().voter_ids().nth(1).is_some();
+            let has_others = metrics.membership_config.membership().nodes().nth(1).is_some();
             handle.has_others.store(has_others, Ordering::Relaxed);
             metrics.running_state.clone()
         };

@@ -1,26 +1,29 @@
 //! The transport between the members of groups: for each ordered pair of nodes, one gRPC stream that carries the
 //! messages of all groups (`varve.v1.Peers`).
 //!
-//! Every message names its group, its sender, and the data directory that it is meant for. So a node whose data
+//! Every message names its cluster, its group, its sender, and the replica that it is meant for. So a node whose data
 //! directory was emptied or replaced takes no part in the groups of its old directory, in which it may have voted.
+//! With TLS, the sender must be the node in the certificate of the peer.
 //! One timer lets the members of all groups send heartbeats, so that these travel together.
 //! # Layers
 //! Each module uses only the modules to its left in this list: [`messages`], [`link`], [`install`], [`network`],
-//! [`service`].
+//! [`replies`], [`service`].
 
 mod install;
 mod link;
 mod messages;
 mod network;
+mod replies;
 mod service;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::limits::ENTRY_BYTES_MAX;
+use proto::meta::ClusterId;
 use proto::wire::peers_server::PeersServer;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -41,8 +44,18 @@ const REQUEST_BYTES_MAX: usize = ENTRY_BYTES_MAX + (4 << 20);
 /// Largest message, in bytes. A message takes requests until it has a certain size, and then the last one still fits.
 const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (4 << 20);
 
-/// Handles of the members on this node, by shard. Each has the number of its registration.
-type Members = Arc<Mutex<HashMap<u32, (u64, Arc<Handle>)>>>;
+/// The members on this node, by shard.
+type Members = Arc<Mutex<HashMap<u32, Registered>>>;
+
+/// A member that receives messages.
+#[derive(Clone, Debug)]
+struct Registered {
+    /// Number of the registration.
+    number: u64,
+    /// Identity of the replica.
+    identity: DirectoryId,
+    handle: Arc<Handle>,
+}
 
 /// Interval of the timer. It divides the interval of heartbeats, and makes elections at most this late.
 const TICK: Duration = Duration::from_millis(50);
@@ -55,6 +68,8 @@ pub(crate) struct Peers {
     address: String,
     directory: DirectoryId,
     dialer: Dialer,
+    /// ID of the cluster, as soon as this node knows it.
+    cluster: Arc<OnceLock<ClusterId>>,
     members: Members,
     installs: Installs,
     registered: AtomicU64,
@@ -89,7 +104,7 @@ async fn run_timer(members: Members) {
         if beats {
             beaten = now;
         }
-        let handles: Vec<_> = members.lock().values().map(|(_number, handle)| Arc::clone(handle)).collect();
+        let handles: Vec<_> = members.lock().values().map(|member| Arc::clone(&member.handle)).collect();
         for handle in handles {
             handle.tick(beats).await;
         }
@@ -111,6 +126,7 @@ impl Peers {
             directory,
             dialer,
             _timer: Timer(tokio::spawn(run_timer(Arc::clone(&members)))),
+            cluster: Arc::default(),
             members,
             installs: Installs::default(),
             registered: AtomicU64::new(0),
@@ -142,16 +158,29 @@ impl Peers {
     }
 
     /// Passes messages and ticks for a group to its member on this node, until the returned guard is dropped.
-    pub(crate) fn receive(&self, shard: u32, group: &Group) -> Receiving {
+    /// `identity` is that of the member's replica; messages for another one are refused.
+    pub(crate) fn receive(&self, shard: u32, identity: DirectoryId, group: &Group) -> Receiving {
         let number = self.registered.fetch_add(1, Ordering::Relaxed);
-        self.members.lock().insert(shard, (number, Arc::clone(group.handle())));
+        let member = Registered { number, identity, handle: Arc::clone(group.handle()) };
+        self.members.lock().insert(shard, member);
         Receiving { members: Arc::clone(&self.members), shard, number }
     }
 
-    /// Returns the receiver of all later requests of other nodes to install a snapshot of a shard. A shard has one
-    /// receiver.
-    pub(crate) fn installs(&self, shard: u32) -> mpsc::Receiver<Install> {
-        self.installs.queue(shard)
+    /// Returns the receiver of all later requests of other nodes to install a snapshot of a shard in the replica with
+    /// this identity. A shard has one receiver.
+    pub(crate) fn installs(&self, shard: u32, identity: DirectoryId) -> mpsc::Receiver<Install> {
+        self.installs.queue(shard, identity)
+    }
+
+    /// Refuses requests of other clusters from now on. A node belongs to one cluster.
+    pub(crate) fn belong_to(&self, cluster: ClusterId) {
+        // The first one stays.
+        let _is_known = self.cluster.set(cluster).is_err();
+    }
+
+    /// Returns the cluster of this node; `None` if the node does not know it yet.
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.cluster.get().copied()
     }
 
     /// Returns the gRPC service that receives the messages of other nodes.
@@ -175,8 +204,14 @@ impl Peers {
         self.node_id
     }
 
-    fn receiver(&self) -> Receiver {
-        Receiver { node_id: self.node_id, directory: self.directory, members: Arc::clone(&self.members) }
+    fn receiver(&self, peer: Option<u64>) -> Receiver {
+        Receiver {
+            node_id: self.node_id,
+            directory: self.directory,
+            cluster: Arc::clone(&self.cluster),
+            peer,
+            members: Arc::clone(&self.members),
+        }
     }
 
     /// Returns the connection to a node, which all groups share.
@@ -189,7 +224,7 @@ impl Peers {
         }
         let endpoint = self.dialer.endpoint(&self.dialed(address));
         let endpoint = endpoint.map_err(|error| format!("its address is invalid: {error}"))?;
-        let link = Arc::new(Link::new(self.dialer.clone(), endpoint));
+        let link = Arc::new(Link::new(self.dialer.clone(), endpoint, Arc::clone(&self.cluster)));
         links.insert(key, Arc::downgrade(&link));
         Ok(link)
     }
@@ -207,7 +242,7 @@ impl Drop for Receiving {
     fn drop(&mut self) {
         let mut members = self.members.lock();
         // The member may have been opened again meanwhile.
-        if members.get(&self.shard).is_some_and(|&(number, _)| number == self.number) {
+        if members.get(&self.shard).is_some_and(|member| member.number == self.number) {
             members.remove(&self.shard);
         }
     }

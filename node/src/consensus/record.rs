@@ -31,7 +31,7 @@ use openraft::EntryPayload;
 use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 
-use crate::consensus::member::{DirectoryId, Member};
+use crate::consensus::member::{DirectoryId, Member, ReplicaRecord};
 use crate::consensus::payload::Payload;
 use crate::consensus::types::{LeaderId, LogEntry, LogId, Membership, StoredMembership, Vote};
 use crate::error::RecordError;
@@ -192,6 +192,29 @@ pub(super) fn encode_directory(directory: &DirectoryId) -> Vec<u8> {
 pub(super) fn decode_directory(value: &[u8]) -> Result<DirectoryId, RecordError> {
     let record = "identity of the data directory";
     unseal(record, value)?.try_into().map_err(|_length| RecordError::Length { record })
+}
+
+pub(super) fn encode_replica(replica: &ReplicaRecord) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_u8(u8::from(replica.identity.is_some()));
+    out.put_slice(&replica.identity.unwrap_or_default());
+    out.put_u64(replica.revision);
+    seal(out)
+}
+
+pub(super) fn decode_replica(value: &[u8]) -> Result<ReplicaRecord, RecordError> {
+    let record = "identity of a replica";
+    let short = |_short: TryGetError| RecordError::Length { record };
+    let mut rest = unseal(record, value)?;
+    let is_held = rest.try_get_u8().map_err(short)?;
+    let mut identity = DirectoryId::default();
+    rest.try_copy_to_slice(&mut identity).map_err(short)?;
+    let revision = rest.try_get_u64().map_err(short)?;
+    match (is_held, rest.is_empty()) {
+        (0, true) if identity == DirectoryId::default() => Ok(ReplicaRecord { identity: None, revision }),
+        (1, true) => Ok(ReplicaRecord { identity: Some(identity), revision }),
+        _ => Err(RecordError::Content { record }),
+    }
 }
 
 /// Encodes a membership and the log id of the entry that set it.
@@ -368,6 +391,11 @@ mod tests {
         assert!(damaged(&encode_shards(shards)).all(|value| decode_shards(&value).is_err()));
         assert_eq!(decode_directory(&encode_directory(&[7; 16])).unwrap(), [7; 16]);
         assert!(damaged(&encode_directory(&[7; 16])).all(|value| decode_directory(&value).is_err()));
+        for identity in [None, Some([7; 16])] {
+            let replica = ReplicaRecord { identity, revision: u64::MAX };
+            assert_eq!(decode_replica(&encode_replica(&replica)).unwrap(), replica);
+            assert!(damaged(&encode_replica(&replica)).all(|value| decode_replica(&value).is_err()));
+        }
         assert_eq!(decode_mark(&encode_mark(9)).unwrap(), 9);
         assert!(damaged(&encode_mark(9)).all(|value| decode_mark(&value).is_err()));
         let vote = Vote::new_committed(u64::MAX, 5);

@@ -47,6 +47,11 @@ impl StateMachine {
         Ok(decode(self.state.applied())?.membership.voter_ids().count())
     }
 
+    /// Returns the index of the last applied entry; 0 if there is none.
+    pub(super) fn applied_index(&self) -> u64 {
+        self.state.applied().position.map_or(0, |position| position.index)
+    }
+
     /// Applies the next entry. Blocks.
     fn apply_entry(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
         let log_id = record::encode_log_id(&entry.log_id).into();

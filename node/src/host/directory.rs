@@ -68,6 +68,12 @@ impl DataDirectory {
         File::open(&self.path)?.sync_all()
     }
 
+    /// Deletes the folder of a shard, if there is one, and syncs the folder above it. The shard must be closed. Blocks.
+    pub(crate) fn remove_shard(&self, shard: u32) -> io::Result<()> {
+        shard::remove(self.shard(shard).path())?;
+        File::open(&self.path)?.sync_all()
+    }
+
     /// Returns the numbers of the shards that have a folder, ascending.
     pub(crate) fn shards(&self) -> io::Result<Vec<u32>> {
         let mut shards = Vec::new();

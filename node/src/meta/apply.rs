@@ -2,6 +2,8 @@
 //!
 //! A command that is sent again, because its sender did not learn the result, finds its own effect and changes nothing.
 
+mod shard_members;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use proto::limits::{
 use proto::meta::{ClusterId, Command, DirectoryId, Node, Policy, Retention, Shard, State, Tenant, Token, TokenHash};
 use proto::placement::{Epoch, FIRST_DATA_SHARD};
 
+use self::shard_members::{accept_directory, members_changed, move_member, replace_replica};
 use super::Applied;
 use super::refusal::Refusal;
 
@@ -47,6 +50,9 @@ pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -
             None => Err(Refusal::UnknownToken { tenant: name.clone(), hash: *hash }),
         },
         Command::SetFormatVersion(version) => set_format_version(state, *version),
+        Command::MoveMember { shard, from, to } => move_member(state, *shard, *from, *to),
+        Command::ReplaceReplica { shard, member } => replace_replica(state, *shard, *member),
+        Command::MembersChanged { shard, members } => members_changed(state, *shard, members),
     }
 }
 
@@ -96,18 +102,6 @@ fn check_free(state: &State, directory: DirectoryId) -> std::result::Result<(), 
     }
 }
 
-fn accept_directory(state: &mut State, node: u64, directory: DirectoryId) -> Result {
-    let known = state.nodes.get(&node).ok_or(Refusal::UnknownNode { node })?;
-    if known.directory == directory {
-        return Ok(Applied::Unchanged);
-    }
-    check_free(state, directory)?;
-    if let Some(known) = state.nodes.get_mut(&node) {
-        known.directory = directory;
-    }
-    Ok(Applied::Changed)
-}
-
 fn add_shards(state: &mut State, shards: &[Shard]) -> Result {
     let is_known = |shard: &Shard| {
         let known = state.shards.get(&shard.number);
@@ -126,7 +120,7 @@ fn add_shards(state: &mut State, shards: &[Shard]) -> Result {
         if number != expected {
             return Err(Refusal::ShardNumber { expected, found: number });
         }
-        if shard.is_created {
+        if shard.is_created || !shard.target.is_empty() {
             return Err(Refusal::CreatedTooEarly { shard: number });
         }
         for member in &shard.members {

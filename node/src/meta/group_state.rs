@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::consensus::{GroupState, Outcome, Payload};
 use crate::error::{RecordError, ReplicaError};
-use crate::meta::{Applied, MetaState};
+use crate::meta::{Applied, MetaState, Refusal};
 
 /// The state of the meta group on this node.
 #[derive(Debug)]
@@ -36,6 +36,17 @@ impl MetaGroupState {
     /// Returns the empty state. States are published to `published` as soon as they are newer than the published one.
     pub(crate) fn new(published: watch::Sender<Arc<State>>) -> Self {
         Self { inner: Mutex::default(), published }
+    }
+
+    /// Returns what applying a command to the present state would do.
+    ///
+    /// # Errors
+    /// Returns the [`Refusal`] of the command.
+    pub(crate) fn check(&self, proposed_at_ns: i64, command: &Command) -> Result<Applied, Refusal> {
+        let mut state = self.inner.lock().state.clone();
+        // The state must have a later revision; which one changes nothing else.
+        let index = state.state().revision.saturating_add(1);
+        state.apply(index, proposed_at_ns, command)
     }
 
     fn publish(&self, state: &State) {

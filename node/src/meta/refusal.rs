@@ -29,7 +29,7 @@ pub enum Refusal {
     #[error("the cluster has {CLUSTER_NODES_MAX} nodes, the most that it can have: use fewer and larger nodes")]
     TooManyNodes,
     /// The node is not registered.
-    #[error("node {node} is unknown: name a node of the cluster (this version cannot add nodes yet)")]
+    #[error("node {node} is unknown: name a node of the cluster, or start the node with --join")]
     UnknownNode {
         /// ID of the node.
         node: u64,
@@ -37,7 +37,8 @@ pub enum Refusal {
     /// The node has another data directory than before.
     #[error(
         "node {node} is known with another data directory ({known}, and not {given}): start it with that directory, \
-         which must be the original and not a backup (this version cannot replace a node yet)"
+         which must be the original and not a backup; if that directory is lost, run `varve admin cluster accept \
+         --node {node}`, and the node's replicas are built again from the other members"
     )]
     OtherDirectory {
         /// ID of the node.
@@ -66,8 +67,8 @@ pub enum Refusal {
     /// There are too many shards.
     #[error("a cluster has at most {CLUSTER_SHARDS_MAX} shards: add fewer")]
     TooManyShards,
-    /// A new shard counts as created, although no command has said so.
-    #[error("shard {shard} is new, and cannot be created already: propose it as not created")]
+    /// A new shard counts as created, although no command has said so, or it has a target.
+    #[error("shard {shard} is new, and cannot be created already: propose it as not created, and without a target")]
     CreatedTooEarly {
         /// Number of the shard.
         shard: u32,
@@ -83,6 +84,48 @@ pub enum Refusal {
     /// The shard does not exist.
     #[error("shard {shard} is unknown: read the state again")]
     UnknownShard {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// The Raft group of the shard does not exist yet, as far as the meta group knows.
+    #[error("shard {shard} is being created: try again when the cluster serves")]
+    NotCreatedYet {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// Another change of the shard's members is not complete.
+    #[error("shard {shard} is changing its members already: wait until that is complete")]
+    MembersChanging {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// The node has no replica of the shard.
+    #[error("node {node} is no member of shard {shard}: name one of its members")]
+    NoMember {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The node has a replica of the shard.
+    #[error("node {node} is a member of shard {shard} already: name another node")]
+    AlreadyMember {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The replica is the only one of the shard, or does not exist.
+    #[error("the replica of shard {shard} on node {node} cannot be replaced: there is no other member to copy from")]
+    NotReplaceable {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node.
+        node: u64,
+    },
+    /// The members in the report are not those that the shard is to have.
+    #[error("shard {shard} is to have other members: read the state again")]
+    OtherTarget {
         /// Number of the shard.
         shard: u32,
     },
@@ -122,19 +165,22 @@ pub enum Refusal {
         shard: u32,
     },
     /// There is another tenant of this name.
-    #[error("tenant {tenant} exists with another policy: update it, or choose another name")]
+    #[error(
+        "tenant {tenant} exists with another policy: change it with `varve admin tenant update {tenant}`, or choose \
+         another name"
+    )]
     TenantExists {
         /// Name of the tenant.
         tenant: TenantId,
     },
     /// The tenant does not exist.
-    #[error("tenant {tenant} is unknown: create it first")]
+    #[error("tenant {tenant} is unknown: create it with `varve admin tenant create {tenant}`")]
     UnknownTenant {
         /// Name of the tenant.
         tenant: TenantId,
     },
     /// There are too many tenants.
-    #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: delete tenants")]
+    #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: use `varve admin tenant delete`")]
     TooManyTenants,
     /// There are too many different retentions.
     #[error(
@@ -143,13 +189,13 @@ pub enum Refusal {
     )]
     TooManyRetentions,
     /// A token with this hash exists.
-    #[error("the token {hash} exists already: create another one")]
+    #[error("the token {hash} exists already: create another one with `varve admin token create`")]
     TokenExists {
         /// Hash of the token.
         hash: TokenHash,
     },
     /// The tenant does not have the token.
-    #[error("tenant {tenant} has no token with the hash {hash}: list the tenant's tokens")]
+    #[error("tenant {tenant} has no token with the hash {hash}: `varve admin token list` lists its tokens")]
     UnknownToken {
         /// Name of the tenant.
         tenant: TenantId,
@@ -157,7 +203,7 @@ pub enum Refusal {
         hash: TokenHash,
     },
     /// There are too many tokens.
-    #[error("the cluster has {TOKENS_MAX} tokens, the most that it can have: revoke tokens")]
+    #[error("the cluster has {TOKENS_MAX} tokens, the most that it can have: use `varve admin token revoke`")]
     TooManyTokens,
     /// The format version would decrease, or be zero.
     #[error("the format version is {current}, and cannot become {given}: it only grows")]
@@ -169,8 +215,8 @@ pub enum Refusal {
     },
     /// The state would be too large.
     #[error(
-        "the state of the cluster would have {bytes} bytes, and can have {META_STATE_BYTES_MAX}: delete tenants or \
-         revoke tokens first"
+        "the state of the cluster would have {bytes} bytes, and can have {META_STATE_BYTES_MAX}: use \
+         `varve admin tenant delete` or `varve admin token revoke` first"
     )]
     TooLarge {
         /// Size of the state after the command.

@@ -10,9 +10,12 @@ use proto::wire;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::consensus::{ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving};
+use crate::consensus::{
+    Change, ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome, Peers, Receiving, Wanted,
+};
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
+use crate::meta::Applied;
 use crate::meta::group_state::{MetaGroupState, encode};
 
 /// Number of the meta group.
@@ -22,6 +25,7 @@ pub(crate) const META_GROUP: u32 = 0;
 #[derive(Debug)]
 pub(crate) struct MetaReplica {
     group: Group,
+    state: Arc<MetaGroupState>,
     /// Guard of the member: it receives messages of other members.
     _receiving: Receiving,
     log: Arc<LogDatabase>,
@@ -53,10 +57,11 @@ impl MetaReplica {
         let failure = log.failure().of_replica(META_GROUP);
         let store = LogStore::new(META_GROUP, Arc::clone(&log));
         let log_in_use = store.while_open();
-        let state: Arc<dyn GroupState> = Arc::new(MetaGroupState::new(published));
-        let group = Group::open(node_id, store, peers.network(META_GROUP), state, failure.clone()).await?;
-        let receiving = peers.receive(META_GROUP, &group);
-        Ok(Self { group, _receiving: receiving, log, log_in_use, failure, clock })
+        let state = Arc::new(MetaGroupState::new(published));
+        let applied_to: Arc<dyn GroupState> = Arc::<MetaGroupState>::clone(&state);
+        let group = Group::open(node_id, store, peers.network(META_GROUP), applied_to, failure.clone()).await?;
+        let receiving = peers.receive(META_GROUP, log.directory_id(), &group);
+        Ok(Self { group, state, _receiving: receiving, log, log_in_use, failure, clock })
     }
 
     /// Returns true if this member belongs to a group.
@@ -85,13 +90,32 @@ impl MetaReplica {
         self.group.is_leader()
     }
 
+    /// Makes the next step from the members of the group to the wanted ones, if this member leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
+    }
+
     /// Returns the members of the group, by node id.
     pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
         self.group.members()
     }
 
+    /// Returns the status of this member, without the state of its replica.
+    pub(crate) fn status(&self) -> wire::GroupStatus {
+        self.group.status()
+    }
+
     /// Proposes a command. Returns true if it changed the state, after a majority has synced it.
+    ///
+    /// The log is never purged, so a command that the state refuses, or that changes nothing, does not reach it.
+    /// Applying checks again, because another command may come between.
     pub(crate) async fn propose(&self, command: &Command) -> Result<bool, ProposeError> {
+        self.group.linearize().await?;
+        match self.state.check(self.clock.log_ns(), command) {
+            Ok(Applied::Changed) => {}
+            Ok(Applied::Unchanged) => return Ok(false),
+            Err(refusal) => return Err(ProposeError::Refused(refusal.to_string())),
+        }
         let failed = |error: &dyn std::fmt::Display| {
             ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(error.to_string().into())))
         };

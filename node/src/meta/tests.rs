@@ -3,6 +3,7 @@
 mod properties;
 mod proposals;
 mod refusals;
+mod shard_members;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use proto::meta::{
     ClusterId, Command, DirectoryId, Limits, Member, Node, Policy, Retention, Role, Shard, TimeResolution, Token,
     TokenHash,
 };
-use proto::placement::{Epoch, SLOTS};
+use proto::placement::{Epoch, SLOTS, Spread};
 
 use super::*;
 
@@ -44,7 +45,11 @@ fn epoch(number: u64, begins_ns: i64, shards: &[u32]) -> Epoch {
 
 fn shard(number: u32, nodes: &[u64]) -> Shard {
     let members = nodes.iter().map(|&node| Member { node, directory: directory(node) }).collect();
-    Shard { number, members, creator: nodes[0], is_created: false }
+    Shard { number, members, target: Vec::new(), creator: nodes[0], is_created: false }
+}
+
+fn member(node: u64, identity: u64) -> Member {
+    Member { node, directory: directory(identity) }
 }
 
 fn initialize() -> Command {
@@ -110,7 +115,16 @@ fn each_command_changes_its_part_of_the_state() {
     assert_eq!(apply(Command::RegisterNode(node(4))).nodes.len(), 4);
     let accepted = apply(Command::AcceptDirectory { node: 3, directory: directory(30) });
     assert_eq!(accepted.nodes[&3].directory, directory(30));
-    assert_eq!(accepted.shards[&1].members[2].directory, directory(3), "the old replica is lost");
+    assert_eq!(accepted.shards[&1].members[2].directory, directory(3), "the group has the old member at first");
+    let target = vec![member(1, 1), member(2, 2), member(3, 30)];
+    assert_eq!(accepted.shards[&1].target, target);
+    let replaced = apply(Command::MembersChanged { shard: 1, members: target.clone() });
+    assert_eq!((&replaced.shards[&1].members, &replaced.shards[&1].target), (&target, &Vec::new()));
+    assert_eq!(replaced.shards[&2].target, [member(2, 2), member(3, 30)], "other shards have their own leaders");
+    let moving = apply(Command::MoveMember { shard: 1, from: 1, to: member(4, 40) });
+    assert_eq!(moving.shards[&1].target, [member(2, 2), member(3, 30), member(4, 40)]);
+    let repaired = apply(Command::ReplaceReplica { shard: 2, member: member(2, 20) });
+    assert_eq!(repaired.shards[&2].target, [member(2, 20), member(3, 30)]);
     let added = apply(Command::AddShards(vec![shard(4, &[4])]));
     assert!(!added.shards[&4].is_created);
     assert!(apply(Command::ShardCreated(4)).shards[&4].is_created);

@@ -2,12 +2,16 @@
 //!
 //! The first start of a cluster creates the meta group. Only the initial node with the smallest id creates it, and only
 //! after all initial nodes have said that their data directories are empty. A node whose directory was lost therefore
-//! never makes a second cluster. Data shards are created by the member that the meta group names.
+//! never makes a second cluster. Data shards are created by the member that the meta group names. Later nodes register
+//! themselves in the meta group.
 
 mod bootstrap;
 mod duties;
 mod forward;
+mod members;
+mod replicas;
 mod service;
+mod status;
 mod supervise;
 
 use std::collections::BTreeMap;
@@ -24,6 +28,7 @@ use crate::error::ReplicaError;
 use crate::meta::MetaReplica;
 
 pub(super) use self::forward::propose;
+pub(super) use self::replicas::open_known;
 pub(super) use self::supervise::supervise;
 
 /// State of the cluster, as far as the node knows it.
@@ -53,6 +58,12 @@ impl Cluster {
         }
     }
 
+    /// Returns the identity of the data directory.
+    #[cfg(test)]
+    pub(super) fn directory(&self) -> DirectoryId {
+        self.directory
+    }
+
     pub(super) fn state(&self) -> Arc<State> {
         Arc::clone(&self.state.borrow())
     }
@@ -75,13 +86,26 @@ impl Cluster {
         Ok(placement)
     }
 
-    /// Returns the shards of which this node has a replica, by the state of the meta group.
-    pub(super) fn own_shards(&self, state: &State) -> Vec<Shard> {
-        let own = |shard: &&Shard| {
-            let member = shard.member(self.node_id);
-            member.is_some_and(|member| member.directory.0.to_be_bytes() == self.directory)
-        };
-        state.shards.values().filter(own).cloned().collect()
+    /// Returns the identities of the replicas that this node is to hold, by shard. There is none if the state names
+    /// another data directory of this node.
+    pub(super) fn own_replicas(&self, state: &State) -> BTreeMap<u32, DirectoryId> {
+        if !self.is_known(state) {
+            return BTreeMap::new();
+        }
+        let own = |shard: &Shard| Some((shard.number, identity_of(shard.replica_on(self.node_id)?)));
+        state.shards.values().filter_map(own).collect()
+    }
+
+    /// Returns true if the state names the data directory of this node.
+    fn is_known(&self, state: &State) -> bool {
+        let known = state.nodes.get(&self.node_id);
+        known.is_some_and(|node| node.directory.0.to_be_bytes() == self.directory)
+    }
+
+    /// Returns true if the replica of a shard on this node replaces a lost one, and is no voter yet.
+    pub(super) fn is_replaced_here(&self, state: &State, shard: u32) -> bool {
+        let Some(shard) = state.shards.get(&shard) else { return false };
+        shard.member(self.node_id).is_some_and(|member| shard.replica_on(self.node_id) != Some(member))
     }
 
     /// Returns the members with which this node must create the group of a shard; `None` if the group exists, or if
@@ -89,13 +113,20 @@ impl Cluster {
     pub(super) fn to_create(&self, shard: u32) -> Option<BTreeMap<u64, Member>> {
         let state = self.state();
         let shard = state.shards.get(&shard)?;
-        if shard.is_created || shard.creator != self.node_id {
+        // With a new directory, the node cannot know if it has created the group before.
+        let is_original = shard.member(self.node_id).is_some_and(|member| identity_of(member) == self.directory);
+        if shard.is_created || shard.creator != self.node_id || !is_original {
             return None;
         }
         let member = |member: &proto::meta::Member| {
             let address = state.nodes.get(&member.node)?.address.clone();
-            Some((member.node, Member { address, directory: member.directory.0.to_be_bytes() }))
+            Some((member.node, Member { address, directory: identity_of(member) }))
         };
         shard.members.iter().map(member).collect()
     }
+}
+
+/// Returns the identity of a member's replica, as the members of Raft groups have it.
+fn identity_of(member: &proto::meta::Member) -> DirectoryId {
+    member.directory.0.to_be_bytes()
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tokio::sync::{RwLock, Semaphore, SemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
 
+use crate::consensus::DirectoryId;
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, StateLabels};
 use crate::node::replica::Replica;
@@ -12,6 +14,12 @@ use crate::node::replica::Replica;
 #[derive(Debug)]
 pub(super) struct Hosted {
     number: u32,
+    /// Identity of the replica.
+    identity: DirectoryId,
+    /// Cancelled when the replica is to be closed: when the node stops, or when the node gives up the replica.
+    pub(super) closing: CancellationToken,
+    /// Cancelled when the replica is closed for good.
+    pub(super) closed: CancellationToken,
     state: watch::Sender<State>,
     metrics: Metrics,
     /// Lock that each query of the shard holds for reading. The upkeep holds it for writing while it opens the replica
@@ -22,6 +30,10 @@ pub(super) struct Hosted {
     repair_waits: Semaphore,
     waiting_bytes_max: u32,
 }
+
+/// Reason why a shard is not ready although its replica serves: without a majority, it neither stores pushes nor
+/// answers queries.
+pub(super) const CANNOT_COMMIT: &str = "cannot_commit";
 
 /// State of a shard's replica.
 #[derive(Clone, Debug)]
@@ -53,17 +65,31 @@ impl State {
         }
     }
 
-    /// Returns true if queries are accepted. In a repair, they wait for its end.
-    pub(super) fn is_ready(&self) -> bool {
-        matches!(self, Self::Serving(_) | Self::Repairing | Self::ReadOnly(_))
+    /// Returns the reason why the shard is not ready; `None` if it is. A read-only shard is ready, because it serves
+    /// queries. So is a shard in a repair, because queries wait for its end.
+    pub(super) fn unready(&self) -> Option<&'static str> {
+        match self {
+            Self::Serving(replica) if !replica.can_commit() => Some(CANNOT_COMMIT),
+            Self::Serving(_) | Self::Repairing | Self::ReadOnly(_) => None,
+            Self::Starting | Self::Failed(_) | Self::Stopped => Some(self.name()),
+        }
     }
 }
 
 impl Hosted {
     /// Returns a shard whose replica is not open. Appends of `waiting_bytes_max` bytes may wait for a repair.
-    pub(super) fn new(number: u32, metrics: Metrics, waiting_bytes_max: u32) -> Self {
+    pub(super) fn new(
+        number: u32,
+        identity: DirectoryId,
+        closing: CancellationToken,
+        metrics: Metrics,
+        waiting_bytes_max: u32,
+    ) -> Self {
         Self {
             number,
+            identity,
+            closing,
+            closed: CancellationToken::new(),
             state: watch::Sender::new(State::Starting),
             metrics,
             queries: Arc::default(),
@@ -81,6 +107,10 @@ impl Hosted {
 
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    pub(super) fn identity(&self) -> DirectoryId {
+        self.identity
     }
 
     pub(super) fn state(&self) -> State {

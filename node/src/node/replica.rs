@@ -5,13 +5,15 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use proto::ReadPoint;
 use storage_engine::{Budgets, LogBarrier, LogError, Outcome};
 use tokio::task::spawn_blocking;
 
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{
-    ConsensusError, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers, Proposal, Receiving,
+    Change, ConsensusError, DirectoryId, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers,
+    Proposal, Receiving, Wanted,
 };
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -55,6 +57,7 @@ impl Replica {
     /// snapshot is `staged`, it replaces the state, unless it cannot be installed.
     pub(crate) async fn open(
         shard: u32,
+        identity: DirectoryId,
         log: Arc<LogDatabase>,
         staged: Option<Staged>,
         surroundings: Surroundings<'_>,
@@ -69,7 +72,7 @@ impl Replica {
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
         let group = Group::open(config.node_id, store, peers.network(shard), state, failure.clone()).await?;
-        let receiving = peers.receive(shard, &group);
+        let receiving = peers.receive(shard, identity, &group);
         Ok(Arc::new(Self {
             group,
             _receiving: receiving,
@@ -125,8 +128,21 @@ impl Replica {
     }
 
     /// Returns when a read would see everything that was acknowledged before this call.
-    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+    /// Returns the index that any member must have applied for such a read.
+    pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
         self.group.linearize().await
+    }
+
+    /// Returns when this member has applied an index. Waits a short time.
+    pub(crate) async fn reach(&self, index: u64) -> Result<(), ConsensusError> {
+        self.group.reach(index).await
+    }
+
+    /// Returns the state that this member has now.
+    pub(crate) fn read_point(&self) -> ReadPoint {
+        // Read before the index: the state only becomes newer.
+        let staleness = self.group.staleness();
+        ReadPoint { applied_index: self.shard.applied().position.map_or(0, |position| position.index), staleness }
     }
 
     /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if
@@ -137,6 +153,21 @@ impl Replica {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
+    }
+
+    /// Returns false if the group has no leader, or the leader no majority, as far as this member knows.
+    pub(crate) fn can_commit(&self) -> bool {
+        self.group.can_commit()
+    }
+
+    /// Returns the status of this member, without the number of the shard and the state of the replica.
+    pub(crate) fn status(&self) -> proto::wire::GroupStatus {
+        self.group.status()
+    }
+
+    /// Makes the next step from the members of the group to the wanted ones, if this replica leads the group.
+    pub(crate) async fn change_members(&self, wanted: &Wanted) -> Result<Change, ConsensusError> {
+        self.group.change_members(wanted).await
     }
 
     /// Returns true if a window is due to be sealed or summed up, or the samples in memory exceed their budget and this

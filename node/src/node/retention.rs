@@ -115,8 +115,8 @@ impl Used {
 
     /// Returns the number of bytes that must be dropped, so that an eighth of the cap is free again.
     ///
-    /// This node cannot drop data of the shards in `fixed`: they are damaged, or other nodes lead them. The other shards
-    /// then keep at least their equal part of the cap, however large the fixed shards are.
+    /// This node cannot drop data of the shards in `fixed`: they are damaged, or other nodes lead them. The other
+    /// shards then keep at least their equal part of the cap, however large the fixed shards are.
     fn excess(&self, cap: u64, fixed: &BTreeSet<u32>) -> u64 {
         let limit = cap - cap / MARGIN_PART;
         let others = self.shards.iter().filter(|(shard, _)| !fixed.contains(shard));

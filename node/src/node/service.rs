@@ -4,17 +4,17 @@
 
 mod batch_parts;
 mod grpc;
+mod read;
 pub(super) mod refusal;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::placement::Placement;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SeriesAnswer, SeriesQuery, Shards, TenantId,
+    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
+    ReadPoint, Selection, SeriesAnswer, SeriesQuery, Shards, TenantId,
 };
-use storage_engine::{Outcome, SelectError, StripError, check_deletion};
+use storage_engine::{Outcome, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
 use tonic::Status;
@@ -28,7 +28,7 @@ use crate::node::replica::Replica;
 use crate::node::retention::expired_before_ns;
 use crate::node::service::batch_parts::{SampleTooLarge, is_small, split, without_older};
 use crate::node::service::refusal::unavailable;
-use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, REPAIR_PATIENCE, Shared};
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
 use crate::node::{Node, administration};
 
 /// A refusal: its reason in the metrics, and the response.
@@ -65,31 +65,41 @@ impl Shards for Node {
         appended.map_err(|refused| self.shared.count(refused))
     }
 
-    async fn select(&self, shard: u32, placement_epoch: u64, selection: Selection) -> Result<Answer, Status> {
+    async fn read_point(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        consistency: Consistency,
+    ) -> Result<ReadPoint, Status> {
         self.shared.check_placement(shard, placement_epoch)?;
+        self.shared.read_point(shard, consistency).await
+    }
+
+    async fn select(&self, shard: u32, at: ReadAt, selection: Selection) -> Result<Answer, Status> {
+        self.shared.check_placement(shard, at.placement_epoch)?;
         let select = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().select_while(&selection, is_wanted)
         };
-        self.shared.read(shard, select).await
+        self.shared.read(shard, at, select).await
     }
 
     async fn locations(
         &self,
         shard: u32,
-        placement_epoch: u64,
+        at: ReadAt,
         tenant: TenantId,
         known: KnownLocations,
     ) -> Result<LocationPage, Status> {
-        self.shared.check_placement(shard, placement_epoch)?;
-        self.shared.read(shard, move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
+        self.shared.check_placement(shard, at.placement_epoch)?;
+        self.shared.read(shard, at, move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
-    async fn series(&self, shard: u32, placement_epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        self.shared.check_placement(shard, placement_epoch)?;
+    async fn series(&self, shard: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        self.shared.check_placement(shard, at.placement_epoch)?;
         let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().series_while(&query, is_wanted)
         };
-        self.shared.read(shard, read).await
+        self.shared.read(shard, at, read).await
     }
 
     async fn delete(&self, shard: u32, placement_epoch: u64, deletion: Deletion) -> Result<Deleted, Status> {
@@ -169,59 +179,6 @@ impl Shared {
             State::Serving(replica) => Ok(replica),
         }
     }
-
-    /// Waits until the engine of a shard has everything that was acknowledged. Then runs the query `answer` on a
-    /// blocking thread. The second argument of `answer` is a function that returns true while the caller still waits.
-    async fn read<T: Send + 'static>(
-        &self,
-        shard: u32,
-        answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
-    ) -> Result<T, Status> {
-        let hosted = self.hosted(shard)?;
-        // This wait comes first, because a repair holds the lock for longer than a query may wait.
-        self.state_after_repair(&hosted).await;
-        // The state is read after this wait, because the upkeep holds the lock while it closes the replica.
-        let of_shard = tokio::time::timeout(REPAIR_PATIENCE, Arc::clone(&hosted.queries).read_owned()).await;
-        let of_shard = of_shard.map_err(|_elapsed| {
-            Status::unavailable(format!(
-                "shard {shard} is being closed or opened for more than {REPAIR_PATIENCE:?}: try again"
-            ))
-        })?;
-        let replica = match hosted.state() {
-            _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
-            State::Starting | State::Repairing => {
-                return Err(Status::unavailable("the node is not ready yet: try again in a moment"));
-            }
-            State::Stopped => return Err(Status::unavailable("the node has stopped")),
-            State::Failed(error) => return Err(failed(&error)),
-            State::Serving(replica) => {
-                match replica.linearize().await {
-                    // The disk is full, and the replica is about to become read-only: the query is served as in that
-                    // state.
-                    Err(ConsensusError::Failed(cause)) if cause.is_disk_full() && replica.is_alone() => {}
-                    linearized => linearized.map_err(|error| unavailable(&error))?,
-                }
-                replica
-            }
-            // Consensus has stopped. The engine of the only member has everything that was acknowledged. With several
-            // members, another one might have more.
-            State::ReadOnly(replica) if replica.is_alone() => replica,
-            State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
-        };
-        // The permit comes last, so that no query of another shard waits for this shard's replica.
-        let permit = Arc::clone(&self.queries).acquire_owned().await;
-        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
-        let caller = Caller::default();
-        let has_gone = Arc::clone(&caller.has_gone);
-        let closing = self.closing.clone();
-        let answered = spawn_blocking(move || {
-            // Lock and permit are held until the work is done, even if the caller has gone.
-            let _held = (of_shard, permit);
-            let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
-            answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
-        });
-        answered.await.map_err(|panic| Status::internal(panic.to_string()))?
-    }
 }
 
 /// Returns the reason and the remedy of a refusal for lack of space. `is_unrepaired` is true if the engine has damaged
@@ -243,41 +200,8 @@ fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     }
 }
 
-/// Marker of a waiting caller. It is dropped when the caller no longer waits for the response, and the query then
-/// stops.
-#[derive(Debug, Default)]
-struct Caller {
-    has_gone: Arc<AtomicBool>,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        self.has_gone.store(true, Ordering::Relaxed);
-    }
-}
-
 fn failed(error: &ReplicaError) -> Status {
     Status::unavailable(format!("the replica has failed: {error}"))
-}
-
-fn select_status(error: SelectError, replica: &Replica) -> Status {
-    match error {
-        SelectError::BadRegex { .. }
-        | SelectError::TooManyRegexes { .. }
-        | SelectError::DroppedName { .. }
-        | SelectError::GaugeSummed { .. }
-        | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),
-        SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {
-            Status::resource_exhausted(error.to_string())
-        }
-        SelectError::Cancelled => Status::cancelled(error.to_string()),
-        // The damage is quarantined: the next query is served without the damaged values.
-        SelectError::Engine(error) if error.is_damage() => {
-            tracing::error!(%error, "a query found damage");
-            Status::unavailable(format!("{error}: try again"))
-        }
-        SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
-    }
 }
 
 async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Batch) -> Result<Appended, Refused> {

@@ -16,10 +16,11 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::Status;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::Peers;
+use crate::consensus::{DirectoryId, Peers};
 use crate::directory::DataDirectory;
 use crate::error::NodeError;
 use crate::metrics::Metrics;
@@ -153,14 +154,16 @@ impl Shared {
         let _is_more = self.hosted.subscribe().wait_for(|hosted| hosted.len() > count).await.is_ok();
     }
 
-    /// Makes this node hold a replica of a shard, if it does not yet, and starts to open the replica.
-    pub(super) async fn host(self: &Arc<Self>, shard: u32) -> io::Result<()> {
+    /// Makes this node hold a replica of a shard with this identity, if it does not yet. Starts to open the replica.
+    pub(super) async fn host(self: &Arc<Self>, shard: u32, identity: DirectoryId) -> io::Result<()> {
         if self.shard(shard).is_some() {
             return Ok(());
         }
         let directory = Arc::clone(&self.directory);
         spawn_blocking(move || directory.make_shard(shard)).await.map_err(io::Error::other)??;
-        let hosted = Arc::new(Hosted::new(shard, self.metrics.clone(), self.waiting_bytes_max));
+        let closing = self.closing.child_token();
+        let hosted = Hosted::new(shard, identity, closing, self.metrics.clone(), self.waiting_bytes_max);
+        let hosted = Arc::new(hosted);
         let is_new = self.hosted.send_if_modified(|all| match all.entry(shard) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Arc::clone(&hosted));
@@ -174,6 +177,31 @@ impl Shared {
         Ok(())
     }
 
+    /// Checks the cluster that a request names. A request without a cluster passes.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION: the request is of another cluster.
+    pub(super) fn check_cluster(&self, cluster: &[u8]) -> Result<(), Status> {
+        match self.peers.cluster() {
+            Some(own) if !cluster.is_empty() && *cluster != own.0.to_be_bytes() => {
+                Err(Status::failed_precondition(format!(
+                    "node {} belongs to cluster {own}, and the request is of another cluster: correct the address of \
+                     the node",
+                    self.config.node_id
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Closes the replica of a shard for good, if there is one. Returns when no file of it is open.
+    pub(super) async fn unhost(&self, shard: u32) {
+        let Some(hosted) = self.shard(shard) else { return };
+        hosted.closing.cancel();
+        hosted.closed.cancelled().await;
+        self.hosted.send_modify(|all| drop(all.remove(&shard)));
+    }
+
     /// Returns the state of a shard. If its replica is being repaired, first waits for the end of the repair: at most
     /// [`REPAIR_PATIENCE`], and only until the node stops.
     pub(super) async fn state_after_repair(&self, hosted: &Hosted) -> State {
@@ -183,19 +211,21 @@ impl Shared {
     }
 
     /// Repairs damaged files of a shard's replica, and opens it. Logs every [`OPEN_REPORT`] that it still waits.
-    pub(super) async fn open_replica(&self, shard: u32) -> Result<Arc<Replica>, NodeError> {
-        self.open_with(shard, None).await
+    pub(super) async fn open_replica(&self, hosted: &Hosted) -> Result<Arc<Replica>, NodeError> {
+        self.open_with(hosted, None).await
     }
 
     /// Installs a snapshot, if there is one, and opens the replica as [`Shared::open_replica`] does. If the snapshot
     /// cannot be installed, the replica has its old state.
-    pub(super) async fn open_with(&self, shard: u32, staged: Option<Staged>) -> Result<Arc<Replica>, NodeError> {
+    pub(super) async fn open_with(&self, hosted: &Hosted, staged: Option<Staged>) -> Result<Arc<Replica>, NodeError> {
+        let shard = hosted.number();
         let opened = async {
             let log = self.raft_log.opened().await?;
             // The semaphore is never closed, so this does not fail.
             let _permit = self.opening.acquire().await;
             let Self { config, budgets, metrics, clock, peers, leases, .. } = self;
-            Replica::open(shard, log, staged, Surroundings { config, budgets, metrics, clock, peers, leases }).await
+            let surroundings = Surroundings { config, budgets, metrics, clock, peers, leases };
+            Replica::open(shard, hosted.identity(), log, staged, surroundings).await
         };
         let mut opened = std::pin::pin!(opened);
         let began = Instant::now();

@@ -40,12 +40,13 @@ pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
         tracing::error!(shard = hosted.number(), %error, "the supervision of a replica panicked");
         hosted.set_state(State::Failed(Arc::new(ReplicaError::Consensus(error.into()))));
     }
+    hosted.closed.cancel();
 }
 
 /// Opens a shard's replica and runs it. Opens it again after damage or a full disk, and with a snapshot. Returns when
 /// the node stops, or when the replica has failed for good. The other shards go on.
 async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
-    let mut installs = shared.peers.installs(hosted.number());
+    let mut installs = shared.peers.installs(hosted.number(), hosted.identity());
     let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
     let mut repaired = Repaired::default();
     loop {
@@ -56,7 +57,7 @@ async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
                 (replica, queries_held) = (opened, Some(held));
                 continue;
             }
-            () = shared.closing.cancelled() => {
+            () = hosted.closing.cancelled() => {
                 if let Err(error) = replica.flush().await {
                     let shard = hosted.number();
                     tracing::error!(shard, %error, "the last flush failed; the next start applies the log again");
@@ -88,7 +89,7 @@ async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
 /// without a guard if the replica opens at once: no query has been accepted yet.
 async fn open_first(shared: &Shared, hosted: &Hosted) -> Option<(Arc<Replica>, Option<QueriesHeld>)> {
     hosted.set_state(State::Starting);
-    let opened = shared.closing.run_until_cancelled(shared.open_replica(hosted.number())).await;
+    let opened = hosted.closing.run_until_cancelled(shared.open_replica(hosted)).await;
     let state = match opened {
         Some(Ok(replica)) => return Some((replica, None)),
         Some(Err(error)) => end_after(shared, hosted, error),
@@ -295,7 +296,7 @@ async fn reopen(
         if let Some(error) = log.final_error() {
             return Err((State::Failed(error), None));
         }
-        let error = match shared.open_with(hosted.number(), staged.take()).await {
+        let error = match shared.open_with(hosted, staged.take()).await {
             Ok(replica) => return Ok((replica, held)),
             Err(error) => error,
         };
@@ -322,7 +323,7 @@ async fn hold_queries(shared: &Shared, hosted: &Hosted, pause: Duration) -> Opti
         }
         Arc::clone(&hosted.queries).write_owned().await
     };
-    shared.closing.run_until_cancelled(held).await
+    hosted.closing.run_until_cancelled(held).await
 }
 
 /// Flushes when a flush is due, and purges the log. Returns the error of the first step that fails.

@@ -1,6 +1,6 @@
 //! Tests of a member that was away for longer than the other members keep their logs.
 
-mod cluster;
+pub(crate) mod cluster;
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,18 @@ use node::Config;
 use self::cluster::{Cluster, PATIENCE};
 use crate::support::{batch, batch_of, long_name, times_of};
 
-const INSTALLED: &str = "varve_node_snapshots_installed_total";
-const APPLIED: &str = "varve_node_applied_index";
+pub(crate) const INSTALLED: &str = "varve_node_snapshots_installed_total";
+pub(crate) const APPLIED: &str = "varve_node_applied_index";
 const FIRST: &str = "varve_node_log_first_index";
 
 /// Flushes often, and keeps flushed entries for a second.
-fn keep_little(config: &mut Config) {
+pub(crate) fn keep_little(config: &mut Config) {
     config.flush_interval = Duration::from_millis(100);
     config.log_keep_time = Duration::from_secs(1);
 }
 
 /// Appends one sample after another, from `serial` on, until `is_done` returns true. Returns the next serial number.
-async fn append_until(cluster: &Cluster, mut serial: i64, what: &str, is_done: impl Fn() -> bool) -> i64 {
+pub(crate) async fn append_until(cluster: &Cluster, mut serial: i64, what: &str, is_done: impl Fn() -> bool) -> i64 {
     let start = Instant::now();
     while !is_done() {
         assert!(start.elapsed() < PATIENCE, "{what}");

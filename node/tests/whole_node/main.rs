@@ -1,4 +1,4 @@
-//! Tests of a whole node: requests, restarts, failing and full disks, retention, shards.
+//! Tests of whole nodes: requests, restarts, failing and full disks, retention, shards, changes of members.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,6 +11,8 @@
 mod disk_full;
 mod durability;
 mod lagging;
+mod members;
+mod meta_log;
 mod requests;
 mod retention;
 mod shards;

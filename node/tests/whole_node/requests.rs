@@ -364,7 +364,7 @@ async fn a_remote_router_gets_the_same_responses() {
         matchers: Vec::new(),
         start_ns: 0,
         end_ns: i64::MAX,
-        label: None,
+        ..wire::SeriesRequest::default()
     };
     let answer = client.series(request).await.unwrap().into_inner();
     assert_eq!(LabelSet::from_wire(answer.series[0].labels.clone()).get("service_name"), "test");

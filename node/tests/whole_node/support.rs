@@ -113,7 +113,8 @@ async fn select(node: &Node, shard: u32, fold: Fold) -> Result<proto::Answer, St
         locations: proto::LocationSets::default(),
     };
     let placement_epoch = proto::Shards::placement(node).await?.epoch();
-    let answer = node.select(Request::new(selection.to_wire(shard, placement_epoch))).await?.into_inner();
+    let answer =
+        node.select(Request::new(selection.to_wire(shard, proto::ReadAt::leader(placement_epoch)))).await?.into_inner();
     Ok(proto::Answer::from_wire(answer, &selection).unwrap())
 }
 

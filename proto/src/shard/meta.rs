@@ -12,7 +12,7 @@ mod error;
 mod state;
 mod tenant;
 
-pub use self::cluster::{ClusterId, DirectoryId, Member, Node, Shard};
+pub use self::cluster::{CLUSTER_METADATA, ClusterId, DirectoryId, Member, Node, Shard};
 pub use self::command::Command;
 pub use self::error::MetaError;
 pub use self::state::{Access, State, TokenError};

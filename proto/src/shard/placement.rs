@@ -134,6 +134,23 @@ impl Placement {
         merged(of_epochs.iter().map(Vec::as_slice))
     }
 
+    /// Slots whose samples of a time range can be in a shard, as ranges `(first, last)`; ascending and not touching.
+    #[must_use]
+    pub fn slots_of(&self, shard: u32, window: Window) -> Vec<(u16, u16)> {
+        let epochs: Vec<&[u32]> = self.epochs_in(window).map(Epoch::shard_of_slot).collect();
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for slot in 0..SLOTS {
+            if !epochs.iter().any(|shards| shards[usize::from(slot)] == shard) {
+                continue;
+            }
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                _ => ranges.push((slot, slot)),
+            }
+        }
+        ranges
+    }
+
     /// Returns whether samples of a time range can be in several epochs. Samples of one series can then be in several
     /// shards.
     #[must_use]

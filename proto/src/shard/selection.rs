@@ -6,6 +6,7 @@ use crate::formats::{deltas, from_deltas, wire};
 use crate::limits;
 use crate::shard::error::SelectionError;
 use crate::shard::location_sets::LocationSets;
+use crate::shard::reads::ReadAt;
 use crate::tenant::TenantId;
 
 /// A condition on a label of the series. If the series has no label of this name, the condition applies to the sample's
@@ -117,7 +118,7 @@ impl Matcher {
 impl Selection {
     /// Encodes the request to a shard.
     #[must_use]
-    pub fn to_wire(&self, shard: u32, placement_epoch: u64) -> wire::SelectRequest {
+    pub fn to_wire(&self, shard: u32, at: ReadAt) -> wire::SelectRequest {
         use wire::fold::Kind;
         let (kind, windows) = match &self.fold {
             Fold::Sum(windows) => (Kind::Sum, windows.as_slice()),
@@ -127,7 +128,8 @@ impl Selection {
         let edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
         wire::SelectRequest {
             shard,
-            placement_epoch,
+            placement_epoch: at.placement_epoch,
+            applied_index: at.applied_index,
             tenant: self.tenant.as_str().to_owned(),
             matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
             fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: deltas(&edges) }),
@@ -200,14 +202,14 @@ mod tests {
         let [first, next, far] =
             [(-5, 10), (10, 20), (i64::MAX - 7, i64::MAX)].map(|(start_ns, end_ns)| Window { start_ns, end_ns });
         for fold in [Fold::Sum(vec![first]), Fold::Sum(vec![first, next, far]), Fold::Points(next), Fold::Last(far)] {
-            let read = Selection::from_wire(selection(fold.clone()).to_wire(1, 1)).unwrap();
+            let read = Selection::from_wire(selection(fold.clone()).to_wire(1, ReadAt::leader(1))).unwrap();
             assert_eq!((&read.fold, read.matchers.len(), read.group_by.len()), (&fold, 1, 1));
         }
     }
 
     #[test]
     fn selections_that_no_router_sends_are_refused() {
-        let sent = || selection(Fold::Sum(Window::between(&[1, 2, 3]))).to_wire(1, 1);
+        let sent = || selection(Fold::Sum(Window::between(&[1, 2, 3]))).to_wire(1, ReadAt::leader(1));
         let refuses = |change: fn(&mut wire::SelectRequest)| {
             let mut request = sent();
             change(&mut request);

@@ -15,13 +15,14 @@ use crate::shard::entry::Deletion;
 use crate::shard::error::SelectionError;
 use crate::shard::location_sets::{KnownLocations, LocationPage};
 use crate::shard::placement::Placement;
+use crate::shard::reads::{Consistency, ReadAt, ReadPoint};
 use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
 
 /// Shards that accept requests.
 ///
-/// `placement_epoch` is the epoch of the placement that chose the shard. A node with another epoch refuses the request:
-/// the samples might belong to, or be in, other shards.
+/// `placement_epoch`, also in [`ReadAt`], is the epoch of the placement that chose the shard. A node with another epoch
+/// refuses the request: the samples might belong to, or be in, other shards.
 #[tonic::async_trait]
 pub trait Shards: Send + Sync {
     /// The error of a request: a code, and a text for the caller.
@@ -33,20 +34,28 @@ pub trait Shards: Send + Sync {
     /// Stores a batch. When this returns, the batch is durable and visible to queries.
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
 
-    /// Returns sums of samples. The read is linearizable.
-    async fn select(&self, shard: u32, placement_epoch: u64, selection: Selection) -> Result<Answer, Self::Error>;
+    /// Returns the state that the other reads of a query see at least, if they are given its index.
+    async fn read_point(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        consistency: Consistency,
+    ) -> Result<ReadPoint, Self::Error>;
+
+    /// Returns sums of samples.
+    async fn select(&self, shard: u32, at: ReadAt, selection: Selection) -> Result<Answer, Self::Error>;
 
     /// Returns a page of the locations that the router does not know. The page is empty if the router knows all.
     async fn locations(
         &self,
         shard: u32,
-        placement_epoch: u64,
+        at: ReadAt,
         tenant: TenantId,
         known: KnownLocations,
     ) -> Result<LocationPage, Self::Error>;
 
-    /// Returns the series that have samples in a window. The read is linearizable.
-    async fn series(&self, shard: u32, placement_epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Self::Error>;
+    /// Returns the series that have samples in a window.
+    async fn series(&self, shard: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Self::Error>;
 
     /// Deletes samples permanently. When this returns, no query sees the samples any more. The call may take any length
     /// of time.
@@ -93,10 +102,11 @@ pub struct SeriesQuery {
 impl SeriesQuery {
     /// Encodes the request to a shard.
     #[must_use]
-    pub fn to_wire(&self, shard: u32, placement_epoch: u64) -> wire::SeriesRequest {
+    pub fn to_wire(&self, shard: u32, at: ReadAt) -> wire::SeriesRequest {
         wire::SeriesRequest {
             shard,
-            placement_epoch,
+            placement_epoch: at.placement_epoch,
+            applied_index: at.applied_index,
             tenant: self.tenant.as_str().to_owned(),
             matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
             start_ns: self.window.start_ns,
@@ -110,7 +120,7 @@ impl SeriesQuery {
     /// # Errors
     /// Returns a [`SelectionError`] for an invalid tenant or condition.
     pub fn from_wire(from: wire::SeriesRequest) -> Result<Self, SelectionError> {
-        let wire::SeriesRequest { shard: _, placement_epoch: _, tenant, matchers, start_ns, end_ns, label } = from;
+        let wire::SeriesRequest { tenant, matchers, start_ns, end_ns, label, .. } = from;
         let tenant = TenantId::new(&tenant)?;
         Ok(Self { tenant, matchers: Matcher::all_from_wire(matchers)?, window: Window { start_ns, end_ns }, label })
     }

@@ -2,14 +2,14 @@
 
 use axum::Router;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderName, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proto::{TenantId, limits};
 
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
-use super::prometheus::{SERVER_TIMING, server_timing};
+use super::query_headers::query_headers;
 use crate::query::Reader;
 use crate::query::flamegraph::request::{FlamegraphRequest, Format};
 
@@ -26,14 +26,14 @@ async fn flamegraph(
     let request = read(&parameters)?;
     let format = request.format;
     let (body, timings) = reader.flamegraph(&tenant, request).await?;
-    let timing = (SERVER_TIMING, server_timing(&timings));
-    let kind = |kind: &'static str| -> (HeaderName, String) { (header::CONTENT_TYPE, kind.to_owned()) };
+    let headers = query_headers(&timings);
+    let kind = |kind: &'static str| (header::CONTENT_TYPE, kind);
     Ok(match format {
-        Format::Json => ([kind("application/json"), timing], body).into_response(),
-        Format::Folded => ([kind("text/plain; charset=utf-8"), timing], body).into_response(),
+        Format::Json => (headers, [kind("application/json")], body).into_response(),
+        Format::Folded => (headers, [kind("text/plain; charset=utf-8")], body).into_response(),
         Format::Pprof => {
-            let name = (header::CONTENT_DISPOSITION, "attachment; filename=\"profile.pb.gz\"".to_owned());
-            ([kind("application/octet-stream"), name, timing], body).into_response()
+            let name = (header::CONTENT_DISPOSITION, "attachment; filename=\"profile.pb.gz\"");
+            (headers, [kind("application/octet-stream"), name], body).into_response()
         }
     })
 }
@@ -57,5 +57,6 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
             text.parse().ok().filter(allowed).ok_or_else(|| invalid("max_nodes", text, &wanted))?
         }
     };
-    Ok(FlamegraphRequest { query, window, format, nodes_max })
+    let options = parameters.read_options()?;
+    Ok(FlamegraphRequest { query, window, format, nodes_max, options })
 }

@@ -6,10 +6,11 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{Method, header};
 use http_body_util::BodyExt as _;
-use proto::Window;
+use proto::{Consistency, Window};
 
 use super::error::ApiError;
 use super::time::{now_ns, parse_duration, parse_time};
+use crate::query::run::ReadOptions;
 
 /// Names and values of the parameters, in the order of the request. An empty value counts as missing.
 #[derive(Debug)]
@@ -132,6 +133,22 @@ impl Parameters {
     /// missing.
     pub(crate) fn time_or_now(&self, name: &str) -> Result<i64, ApiError> {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
+    }
+
+    /// Returns which responses the client accepts: `partial` is `allow` or `refuse`, and `consistency` is
+    /// `linearizable` or `stale`.
+    pub(crate) fn read_options(&self) -> Result<ReadOptions, ApiError> {
+        let refuses_partial = match self.get("partial") {
+            None | Some("allow") => false,
+            Some("refuse") => true,
+            Some(other) => return Err(invalid("partial", other, &"it must be allow or refuse")),
+        };
+        let consistency = match self.get("consistency") {
+            None | Some("linearizable") => Consistency::Linearizable,
+            Some("stale") => Consistency::Stale,
+            Some(other) => return Err(invalid("consistency", other, &"it must be linearizable or stale")),
+        };
+        Ok(ReadOptions { consistency, refuses_partial })
     }
 
     /// Returns the maximum number of results; `None` if `limit` is 0 or missing, which means no limit, as in

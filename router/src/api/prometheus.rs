@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use proto::{ProfileType, TenantId, Window, limits};
@@ -11,7 +11,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
-use super::prometheus_json::{cut, instant, range, success, success_with};
+use super::prometheus_json::{cut, instant, range, success};
+use super::query_headers::query_headers;
 use super::time::now_ns;
 use crate::json::JsonText;
 use crate::query::catalog::{CatalogRequest, Listed, with_name};
@@ -40,8 +41,9 @@ async fn query(
     let text = parameters.required("query")?;
     let time = parameters.time_or_now("time")?;
     let limit = parameters.limit()?;
+    let options = parameters.read_options()?;
     let write = move |evaluated| instant(evaluated, limit);
-    let (body, timings) = reader.query(&tenant, text, Steps(vec![time]), write).await?;
+    let (body, timings) = reader.query(&tenant, text, Steps(vec![time]), options, write).await?;
     Ok(answer(body, &timings))
 }
 
@@ -55,8 +57,9 @@ async fn query_range(
     let end = parameters.required_time("end")?;
     let step = parameters.required_duration("step")?;
     let limit = parameters.limit()?;
+    let options = parameters.read_options()?;
     let write = move |evaluated| range(evaluated, limit);
-    let (body, timings) = reader.query(&tenant, text, steps(start, end, step)?, write).await?;
+    let (body, timings) = reader.query(&tenant, text, steps(start, end, step)?, options, write).await?;
     Ok(answer(body, &timings))
 }
 
@@ -93,7 +96,7 @@ async fn series(
             data.object(with_name(labels));
         });
     };
-    Ok(answer(success_with(list, truncated, warnings), &timings))
+    Ok(answer(success(list, truncated, warnings, &timings.coverage), &timings))
 }
 
 async fn labels(
@@ -104,7 +107,7 @@ async fn labels(
     let limit = parameters.limit()?;
     let (Listed { list, warnings }, timings) = reader.label_names(catalog(tenant, &parameters)?).await?;
     let (found, truncated) = cut(list, limit);
-    Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
+    Ok(answer(success(|data| texts(data, &found), truncated, warnings, &timings.coverage), &timings))
 }
 
 async fn label_values(
@@ -120,7 +123,7 @@ async fn label_values(
     let limit = parameters.limit()?;
     let (Listed { list, warnings }, timings) = reader.label_values(&name, catalog(tenant, &parameters)?).await?;
     let (found, truncated) = cut(list, limit);
-    Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
+    Ok(answer(success(|data| texts(data, &found), truncated, warnings, &timings.coverage), &timings))
 }
 
 /// Returns the request for a list of series or labels that the parameters describe. Without `start` and `end`, the list
@@ -131,7 +134,9 @@ fn catalog(tenant: TenantId, parameters: &Parameters) -> Result<CatalogRequest, 
     if end_ns < start_ns {
         return Err(ApiError::bad_data("\"end\" is before \"start\""));
     }
-    Ok(CatalogRequest { tenant, selectors: parameters.all("match[]"), window: Window { start_ns, end_ns } })
+    let window = Window { start_ns, end_ns };
+    let options = parameters.read_options()?;
+    Ok(CatalogRequest { tenant, selectors: parameters.all("match[]"), window, options })
 }
 
 async fn metadata(
@@ -140,11 +145,12 @@ async fn metadata(
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
     let limit = parameters.limit()?;
-    let CatalogRequest { tenant, window, .. } = catalog(tenant, &parameters)?;
-    let (types, timings) = reader.profile_types(tenant, window, parameters.get("metric")).await?;
+    let request = catalog(tenant, &parameters)?;
+    let (types, timings) = reader.profile_types(request, parameters.get("metric")).await?;
     let (types, truncated) = cut(types.into_iter().collect(), limit);
     let data: Map<String, Json> = types.into_iter().map(|(id, kind)| (id, json!([described(&kind)]))).collect();
-    Ok(answer(success(|out| write_value(out, &Json::Object(data)), truncated), &timings))
+    let data = Json::Object(data);
+    Ok(answer(success(|out| write_value(out, &data), truncated, Vec::new(), &timings.coverage), &timings))
 }
 
 /// Returns the metadata of a profile type, in the form in which Prometheus returns the metadata of a metric.
@@ -165,7 +171,8 @@ async fn buildinfo() -> Response {
         "application": "varve", "version": env!("CARGO_PKG_VERSION"),
         "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
     });
-    answer(success(|out| write_value(out, &data), false), &Timings::default())
+    let timings = Timings::default();
+    answer(success(|out| write_value(out, &data), false, Vec::new(), &timings.coverage), &timings)
 }
 
 fn texts(to: &mut JsonText, texts: &[String]) {
@@ -181,21 +188,7 @@ fn write_value(to: &mut JsonText, value: &Json) {
 
 /// Returns a JSON response with a header that lists the duration of each processing step.
 fn answer(body: Vec<u8>, timings: &Timings) -> Response {
-    ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
-        .into_response()
-}
-
-/// Name of the header that lists the duration of each processing step. Browsers show these durations.
-pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-
-/// Returns the value of the `Server-Timing` header: the name of each processing step with its duration in milliseconds,
-/// and the number of shards that were asked. A response exists only if all of them answered.
-pub(crate) fn server_timing(timings: &Timings) -> String {
-    let part =
-        |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
-    let asked = timings.asked;
-    let shards = format!("asked;desc=\"{asked} of {asked} shards answered\"");
-    timings.parts.iter().map(part).chain([shards]).collect::<Vec<_>>().join(", ")
+    (query_headers(timings), [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 impl From<QueryError> for ApiError {
@@ -205,6 +198,7 @@ impl From<QueryError> for ApiError {
             ErrorKind::BadData => Self::bad_data(text),
             ErrorKind::Execution => Self::execution(text),
             ErrorKind::Unavailable => Self::unavailable(text),
+            ErrorKind::Overloaded => Self::overloaded(text),
             ErrorKind::Internal => {
                 tracing::error!(error = %text, "a query failed");
                 Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text }

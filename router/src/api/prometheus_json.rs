@@ -7,6 +7,7 @@ use crate::json::JsonText;
 use crate::query::promql::aggregate::best_first;
 use crate::query::promql::query::Evaluated;
 use crate::query::promql::value::{Series, Value};
+use crate::query::selection::coverage::Coverage;
 use crate::query::selection::labels::Labels;
 
 /// Warning in a response that was truncated to `limit` results.
@@ -15,16 +16,25 @@ const TRUNCATED: &str = "results truncated due to limit";
 /// Estimated length of one point, in bytes: a time with fractions, and a value with all its digits.
 const POINT_BYTES: usize = 48;
 
-/// Writes a successful response. `truncated` is true if results beyond the limit were dropped.
-pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
-    success_with(data, truncated, Vec::new())
-}
-
 /// Writes a successful response with warnings. `truncated` is true if results beyond the limit were dropped.
-pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mut warnings: Vec<String>) -> Vec<u8> {
+///
+/// Shards are only listed if some are missing, or if the response may be stale. Equal responses of clusters with
+/// different numbers of shards are therefore equal byte for byte.
+pub(crate) fn success(
+    data: impl FnOnce(&mut JsonText),
+    truncated: bool,
+    of_data: Vec<String>,
+    coverage: &Coverage,
+) -> Vec<u8> {
     let mut out = JsonText::default();
     out.raw("{\"status\":\"success\",\"data\":");
     data(&mut out);
+    if coverage.is_partial() || coverage.staleness.is_some() {
+        out.raw(",\"shards\":");
+        coverage.write(&mut out);
+    }
+    let mut warnings = coverage.warnings();
+    warnings.extend(of_data);
     warnings.extend(truncated.then(|| TRUNCATED.to_owned()));
     if !warnings.is_empty() {
         out.raw(",\"warnings\":").list(&warnings, |out, warning| {
@@ -54,7 +64,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
                 point(out, &time, value, &mut text);
                 out.raw("}");
             };
-            return success_with(scalar, false, evaluated.missing.warnings());
+            return success(scalar, false, evaluated.missing.warnings(), &evaluated.coverage);
         }
         Value::Vector(series) => series,
     };
@@ -73,7 +83,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(vector, truncated, evaluated.missing.warnings())
+    success(vector, truncated, evaluated.missing.warnings(), &evaluated.coverage)
 }
 
 /// Writes the response to a range query.
@@ -98,7 +108,7 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(matrix, truncated, evaluated.missing.warnings())
+    success(matrix, truncated, evaluated.missing.warnings(), &evaluated.coverage)
 }
 
 /// Writes one point, such as `[1767225600.5,"0.25"]`. `text` is a buffer for the digits of the value; all points share

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proto::limits;
 
+use crate::auth::tenants::Exceeded;
 use crate::ingest::admission::Overloaded;
 use crate::ingest::decode::{foreign, protobuf};
 use crate::nodes::NodesError;
@@ -24,6 +25,9 @@ pub(crate) enum PushError {
     /// Too many bytes are in flight.
     #[error(transparent)]
     Overloaded(#[from] Overloaded),
+    /// The tenant has used up a rate of its policy.
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
     /// The body could not be received.
     #[error(transparent)]
     Body(#[from] BodyError),

@@ -17,6 +17,7 @@ use proto::{BatchId, TenantId};
 
 use self::refusal_log::RefusalLog;
 use self::retries::{Definitions, Next, PAUSES, Retries};
+use crate::auth::tenants::Tenants;
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, Failures, Round, Rounds, append};
 use crate::ingest::decode::{decode, recognized};
@@ -24,7 +25,7 @@ use crate::ingest::error::{BodyError, PushError, days};
 use crate::ingest::known_stacks::{KnownStacks, StackKey};
 use crate::ingest::normalize::{Destination, normalize, now_ns};
 use crate::ingest::place::{batch_id, place, random_id};
-use crate::ingest::receive::{Arriving, Received, receive};
+use crate::ingest::receive::{Arriving, Received, discard, receive};
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::Nodes;
@@ -58,6 +59,7 @@ struct Metrics {
 #[derive(Clone, Debug)]
 pub struct Pusher {
     nodes: Nodes,
+    tenants: Tenants,
     admission: Admission,
     known_stacks: Arc<KnownStacks>,
     metrics: Arc<Metrics>,
@@ -81,6 +83,8 @@ struct Placed {
     first: Round,
     rounds: Rounds,
     accepted: Accepted,
+    /// Size of the body after decompression, in bytes.
+    bytes: usize,
     /// Stacks that the batches define.
     defined: Vec<StackKey>,
 }
@@ -106,12 +110,19 @@ impl Pusher {
         );
         Self {
             nodes,
+            tenants: Tenants::default(),
             admission: Admission::default(),
             known_stacks: Arc::default(),
             metrics: Arc::new(metrics),
             refusal_log: Arc::default(),
             retry_pauses: PAUSES,
         }
+    }
+
+    /// Keeps the limits of these tenants.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Tenants) -> Self {
+        Self { tenants, ..self }
     }
 
     /// Receives and stores a push. When this function returns `Ok`, the samples are durable and every query sees them.
@@ -148,6 +159,11 @@ impl Pusher {
     /// - with the node's placement, if that is another one and no shard can have stored its part.
     /// - after a pause, if the refusal is temporary.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
+        // Checked before the push takes anything of the shared budgets.
+        if let Err(exceeded) = self.tenants.admit_push(tenant) {
+            discard(arriving.body).await;
+            return Err(exceeded.into());
+        }
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
         let request = Arc::new((head, body));
@@ -155,6 +171,7 @@ impl Pusher {
         let own_id = random_id();
         let mut acknowledged = Acknowledged::default();
         let mut retries = Retries::new(self.retry_pauses);
+        let mut is_charged = false;
         // All runs use the same placement, until the push is placed again.
         let mut placement = self.nodes.placement().await;
         loop {
@@ -173,7 +190,11 @@ impl Pusher {
                     this.prepare(destination, head, body, &attempt, in_flight)
                 })
                 .await?;
-            let Placed { first, rounds, accepted, defined } = placed?;
+            let Placed { first, rounds, accepted, bytes, defined } = placed?;
+            if !is_charged {
+                self.tenants.charge_push(tenant, bytes as u64, accepted.samples)?;
+                is_charged = true;
+            }
             let pinned = placement?;
             let failures;
             (in_flight, failures) = self.send(&pinned, first, rounds, in_flight, &mut acknowledged).await?;
@@ -217,7 +238,8 @@ impl Pusher {
         let mut parts = place(push, id, destination);
         parts.remove(&attempt.acknowledged);
         let mut rounds = Rounds::new(parts);
-        Ok(Placed { first: rounds.next_round(in_flight), rounds, accepted, defined: normalized.defined })
+        let first = rounds.next_round(in_flight);
+        Ok(Placed { first, rounds, accepted, bytes: message.len(), defined: normalized.defined })
     }
 
     /// Runs the last step: appends all parts, one round after the other. Returns the errors of all rounds.

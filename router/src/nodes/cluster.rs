@@ -1,17 +1,19 @@
 //! The nodes of a cluster on the network: the router's view of the cluster, and calls to the leaders of shards.
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
-//! nodes and placements by itself. Only the leader of a shard serves requests. A router remembers the leaders that it
-//! found, and follows the hints of other members. A member that does not respond is left alone for a while, so that not
-//! every call waits for it.
+//! nodes and placements by itself. Only the leader of a shard accepts appends and gives linearizable read points. A
+//! router remembers the leaders that it found, and follows the hints of other members. A member that does not respond is
+//! left alone for a while, so that not every call waits for it.
+
+mod reads;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::Tokens;
-use proto::meta::{Member, State};
+use proto::meta::{ClusterId, Shard, State};
 use proto::placement::Placement;
 use proto::refusal::Refusal;
 use tokio::sync::watch;
@@ -21,6 +23,7 @@ use tonic::{Code, Status};
 use transport::Dialer;
 
 use crate::nodes::remote::{Patience, Remote};
+use crate::nodes::silent_shards::SilentShards;
 
 /// Longest time that a call looks for the leader of a shard. An election takes a second or two.
 const LEADER_PATIENCE: Duration = Duration::from_secs(8);
@@ -44,12 +47,15 @@ pub(super) struct Cluster {
     seeds: Vec<Endpoint>,
     /// Connections by address.
     connections: Mutex<HashMap<String, Arc<Remote>>>,
+    /// ID of the cluster, as soon as a node has named it. Nodes of another cluster refuse the router's requests.
+    id: Arc<OnceLock<ClusterId>>,
     /// Newest known state of the meta group; the empty state if none is known yet.
     state: watch::Sender<Arc<State>>,
     /// Node ids of the leaders, by shard, as far as they are known.
     leaders: Mutex<HashMap<u32, u64>>,
-    /// Nodes whose last call failed slowly and without a response, with the time of the failure.
-    silent: Mutex<HashMap<u64, Instant>>,
+    silent_shards: SilentShards,
+    /// Nodes that did not respond to a call lately, each with the time until which the others are called first.
+    silent_nodes: Mutex<HashMap<u64, Instant>>,
 }
 
 impl Cluster {
@@ -62,12 +68,19 @@ impl Cluster {
             patience,
             seeds,
             connections: Mutex::default(),
+            id: Arc::default(),
             state: watch::Sender::new(Arc::default()),
             leaders: Mutex::default(),
-            silent: Mutex::default(),
+            silent_shards: SilentShards::default(),
+            silent_nodes: Mutex::default(),
         });
         tokio::spawn(watch_cluster(Arc::downgrade(&cluster)));
         cluster
+    }
+
+    /// Returns true if a node has responded with a placement.
+    pub(super) fn knows_placement(&self) -> bool {
+        !self.state.borrow().epochs.is_empty()
     }
 
     /// Asks the nodes for the placement.
@@ -86,6 +99,11 @@ impl Cluster {
     pub(super) async fn state(&self) -> Result<Arc<State>, Status> {
         let known = Arc::clone(&self.state.borrow());
         if known.epochs.is_empty() { self.read_state().await } else { Ok(known) }
+    }
+
+    /// Returns a watcher of the newest known state of the meta group.
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.state.subscribe()
     }
 
     /// Asks the nodes for the state of the meta group, until one responds.
@@ -127,6 +145,10 @@ impl Cluster {
             return Err(Status::failed_precondition(text));
         }
         let newest = Arc::clone(&self.state.borrow());
+        if let Some(id) = newest.cluster {
+            // The first ID stays.
+            let _is_known = self.id.set(id).is_err();
+        }
         let addresses: Vec<&str> = newest.nodes.values().map(|node| node.address.as_str()).collect();
         let is_seed = |address: &str| self.seeds.iter().any(|seed| address == authority(seed));
         self.connections.lock().retain(|address, _| addresses.contains(&address.as_str()) || is_seed(address));
@@ -154,19 +176,21 @@ impl Cluster {
     fn connection_of(&self, address: &str, endpoint: &Endpoint) -> Arc<Remote> {
         let mut connections = self.connections.lock();
         let connection = connections.entry(address.to_owned()).or_insert_with(|| {
-            Arc::new(Remote::new(&self.dialer, endpoint.clone(), self.tokens.as_ref(), self.patience))
+            let cluster = Arc::clone(&self.id);
+            Arc::new(Remote::new(&self.dialer, endpoint.clone(), self.tokens.as_ref(), cluster, self.patience))
         });
         Arc::clone(connection)
     }
 
     /// Makes a call to the leader of a shard. While the leader is unknown, calls one member after another.
     ///
-    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call that certainly
-    /// had no effect, because the member is not the leader or cannot be reached, is always made again at another one.
+    /// `is_repeatable` is true if the call may be made again after a call with an unknown outcome. A call that
+    /// certainly had no effect, because the member is not the leader or cannot be reached, is always made again at
+    /// another one.
     ///
     /// # Errors
-    /// Returns the status of the last call, or that of the last call whose outcome is unknown, or NOT_FOUND if the shard
-    /// does not exist.
+    /// Returns the status of the last call, or that of the last call whose outcome is unknown, or NOT_FOUND if the
+    /// shard does not exist.
     pub(super) async fn at_leader<T, F: Future<Output = Result<T, Status>>>(
         &self,
         shard: u32,
@@ -181,8 +205,8 @@ impl Cluster {
         let mut unknown: Option<Status> = None;
         loop {
             let state = self.state().await?;
-            let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
-            let candidates = self.candidates(members);
+            let members = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
+            let candidates = self.candidates(&members);
             let leader = self.leaders.lock().get(&shard).copied().filter(|leader| candidates.contains(leader));
             let Some(node) = leader.or_else(|| candidates.get(turn % candidates.len().max(1)).copied()) else {
                 return Err(Status::not_found(format!("shard {shard} does not exist: read the placement again")));
@@ -191,13 +215,14 @@ impl Cluster {
             let began = Instant::now();
             let status = match call(self.connection(address)?).await {
                 Ok(response) => {
+                    self.silent_nodes.lock().remove(&node);
                     self.leaders.lock().insert(shard, node);
                     return Ok(response);
                 }
                 Err(status) => status,
             };
             if status.code() == Code::Unavailable && status.details().is_empty() && began.elapsed() >= SLOW {
-                self.silent.lock().insert(node, Instant::now());
+                self.note_silence(node);
             }
             let is_first_round = turn < members.len();
             let Some(next) = next_step(&status, is_repeatable, members.len(), is_first_round) else {
@@ -231,13 +256,19 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Returns the members without those that were silent a moment ago, or all if every member was silent.
-    fn candidates(&self, members: &[Member]) -> Vec<u64> {
-        let nodes: Vec<u64> = members.iter().map(|member| member.node).collect();
-        let mut silent = self.silent.lock();
-        silent.retain(|_node, since| since.elapsed() < SILENCE);
-        let responding: Vec<u64> = nodes.iter().copied().filter(|node| !silent.contains_key(node)).collect();
-        if responding.is_empty() { nodes } else { responding }
+    /// Returns the nodes without those that did not respond lately, or all if none responded.
+    fn candidates(&self, nodes: &[u64]) -> Vec<u64> {
+        let responding: Vec<u64> = nodes.iter().copied().filter(|&node| !self.is_silent(node)).collect();
+        if responding.is_empty() { nodes.to_vec() } else { responding }
+    }
+
+    /// Returns true if a node did not respond lately.
+    fn is_silent(&self, node: u64) -> bool {
+        self.silent_nodes.lock().get(&node).is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn note_silence(&self, node: u64) {
+        self.silent_nodes.lock().insert(node, Instant::now() + SILENCE);
     }
 }
 

@@ -1,10 +1,11 @@
-//! State that the calls of one request of a query share: the placement, the slot of the query, and the limits on the
-//! size of all responses together.
+//! State that the calls of one request of a query share: the placement, the read points, the slot of the query, and the
+//! limits on the size of all responses together.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proto::limits;
+use proto::{ReadAt, ReadPoint, limits};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
@@ -12,11 +13,23 @@ use tonic::Status;
 /// as much.
 const HELD_BYTES_MAX: usize = 1 << 30;
 
+/// A state of a shard that the reads of a query see at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) state: ReadPoint,
+    /// Number of the node that has the state; `None` if there is only one node.
+    pub(crate) node: Option<u64>,
+}
+
+/// The read points of a query, by shard.
+pub(crate) type Points = Arc<BTreeMap<u32, Point>>;
+
 /// One request of a query to several shards.
 #[derive(Debug)]
 pub(crate) struct Reading {
     /// Epoch of the placement that chose the shards.
     pub(crate) placement_epoch: u64,
+    points: Points,
     slot: Arc<OwnedSemaphorePermit>,
     /// Remaining size of encoded responses, in bytes.
     received_left: AtomicUsize,
@@ -25,9 +38,22 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Makes a request of the query that has this slot.
-    pub(crate) fn new(placement_epoch: u64, slot: Arc<OwnedSemaphorePermit>) -> Self {
-        Self::with_limits(placement_epoch, slot, limits::NODE_MESSAGE_BYTES_MAX, HELD_BYTES_MAX)
+    /// Makes a request of the query that has this slot and these read points. A read of another shard is linearized by
+    /// itself.
+    pub(crate) fn new(placement_epoch: u64, points: Points, slot: Arc<OwnedSemaphorePermit>) -> Self {
+        let made = Self::with_limits(placement_epoch, slot, limits::NODE_MESSAGE_BYTES_MAX, HELD_BYTES_MAX);
+        Self { points, ..made }
+    }
+
+    /// Returns what a read of a shard refers to.
+    pub(crate) fn at(&self, shard: u32) -> ReadAt {
+        let applied_index = self.points.get(&shard).map(|point| point.state.applied_index);
+        ReadAt { placement_epoch: self.placement_epoch, applied_index }
+    }
+
+    /// Returns the node that has the read point of a shard; `None` if there is no point, or only one node.
+    pub(super) fn member(&self, shard: u32) -> Option<u64> {
+        self.points.get(&shard)?.node
     }
 
     fn with_limits(
@@ -36,7 +62,13 @@ impl Reading {
         received_max: usize,
         held_max: usize,
     ) -> Self {
-        Self { placement_epoch, slot, received_left: received_max.into(), held_left: held_max.into() }
+        Self {
+            placement_epoch,
+            points: Points::default(),
+            slot,
+            received_left: received_max.into(),
+            held_left: held_max.into(),
+        }
     }
 
     /// Counts an encoded response. To be called before the response is decoded.
@@ -99,7 +131,7 @@ pub(super) mod tests {
     async fn decoding_keeps_the_slot_of_a_cancelled_query_until_it_ends() {
         let slots = Arc::new(Semaphore::new(1));
         let slot = Arc::clone(&slots).try_acquire_owned().unwrap();
-        let reading = Reading::new(1, Arc::new(slot));
+        let reading = Reading::new(1, Points::default(), Arc::new(slot));
         let (began, has_begun) = mpsc::channel();
         let (end, may_end) = mpsc::channel::<()>();
         let decoding = reading.blocking(move || {

@@ -2,17 +2,18 @@
 
 use std::error::Error as _;
 use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message;
-use proto::meta::State;
+use proto::meta::{CLUSTER_METADATA, ClusterId, State};
 use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection,
-    SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
+    ReadPoint, Selection, SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
 };
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -36,14 +37,22 @@ pub(super) struct Remote {
 
 type Connection = InterceptedService<Channel, Authorization>;
 
-/// Interceptor that adds the router's credential to each call.
+/// Interceptor that adds the router's credential and its cluster to each call.
 #[derive(Clone, Debug)]
-struct Authorization(Option<MetadataValue<Ascii>>);
+struct Authorization {
+    bearer: Option<MetadataValue<Ascii>>,
+    /// ID of the cluster, as soon as the router knows it.
+    cluster: Arc<OnceLock<ClusterId>>,
+}
 
 impl Interceptor for Authorization {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(bearer) = &self.0 {
+        if let Some(bearer) = &self.bearer {
             request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        // Hexadecimal digits always fit a header.
+        if let Some(cluster) = self.cluster.get().and_then(|cluster| cluster.to_string().parse().ok()) {
+            request.metadata_mut().insert(CLUSTER_METADATA, cluster);
         }
         Ok(request)
     }
@@ -104,7 +113,14 @@ impl<Q> Decoder for Undecoded<Q> {
 }
 
 impl Remote {
-    pub(super) fn new(dialer: &Dialer, endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+    /// Makes a connection for a router of a cluster, whose ID may become known later.
+    pub(super) fn new(
+        dialer: &Dialer,
+        endpoint: Endpoint,
+        tokens: Option<&Tokens>,
+        cluster: Arc<OnceLock<ClusterId>>,
+        patience: Patience,
+    ) -> Self {
         // No node accepts a token that does not fit a header.
         let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
         let name = endpoint.uri().to_string();
@@ -113,7 +129,7 @@ impl Remote {
             .http2_keep_alive_interval(patience.alive)
             .keep_alive_timeout(patience.alive)
             .keep_alive_while_idle(true);
-        let connection = InterceptedService::new(dialer.connect_lazy(&endpoint), Authorization(bearer));
+        let connection = InterceptedService::new(dialer.connect_lazy(&endpoint), Authorization { bearer, cluster });
         Self { connection, endpoint: name, patience }
     }
 
@@ -229,8 +245,19 @@ impl Remote {
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
     }
 
+    pub(super) async fn read_point(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        consistency: Consistency,
+    ) -> Result<ReadPoint, Status> {
+        let is_stale = consistency == Consistency::Stale;
+        let request = wire::ReadPointRequest { shard, placement_epoch, is_stale };
+        Ok(ReadPoint::from_wire(self.within(self.client().read_point(request)).await?))
+    }
+
     pub(super) async fn select(&self, reading: &Reading, shard: u32, selection: Selection) -> Result<Answer, Status> {
-        let request = selection.to_wire(shard, reading.placement_epoch);
+        let request = selection.to_wire(shard, reading.at(shard));
         let encoded = self.call("/varve.v1.Node/Select", request).await?;
         reading.receive(encoded.len())?;
         decoded(reading, encoded, move |answer| Answer::from_wire(answer, &selection)).await
@@ -246,8 +273,8 @@ impl Remote {
     ) -> Result<LocationPage, Status> {
         let KnownLocations { generation, count } = known;
         let tenant = tenant.as_str().to_owned();
-        let placement_epoch = reading.placement_epoch;
-        let request = wire::LocationsRequest { shard, placement_epoch, tenant, generation, count };
+        let ReadAt { placement_epoch, applied_index } = reading.at(shard);
+        let request = wire::LocationsRequest { shard, placement_epoch, tenant, generation, count, applied_index };
         let encoded = self.call("/varve.v1.Node/Locations", request).await?;
         decoded(reading, encoded, LocationPage::from_wire).await
     }
@@ -258,7 +285,7 @@ impl Remote {
         shard: u32,
         query: &SeriesQuery,
     ) -> Result<SeriesAnswer, Status> {
-        let encoded = self.call("/varve.v1.Node/Series", query.to_wire(shard, reading.placement_epoch)).await?;
+        let encoded = self.call("/varve.v1.Node/Series", query.to_wire(shard, reading.at(shard))).await?;
         reading.receive(encoded.len())?;
         decoded(reading, encoded, SeriesAnswer::from_wire).await
     }

@@ -62,6 +62,13 @@ impl Node for Remote16 {
         Ok(Response::new(Placement::uniform(std::num::NonZeroU16::new(16).unwrap()).to_wire()))
     }
 
+    async fn read_point(
+        &self,
+        _: Request<wire::ReadPointRequest>,
+    ) -> Result<Response<wire::ReadPointResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
         let wire::SeriesRequest { shard, placement_epoch, matchers, .. } = request.into_inner();
         assert_eq!(placement_epoch, 1);
@@ -120,7 +127,10 @@ async fn the_limits_apply_to_the_responses_of_all_shards_together() {
     let nodes = remote16();
     let shards = nodes.placement().await.unwrap().shards();
     let series = async |shards: &[u32], received_max, held_max| {
-        let found = nodes.series(&reading(1, received_max, held_max), shards, &series_query(&"x".repeat(50))).await;
+        let reading = &reading(1, received_max, held_max);
+        let query = &series_query(&"x".repeat(50));
+        let calls = shards.iter().map(|&shard| nodes.series(reading, shard, query)).collect();
+        let found = in_order(calls).await.map(SeriesAnswer::merged);
         found.map(|found| found.series.len()).map_err(|error| (error.code(), error.to_string()))
     };
     // Each response has at most 20 kB, and all have 130 kB. In memory, they take seven times as much.
@@ -163,7 +173,9 @@ async fn a_remote_node_has_many_shards_and_large_responses() {
     let shards = nodes.placement().await.unwrap().shards();
     assert_eq!(shards, (1..=16).collect::<Vec<_>>());
     for (bytes, text) in [(0, ""), (1, "x"), (500, &"x".repeat(500))] {
-        let found = nodes.series(&reading(), &shards, &series_query(text)).await.unwrap();
+        let (reading, query) = (&reading(), &series_query(text));
+        let calls = shards.iter().map(|&shard| nodes.series(reading, shard, query)).collect();
+        let found = SeriesAnswer::merged(in_order(calls).await.unwrap());
         // The largest responses have several hundred kilobytes.
         assert_eq!(found.series.len(), 136 * bytes);
         assert!(found.series.is_sorted());

@@ -20,7 +20,7 @@ use crate::query::promql::expr::Group;
 use crate::query::promql::fold::Folding;
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::run::{Run, Timings};
+use crate::query::run::{ReadOptions, Run, Timings};
 use crate::query::selection::labels::NAME_LABEL;
 use crate::query::selection::missing::{MissingData, list_warnings};
 use crate::query::selection::resolve::is_named;
@@ -33,6 +33,7 @@ pub(crate) struct CatalogRequest {
     /// Selectors, at least one of which must match. An empty list of selectors matches everything.
     pub(crate) selectors: Vec<String>,
     pub(crate) window: Window,
+    pub(crate) options: ReadOptions,
 }
 
 impl CatalogRequest {
@@ -60,13 +61,14 @@ struct Matched {
 impl Reader {
     /// Lists the label sets of all series that have samples, sorted. [`with_name`] adds the metric name to a label set.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Arc<LabelSet>>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant, request.options).await?;
         let mut found = loop {
             match self.found(&request, false, &mut run).await {
                 Err(error) => run.place_again(error)?,
                 Ok(done) => break done,
             }
         };
+        run.check()?;
         let mut series: Vec<Arc<LabelSet>> =
             found.iter_mut().flat_map(|found| std::mem::take(&mut found.series)).collect();
         if found.len() > 1 {
@@ -78,13 +80,14 @@ impl Reader {
 
     /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant, request.options).await?;
         let found = loop {
             match self.found(&request, true, &mut run).await {
                 Err(error) => run.place_again(error)?,
                 Ok(done) => break done,
             }
         };
+        run.check()?;
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
             names.extend(found.attribute_names.iter().map(String::as_str));
@@ -101,13 +104,14 @@ impl Reader {
         name: &str,
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(&request.tenant, request.options).await?;
         let listed = loop {
             match self.values(name, &request, &mut run).await {
                 Err(error) => run.place_again(error)?,
                 Ok(done) => break done,
             }
         };
+        run.check()?;
         Ok((listed, run.timings()))
     }
 
@@ -150,16 +154,14 @@ impl Reader {
         Ok(Listed { list: values, warnings })
     }
 
-    /// Lists the profile types that have samples in the window, by their full IDs. If `metric` is given, lists only the
-    /// types that have it as full ID or short name.
+    /// Lists the profile types that have samples in the window, by their full IDs; selectors do not matter. If `metric`
+    /// is given, lists only the types that have it as full ID or short name.
     pub(crate) async fn profile_types(
         &self,
-        tenant: TenantId,
-        window: Window,
+        request: CatalogRequest,
         metric: Option<&str>,
     ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
-        let request = CatalogRequest { tenant, selectors: Vec::new(), window };
+        let mut run = self.start(&request.tenant, request.options).await?;
         let query = request.series(Vec::new(), Some(PROFILE_TYPE_LABEL));
         let found = loop {
             match self.list_series(&query, &mut run).await {
@@ -167,6 +169,7 @@ impl Reader {
                 Ok(done) => break done,
             }
         };
+        run.check()?;
         let types = found.values.iter().filter_map(|value| ProfileType::parse(value));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))

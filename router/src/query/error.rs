@@ -1,8 +1,9 @@
 //! Errors of queries.
 
-use proto::{ProfileType, ResponseTooLarge, limits as shared};
+use proto::{ProfileType, ResponseTooLarge};
 use tonic::Code;
 
+use crate::auth::tenants::Exceeded;
 use crate::nodes::NodesError;
 use crate::query::limits;
 
@@ -118,9 +119,22 @@ pub(crate) enum QueryError {
          a shorter range"
     )]
     StacksKeepChanging,
+    /// The tenant runs as many queries as it may.
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
     /// A shard failed.
     #[error(transparent)]
     Nodes(Box<NodesError>),
+    /// Several shards did not answer, and the caller accepts no partial response, or no shard answered at all.
+    #[error("{} of {asked} shards did not answer: {}; {first}", shards.len(), numbers(shards))]
+    ShardsMissing {
+        /// Numbers of the shards that did not answer, ascending.
+        shards: Vec<u32>,
+        /// Number of shards that were asked.
+        asked: usize,
+        /// Error of the first of these shards.
+        first: Box<NodesError>,
+    },
     /// The client has disconnected.
     #[error("the query was cancelled")]
     Cancelled,
@@ -160,6 +174,8 @@ pub(crate) enum ErrorKind {
     Execution,
     /// The query cannot be run now; a retry may succeed.
     Unavailable,
+    /// The tenant has reached a limit at this moment.
+    Overloaded,
     /// The server has a fault.
     Internal,
 }
@@ -174,9 +190,24 @@ impl QueryError {
             }
             Self::StackLabelInMatch { .. } => ErrorKind::BadData,
             Self::Nodes(error) => kind_of(error.code()),
+            Self::Exceeded(_) => ErrorKind::Overloaded,
             Self::Broken => ErrorKind::Internal,
-            Self::Cancelled | Self::StacksKeepChanging => ErrorKind::Unavailable,
+            Self::Cancelled | Self::StacksKeepChanging | Self::ShardsMissing { .. } => ErrorKind::Unavailable,
             _ => ErrorKind::Execution,
+        }
+    }
+
+    /// Divides off the error of a shard that did not answer.
+    ///
+    /// # Errors
+    /// Returns `self` if the shard answered, or if the fault is not in one shard.
+    pub(crate) fn silent_shard(self) -> Result<(u32, Box<NodesError>), Self> {
+        match self {
+            Self::Nodes(error) => match error.silent_shard() {
+                Some(shard) => Ok((shard, error)),
+                None => Err(Self::Nodes(error)),
+            },
+            other => Err(other),
         }
     }
 
@@ -185,9 +216,9 @@ impl QueryError {
         matches!(self, Self::Nodes(error) if error.is_misplaced())
     }
 
-    /// Returns the error of too many sums in the responses of shards.
-    pub(crate) fn too_many_cells() -> Self {
-        Self::ResponseTooLarge(ResponseTooLarge::Cells { max: shared::QUERY_CELLS_MAX })
+    /// Returns the error of more than `max` sums in the responses of shards.
+    pub(crate) fn too_many_cells(max: usize) -> Self {
+        Self::ResponseTooLarge(ResponseTooLarge::Cells { max })
     }
 
     /// Returns the error of too many values in memory.
@@ -215,6 +246,10 @@ fn kind_of(code: Code) -> ErrorKind {
         }
         _ => ErrorKind::Internal,
     }
+}
+
+fn numbers(shards: &[u32]) -> String {
+    shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn list(types: &[ProfileType]) -> String {

@@ -1,33 +1,42 @@
 //! One running query: its slot among the concurrent queries, its blocking work, its shards, its cancellation and its
 //! timings.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use proto::Consistency;
 use proto::placement::Placement;
-use proto::{Matcher, TenantId, Window};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::nodes::{Nodes, Reading};
+use crate::auth::tenants::QueryShare;
 use crate::query::error::QueryError;
-use crate::query::selection::pruning::shards_of;
+use crate::query::selection::asked::AskedShards;
+use crate::query::selection::coverage::Coverage;
 
 /// Longest time that one query waits for symbol tables that are being built. Later queries have these tables.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// The responses that the caller of a query accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadOptions {
+    pub(crate) consistency: Consistency,
+    /// True if a response without some shards is an error.
+    pub(crate) refuses_partial: bool,
+}
+
 /// A running query. If the client disconnects, the query is dropped, and dropping it cancels its running work.
 #[derive(Debug)]
 pub(crate) struct Run {
-    worker: Worker,
+    pub(in crate::query) options: ReadOptions,
+    pub(in crate::query) slots: Arc<Semaphore>,
+    pub(in crate::query) worker: Worker,
     /// Placement that the whole query uses; `None` until the query needs shards.
-    placement: Option<Arc<Placement>>,
+    pub(in crate::query) placement: Option<Arc<Placement>>,
     /// True if the query runs for the second time, with another placement.
-    is_placed_again: bool,
-    /// Numbers of the shards that the query has asked.
-    asked: BTreeSet<u32>,
-    timings: Timings,
+    pub(in crate::query) is_placed_again: bool,
+    pub(in crate::query) shards: AskedShards,
+    pub(in crate::query) timings: Timings,
     /// Time at which the query arrived.
     arrived: Instant,
     began: Instant,
@@ -42,7 +51,9 @@ impl Drop for Run {
 /// Runs the blocking work of one query. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
-    permit: Arc<OwnedSemaphorePermit>,
+    pub(in crate::query) permit: Arc<OwnedSemaphorePermit>,
+    /// Part of the queries that the tenant may run at one time.
+    share: Arc<QueryShare>,
     cancelled: Cancelled,
 }
 
@@ -53,10 +64,10 @@ impl Worker {
         &self,
         work: impl FnOnce(&Cancelled) -> T + Send + 'static,
     ) -> Result<T, QueryError> {
-        let Self { permit, cancelled } = self.clone();
+        let Self { permit, share, cancelled } = self.clone();
         let work = tokio::task::spawn_blocking(move || {
             let done = work(&cancelled);
-            drop(permit);
+            drop((permit, share));
             done
         });
         work.await.map_err(|error| {
@@ -85,13 +96,12 @@ impl Cancelled {
     }
 }
 
-/// Duration of each part of a query, and the number of shards that the query asked.
+/// Duration of each part of a query, and the shards that the response covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timings {
     /// Durations, in the order in which the parts first ended.
     pub(crate) parts: Vec<(&'static str, Duration)>,
-    /// Number of shards that the query asked.
-    pub(crate) asked: usize,
+    pub(crate) coverage: Coverage,
 }
 
 impl Timings {
@@ -114,72 +124,23 @@ impl Timings {
 
 impl Run {
     /// Waits for a free slot. The number of slots limits the number of concurrent queries.
-    pub(crate) async fn start(slots: &Arc<Semaphore>) -> Result<Self, QueryError> {
+    pub(crate) async fn start(slots: &Arc<Semaphore>, options: ReadOptions) -> Result<Self, QueryError> {
         let arrived = Instant::now();
         // The semaphore is never closed.
         let permit = Arc::clone(slots).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
         timings.add("wait", arrived.elapsed());
-        let worker = Worker { permit: Arc::new(permit), cancelled: Cancelled::default() };
-        let asked = BTreeSet::new();
+        let worker = Worker { permit: Arc::new(permit), share: Arc::default(), cancelled: Cancelled::default() };
+        let slots = Arc::clone(slots);
+        let shards = AskedShards::default();
         let began = Instant::now();
-        Ok(Self { worker, placement: None, is_placed_again: false, asked, timings, arrived, began })
+        Ok(Self { options, slots, worker, placement: None, is_placed_again: false, shards, timings, arrived, began })
     }
 
-    /// Returns the placement that the whole query uses.
-    pub(crate) async fn placement(&mut self, nodes: &Nodes) -> Result<&Placement, QueryError> {
-        let pinned = match self.placement.take() {
-            Some(pinned) => pinned,
-            None => nodes.placement().await?,
-        };
-        Ok(self.placement.insert(pinned))
-    }
-
-    /// Returns the shards that can have samples in a time range, of series that these matchers select; ascending. They
-    /// count as asked.
-    pub(crate) async fn shards_of(
-        &mut self,
-        nodes: &Nodes,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-    ) -> Result<Vec<u32>, QueryError> {
-        let shards = shards_of(self.placement(nodes).await?, tenant, matchers, window);
-        self.asked.extend(&shards);
-        Ok(shards)
-    }
-
-    /// Returns the shards of all epochs, ascending. They count as asked.
-    pub(crate) async fn all_shards(&mut self, nodes: &Nodes) -> Result<Vec<u32>, QueryError> {
-        let shards = self.placement(nodes).await?.shards();
-        self.asked.extend(&shards);
-        Ok(shards)
-    }
-
-    /// Makes a request to shards that [`Run::shards_of`] has returned.
-    pub(crate) fn reading(&self) -> Reading {
-        let epoch = self.placement.as_ref().map_or(0, |placement| placement.epoch());
-        Reading::new(epoch, Arc::clone(&self.worker.permit))
-    }
-
-    /// Prepares to run the query once more if it failed because the node has another placement than the router. The
-    /// first run may have missed shards.
-    ///
-    /// # Errors
-    /// Returns `error` if it has another reason, or if the query has already run twice.
-    pub(crate) fn place_again(&mut self, error: QueryError) -> Result<(), QueryError> {
-        if self.is_placed_again || !error.is_misplaced() {
-            return Err(error);
-        }
-        self.is_placed_again = true;
-        self.placement = None;
-        self.asked.clear();
-        Ok(())
-    }
-
-    /// Number of shards that the query has asked so far.
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.len()
+    /// Returns the query with its part of the queries that its tenant may run at one time.
+    pub(crate) fn with_share(mut self, share: QueryShare) -> Self {
+        self.worker.share = Arc::new(share);
+        self
     }
 
     /// Returns what runs the query's blocking work.
@@ -202,27 +163,16 @@ impl Run {
         done
     }
 
-    /// Waits for the responses of shards, and measures the time.
-    pub(crate) async fn shards<T, E>(&mut self, request: impl Future<Output = Result<T, E>>) -> Result<T, QueryError>
-    where
-        QueryError: From<E>,
-    {
-        let began = Instant::now();
-        let response = request.await?;
-        self.timings.add("shards", began.elapsed());
-        Ok(response)
-    }
-
     /// Returns the time until which the query waits for symbol tables.
     pub(crate) fn symbols_deadline(&self) -> Instant {
         self.began + SYMBOLS_WAIT_MAX
     }
 
-    /// Returns the timings of all parts, the total time since the query arrived, and the number of asked shards.
+    /// Returns the timings of all parts, the total time since the query arrived, and the covered shards.
     pub(crate) fn timings(&self) -> Timings {
         let mut timings = self.timings.clone();
         timings.add("total", self.arrived.elapsed());
-        timings.asked = self.asked();
+        timings.coverage = self.coverage();
         timings
     }
 }
@@ -236,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn cancelled_work_keeps_its_slot_until_it_ends() {
         let slots = Arc::new(Semaphore::new(1));
-        let mut run = Run::start(&slots).await.unwrap();
+        let mut run = Run::start(&slots, ReadOptions::default()).await.unwrap();
         let (began, has_begun) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
         let work = run.blocking(move |cancelled, _| {
@@ -260,12 +210,12 @@ mod tests {
         drop(run);
         let ended = tokio::task::spawn_blocking(move || has_ended.recv()).await.unwrap().unwrap();
         assert!(matches!(ended, Err(QueryError::Cancelled)));
-        Run::start(&slots).await.unwrap();
+        Run::start(&slots, ReadOptions::default()).await.unwrap();
     }
 
     #[tokio::test]
     async fn work_that_panics_is_an_error() {
-        let mut run = Run::start(&Arc::new(Semaphore::new(1))).await.unwrap();
+        let mut run = Run::start(&Arc::new(Semaphore::new(1)), ReadOptions::default()).await.unwrap();
         let done: Result<(), _> = run.blocking(|_, _| panic!("as the test wishes")).await;
         assert!(matches!(done, Err(QueryError::Broken)));
     }

@@ -6,6 +6,7 @@ mod flamegraphs;
 mod naive_node;
 mod names;
 mod oracle;
+mod partial;
 mod pprof;
 mod promql;
 mod properties;
@@ -57,10 +58,16 @@ struct Answer {
     status: StatusCode,
     kind: String,
     server_timing: String,
+    headers: axum::http::HeaderMap,
     body: Vec<u8>,
 }
 
 impl Answer {
+    /// Returns the value of a header, or "" if there is no such header.
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
     }
@@ -119,8 +126,9 @@ impl Server {
             let kind = header(header::CONTENT_TYPE.as_str());
             let server_timing = header("server-timing");
             let status = response.status();
+            let headers = response.headers().clone();
             let body = to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec();
-            Answer { status, kind, server_timing, body }
+            Answer { status, kind, server_timing, headers, body }
         });
         runtime.shutdown_timeout(Duration::from_secs(5));
         answer

@@ -98,10 +98,24 @@ browserTest("an error shows the server's message and keeps the views", {}, async
   await fixture.close();
 });
 
-browserTest("a partial response has a banner, and unnamed frames have reasons", {}, async ({ page }) => {
-  const fixture = await startFixture({ shards: { asked: 4, answered: 3 } });
+browserTest("a partial timeline has a banner, which goes away with the next response", {}, async ({ page }) => {
+  const missing = [{ shard: 7, reason: "no leader" }];
+  const fixture = await startFixture({ rangeShards: { asked: 8, answered: 7, missing } });
   await page.goto(`${fixture.url}/?live=0`);
-  await page.getByText("Partial response.").waitFor();
+  await page.getByText("7 of 8 shards answered (missing: 7)").waitFor();
+  fixture.behaviour.rangeShards = undefined;
+  await run(page);
+  await expect.poll(() => page.getByText("Partial response.").count()).toBe(0);
+  await fixture.close();
+});
+
+browserTest("a partial response has a banner, and unnamed frames have reasons", {}, async ({ page }) => {
+  const missing = [{ shard: 3, slots: [[2, 2]], reason: "no <b>leader</b>" }];
+  const fixture = await startFixture({ shards: { asked: 4, answered: 3, missing } });
+  await page.goto(`${fixture.url}/?live=0`);
+  const banner = page.locator(".notice.warn", { hasText: "Partial response." });
+  expect(await banner.textContent()).toContain("3 of 4 shards answered (missing: 3)");
+  expect(await banner.getAttribute("title")).toBe("3: no <b>leader</b>");
   expect(await page.locator(".status-bar").textContent()).toContain("3 of 4 shards");
   expect(await page.locator(".status-bar").textContent()).toContain("14 ms");
   await page.getByText("show unnamed frames").click();

@@ -1,5 +1,8 @@
-//! Tests of clusters of several nodes: nodes that lost their data.
+//! Tests of clusters of several nodes: nodes that lost their data, shards without a majority, epochs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod epochs;
 mod lost_directory;
+mod no_quorum;
+mod replaced_disk;

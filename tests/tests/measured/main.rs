@@ -9,5 +9,6 @@ mod browser;
 mod end_to_end;
 mod idle_shards;
 mod latency;
+mod noisy_neighbour;
 mod readiness;
 mod record;

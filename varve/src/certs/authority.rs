@@ -144,10 +144,10 @@ impl Authority {
         params.distinguished_name.remove(DnType::CommonName);
         params.distinguished_name.push(DnType::CommonName, format!("varve {role}"));
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // A router only dials, so its certificate cannot pose as a server.
+        // Routers and administrators only dial, so its certificate cannot pose as a server.
         params.extended_key_usages = match role {
             Role::Node(_) => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Router(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Router(_) | Role::Admin(_) => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         params.not_before = (now - CLOCK_DIFFERENCE).into();

@@ -61,7 +61,9 @@ impl Report<'_> {
                 subject.key_name()
             ));
         }
-        line(format!("\nKeep {dir}/{KEY} secret and offline: it makes nodes and routers of this cluster."));
+        line(format!(
+            "\nKeep {dir}/{KEY} secret and offline: it makes nodes, routers and administrators of this cluster."
+        ));
         out
     }
 

@@ -1,4 +1,4 @@
-//! The node or router that a certificate is for.
+//! The node, router or administrator that a certificate is for.
 
 use anyhow::{Context as _, bail};
 use rustls_pki_types::ServerName;
@@ -7,7 +7,7 @@ use transport::Role;
 /// Maximum number of hosts in one certificate.
 const HOSTS_MAX: usize = 64;
 
-/// The node or router that a certificate is for, and its hosts.
+/// The node, router or administrator that a certificate is for, and its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) role: Role,
@@ -33,10 +33,16 @@ impl Subject {
         Ok(Self { role: Role::router(name)?, hosts })
     }
 
+    /// Parses the name of an administrator, whose certificate is for no host.
+    pub(crate) fn parse_admin(text: &str) -> anyhow::Result<Self> {
+        Ok(Self { role: Role::admin(text)?, hosts: Vec::new() })
+    }
+
     fn name(&self) -> String {
         match &self.role {
             Role::Node(id) => format!("node-{id}"),
             Role::Router(name) => format!("router-{name}"),
+            Role::Admin(name) => format!("admin-{name}"),
         }
     }
 

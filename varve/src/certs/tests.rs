@@ -19,6 +19,7 @@ fn options(dir: &Path, nodes: &[&str], routers: &[&str]) -> CertsOptions {
         dir: dir.to_owned(),
         nodes: nodes.iter().map(|node| Subject::parse_node(node).unwrap()).collect(),
         routers: routers.iter().map(|router| Subject::parse_router(router).unwrap()).collect(),
+        admins: Vec::new(),
         validity: Duration::from_secs(86_400),
         dry_run: false,
         json: false,
@@ -43,6 +44,15 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 
 fn error(result: anyhow::Result<()>) -> String {
     format!("{:#}", result.unwrap_err())
+}
+
+#[test]
+fn an_administrator_gets_a_certificate_for_no_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let admins = vec![Subject::parse_admin("ops").unwrap()];
+    run(&CertsOptions { admins, ..options(folder.path(), &[], &[]) }).unwrap();
+    assert_eq!(role(folder.path(), "admin-ops"), Role::admin("ops").unwrap());
+    assert!(Subject::parse_admin("ops=host").is_err());
 }
 
 #[test]

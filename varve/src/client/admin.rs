@@ -42,6 +42,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         AdminCommands::Clock(options) => clock(options),
         AdminCommands::Delete(options) => delete(options),
         AdminCommands::Certs(options) => crate::certs::run(options),
+        AdminCommands::Tenant(_) | AdminCommands::Token(_) | AdminCommands::Cluster(_) => super::cluster::run(command),
     }
 }
 

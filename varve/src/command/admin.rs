@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::client::ServerOptions;
+use super::cluster_admin::{ClusterOptions, TenantCommands, TokenCommands};
 use super::time::Time;
 use crate::certs::Subject;
 
@@ -31,10 +32,21 @@ pub(crate) enum AdminCommands {
     ///
     /// Example: varve admin delete 'process_cpu{service_name="api"}' --start now-2d --end now-1d
     Delete(DeleteOptions),
-    /// Makes a CA, and certificates for the connections between routers and nodes; needs no running varve
+    /// Creates, changes, lists and deletes tenants, which own profiles and have limits
+    #[command(subcommand)]
+    Tenant(TenantCommands),
+    /// Creates, lists and revokes the bearer tokens of tenants
+    #[command(subcommand)]
+    Token(TokenCommands),
+    /// Prints the nodes, shards, leaders, lags and epochs of a cluster, or changes its members and its placement
     ///
-    /// An existing CA is used and never overwritten. An existing certificate of the same node or router is renewed.
-    /// Example: varve admin certs --dir certs --node 1=db1.example,10.0.0.1 --node 2=db2.example --router a
+    /// Example: varve admin cluster --node-endpoint https://db1.example:4041 --tls-ca ca.pem
+    /// --tls-cert admin-ops.pem --tls-key admin-ops.key
+    Cluster(ClusterOptions),
+    /// Makes a CA, and certificates for the ports of nodes; needs no running varve
+    ///
+    /// An existing CA is used and never overwritten. An existing certificate of the same role is renewed.
+    /// Example: varve admin certs --dir certs --node 1=db1.example,10.0.0.1 --node 2=db2.example --router a --admin ops
     Certs(CertsOptions),
 }
 
@@ -50,7 +62,10 @@ pub(crate) struct CertsOptions {
     /// Name of a router, and names and IP addresses of its host if it has any; may be repeated
     #[arg(long = "router", value_name = "NAME[=HOST,...]", value_parser = Subject::parse_router)]
     pub(crate) routers: Vec<Subject>,
-    /// Validity of the certificates of nodes and routers; that of a new CA is 10 years
+    /// Name of an administrator, who runs `varve admin tenant`, `token` and `cluster`; may be repeated
+    #[arg(long = "admin", value_name = "NAME", value_parser = Subject::parse_admin)]
+    pub(crate) admins: Vec<Subject>,
+    /// Validity of the certificates of nodes, routers and administrators; that of a new CA is 10 years
     #[arg(long, default_value = "365d", value_name = "AGE", value_parser = humantime::parse_duration)]
     pub(crate) validity: Duration,
     /// Print what would be written, and write nothing

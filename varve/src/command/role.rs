@@ -62,11 +62,19 @@ pub(crate) struct RouterOptions {
     /// Address of the OTLP/HTTP receiver
     #[arg(long, env = "VARVE_OTLP_HTTP_LISTEN", default_value = "127.0.0.1:4318", value_name = "ADDR:PORT")]
     pub(crate) otlp_http_listen: SocketAddr,
+    /// Require a token of a tenant, from `varve admin token create`, or one of --token-file, on all these ports
+    ///
+    /// The ports may then have other addresses than loopback. Without this option, tokens are required as soon as the
+    /// cluster has one.
+    #[arg(long, env = "VARVE_REQUIRE_TOKEN", conflicts_with = "insecure_listen")]
+    pub(crate) require_token: bool,
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessOptions {
-    /// File with bearer tokens, one per line: every request needs one; a router without TLS sends the first to its node
+    /// File with bearer tokens, one per line, with all rights of the tenant `default`: every request needs a token
+    ///
+    /// A router without TLS sends the first token of the file to its nodes.
     #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
     pub(crate) token_file: Option<Tokens>,
     /// Allow addresses other than loopback without a token: anyone who reaches the port may read and write
@@ -75,7 +83,7 @@ pub(crate) struct AccessOptions {
 }
 
 /// Options of the connections between routers and nodes.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsOptions {
     /// PEM file with the CA of the cluster: routers and nodes then connect with TLS, and need a certificate of this CA
     ///
@@ -124,6 +132,18 @@ pub(crate) struct ClusterOptions {
     #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT,...",
         value_parser = initial_node)]
     pub(crate) initial_nodes: Vec<(u64, String)>,
+    /// Addresses of some nodes of a cluster that this node joins, instead of --initial-nodes
+    ///
+    /// With an empty data directory, the node registers itself in the cluster. It then holds the replicas that
+    /// `varve admin cluster move` gives it. Give it the --shards of the other nodes, by which its memory is divided.
+    #[arg(
+        long,
+        env = "VARVE_JOIN",
+        value_delimiter = ',',
+        value_name = "HOST:PORT,...",
+        conflicts_with = "initial_nodes"
+    )]
+    pub(crate) join: Vec<String>,
 }
 
 /// Parses `ID=HOST:PORT`.

@@ -21,6 +21,11 @@ impl Time {
         parse_time(text, Self::now().0).map(Self)
     }
 
+    /// Returns the time that is `duration` later; `None` if it is after the year 2262.
+    pub(crate) fn after(self, duration: std::time::Duration) -> Option<Self> {
+        self.0.checked_add(i64::try_from(duration.as_nanos()).ok()?).map(Self)
+    }
+
     /// Returns the time that is `duration` earlier, but not before 1970.
     pub(crate) fn before(self, duration: std::time::Duration) -> Self {
         let duration_ns = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);

@@ -35,7 +35,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         now if now.state == State::Running => Ok(()),
         now => Err(format!("{}: {}", now.state.name(), now.reason)),
     });
-    servers.http(listener, operations::alone(readiness, registry, Auth::Loopback));
+    servers.http(listener, operations::alone(readiness, registry, Auth::loopback()));
     let config = Config {
         endpoint,
         frequency_hz: sampling.frequency_hz,

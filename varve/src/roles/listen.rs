@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use router::auth::Auth;
 use tokio::net::TcpListener;
 
-use crate::command::AccessOptions;
+use crate::command::{AccessOptions, RouterOptions};
 
 /// Binds a listener. `flag` is the option that sets the address; an error message names this option.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
@@ -23,21 +23,34 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
     }
 }
 
+/// Returns the authentication for the ports of a router at these addresses. With `--require-token`, the tokens that the
+/// meta group knows are enough for any address.
+///
+/// # Errors
+/// An address is not loopback, and there is neither a token nor `--require-token` or `--insecure-listen`.
+pub(crate) fn router_auth(access: &AccessOptions, options: &RouterOptions) -> anyhow::Result<Auth> {
+    if options.require_token && access.token_file.is_none() {
+        return Ok(Auth::required());
+    }
+    auth(access, &[options.http_listen, options.otlp_grpc_listen, options.otlp_http_listen])
+}
+
 /// Returns the authentication for servers at these addresses. Fails if an address is not loopback, and there is neither
 /// a token nor `--insecure-listen`.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
     if let Some(tokens) = &access.token_file {
-        return Ok(Auth::Tokens(tokens.clone()));
+        return Ok(Auth::tokens(tokens.clone()));
     }
     if access.insecure_listen {
-        return Ok(Auth::Open);
+        return Ok(Auth::open());
     }
     check_loopback(
         listen,
-        "use a --token-file (one token per line, for example from `openssl rand -hex 32`), or --insecure-listen if \
-         anyone who reaches it may read and write",
+        "use a --token-file (one token per line, for example from `openssl rand -hex 32`), or on a router \
+         --require-token with tokens of `varve admin token create`, or --insecure-listen if anyone who reaches it may \
+         read and write",
     )?;
-    Ok(Auth::Loopback)
+    Ok(Auth::loopback())
 }
 
 /// Fails if an address is not loopback. `advice` is the end of the error message.
@@ -118,7 +131,15 @@ mod tests {
         let here: SocketAddr = "[::1]:4040".parse().unwrap();
         let access = |insecure_listen| AccessOptions { token_file: None, insecure_listen };
         assert!(auth(&access(false), &[here, all]).unwrap_err().to_string().contains("--insecure-listen"));
-        assert!(matches!(auth(&access(false), &[here]).unwrap(), Auth::Loopback));
-        assert!(matches!(auth(&access(true), &[all]).unwrap(), Auth::Open));
+        assert!(auth(&access(false), &[here]).is_ok());
+        assert!(auth(&access(true), &[all]).is_ok());
+        let router = |require_token| RouterOptions {
+            http_listen: all,
+            otlp_grpc_listen: here,
+            otlp_http_listen: here,
+            require_token,
+        };
+        assert!(router_auth(&access(false), &router(false)).unwrap_err().to_string().contains("--require-token"));
+        assert!(router_auth(&access(false), &router(true)).is_ok());
     }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
             auth
         }
     };
-    if cluster.initial_nodes.len() > 1 && access.token_file.is_some() && tls.is_none() {
+    if (cluster.initial_nodes.len() > 1 || !cluster.join.is_empty()) && access.token_file.is_some() && tls.is_none() {
         anyhow::bail!(
             "nodes send no tokens to each other: several nodes need --tls-ca, --tls-cert and --tls-key, which \
              `varve admin certs` makes, or no --token-file"
@@ -42,6 +42,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let config = Config {
         node_id: cluster.node_id,
         initial_nodes: cluster.initial_nodes.into_iter().collect(),
+        join: cluster.join,
         dialer: tls.as_ref().map_or_else(Dialer::plaintext, |credentials| Dialer::tls(Arc::clone(credentials))),
         ..config(&data, &storage)
     };
@@ -70,9 +71,10 @@ pub(super) fn readiness(node: &Arc<Node>) -> Readiness {
         if unready.is_empty() {
             return Ok(());
         }
-        let text = |unready: &UnreadyShard| match unready.shard {
-            0 => "the cluster has no placement yet".to_owned(),
-            shard => format!("shard {shard} {}", unready.state),
+        let text = |&UnreadyShard { shard, state }: &UnreadyShard| match (shard, state) {
+            (0, _) => "the cluster has no placement yet".to_owned(),
+            (_, "cannot_commit") => format!("shard {shard} cannot commit, because most of its members do not respond"),
+            _ => format!("shard {shard} is {state}"),
         };
         let texts: Vec<String> = unready.iter().map(text).collect();
         Err(format!("the node is not ready: {}", texts.join(", ")))

@@ -8,6 +8,7 @@ use router::api::agent::AgentStatusSource;
 use router::api::push::otlp_grpc::OtlpGrpc;
 use router::api::{self, Parts};
 use router::auth::Auth;
+use router::auth::Tenants;
 use router::ingest::Pusher;
 use router::nodes::Nodes;
 use router::query::Reader;
@@ -37,6 +38,7 @@ pub(super) struct Backing {
     pub(super) symbols: SymbolStore,
     pub(super) agent: AgentStatusSource,
     pub(super) auth: Auth,
+    pub(super) tenants: Tenants,
 }
 
 impl Receiver {
@@ -58,9 +60,10 @@ impl Receiver {
 
     /// Starts the services on the three ports.
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
-        let Backing { nodes, symbols, agent, auth } = backing;
-        let reader = Reader::new(nodes.clone(), symbols.clone(), &mut registry);
-        let pusher = Pusher::new(nodes.clone(), &mut registry);
+        let Backing { nodes, symbols, agent, auth, tenants } = backing;
+        let auth = auth.with_tenants(tenants.clone());
+        let reader = Reader::new(nodes.clone(), symbols.clone(), &mut registry).with_tenants(tenants.clone());
+        let pusher = Pusher::new(nodes.clone(), &mut registry).with_tenants(tenants);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());
         let operations = operations::routes(readiness, registry, auth.clone());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::router::api::agent::{AgentStatus, AgentStatusSource};
+use ::router::auth::Tenants;
 use ::router::nodes::Nodes;
 use anyhow::Context as _;
 use symbol_store::limits::Limits;
@@ -19,7 +20,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
     let RouterRoleOptions { data_dir, router, node_endpoint, tls, access } = options;
-    let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
+    let auth = listen::router_auth(&access, &router)?;
     let credentials = tls::credentials(tls)?;
     // A certificate replaces the token: the node does not get a credential of users.
     let tokens = access.token_file.as_ref().filter(|_| credentials.is_none());
@@ -38,9 +39,15 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         frequency_hz: 0,
     }));
     let servers = Servers::default();
-    // The router has no state, so it is ready when it listens. If the node does not respond, a request fails.
-    let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(&dialer, seeds, tokens), symbols, agent, auth };
+    let nodes = Nodes::remote(&dialer, seeds, tokens);
+    let tenants = Tenants::of_cluster(&nodes);
+    // The router has no state, so it stays ready when nodes stop responding. Errors then say why a request fails.
+    let asked = nodes.clone();
+    let readiness = Arc::new(move || match asked.know_placement() {
+        true => Ok(()),
+        false => Err("the router is not ready: no node of --node-endpoint has named the shards yet".to_owned()),
+    });
+    let backing = Backing { nodes, symbols, agent, auth, tenants };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.stop_requested() => Ok(()),

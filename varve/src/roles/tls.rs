@@ -8,7 +8,7 @@ use transport::{Credentials, Role, TlsFiles};
 use crate::command::TlsOptions;
 
 /// Reads the files of the options; `None` if none of the options is given.
-pub(super) fn credentials(options: TlsOptions) -> anyhow::Result<Option<Arc<Credentials>>> {
+pub(crate) fn credentials(options: TlsOptions) -> anyhow::Result<Option<Arc<Credentials>>> {
     match options {
         TlsOptions { tls_ca: Some(ca), tls_cert: Some(cert), tls_key: Some(key) } => {
             Credentials::load(TlsFiles { ca, cert, key }).map(Some).context("TLS")

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ::agent::Status;
 use ::node::Node;
 use anyhow::Context as _;
+use proto::Tokens;
 use router::api::agent::{AgentStatus, AgentStatusSource};
+use router::auth::Tenants;
 use router::nodes::Nodes;
 use symbol_store::limits::Limits;
 use tokio::task::JoinHandle;
@@ -16,16 +18,17 @@ use super::receiver::{Backing, Receiver};
 use super::servers::{Servers, StopSignals};
 use super::symbols::open_symbols;
 use super::{listen, operations};
-use crate::command::UpOptions;
-use crate::process::{allocator, open_files};
+use crate::command::{AccessOptions, SamplingOptions, UpOptions};
+use crate::process::{allocator, open_files, random_token};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
     open_files::raise_limit().context("the limit of open files")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
-    let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
-    let auth = listen::auth(&access, &listen)?;
+    let auth = listen::router_auth(&access, &router)?;
+    // Also with --require-token, the port of the node needs a token of the file, or loopback.
+    listen::auth(&access, &[storage.node_listen])?;
     let receiver = Receiver::bind(&router).await?;
     let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let page = receiver.http_address()?;
@@ -48,7 +51,10 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let readiness = super::node::readiness(&node);
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::<Node>::clone(&node));
-    receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
+    let tenants = Tenants::of_node(node.watch_cluster());
+    let agent_token = agent_token(&access)?;
+    let auth = auth.with_own_agent(agent_token.clone());
+    receiver.serve(&servers, Backing { nodes, symbols, agent, auth, tenants }, registry, readiness);
     let served = Arc::clone(&node);
     let tokens = access.token_file.clone();
     let stop = servers.stop.clone().cancelled_owned();
@@ -58,18 +64,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let agent = if no_agent {
         None
     } else {
-        let config = ::agent::Config {
-            endpoint: format!("http://{}", reachable(otlp_grpc)),
-            frequency_hz: sampling.frequency_hz,
-            off_cpu: sampling.off_cpu,
-            environment_variables: sampling.environment_variables,
-            token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
-            // The profiles do not leave the host, so gzip would only cost CPU time.
-            compression: ::agent::Compression::Zstd,
-            // The receiver is in this process, so profiles never have to wait long for it.
-            spool: None,
-        };
-        Some(start_agent(config, stop_agent.clone(), status))
+        Some(start_agent(agent_config(sampling, otlp_grpc, &agent_token), stop_agent.clone(), status))
     };
     let said = Arc::clone(&node);
     let tell = tokio::spawn(async move {
@@ -92,6 +87,28 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     servers.shutdown().await;
     node.shutdown().await;
     outcome
+}
+
+/// Returns the token that the agent sends: the first one of the token file, or one that only this process knows.
+fn agent_token(access: &AccessOptions) -> anyhow::Result<Tokens> {
+    match &access.token_file {
+        Some(tokens) => Ok(tokens.clone()),
+        None => Tokens::parse(&random_token()?).context("the token of the agent"),
+    }
+}
+
+fn agent_config(sampling: SamplingOptions, otlp_grpc: SocketAddr, token: &Tokens) -> ::agent::Config {
+    ::agent::Config {
+        endpoint: format!("http://{}", reachable(otlp_grpc)),
+        frequency_hz: sampling.frequency_hz,
+        off_cpu: sampling.off_cpu,
+        environment_variables: sampling.environment_variables,
+        token: Some(::agent::Token::new(token.first().to_owned())),
+        // The profiles do not leave the host, so gzip would only cost CPU time.
+        compression: ::agent::Compression::Zstd,
+        // The receiver is in this process, so profiles never have to wait long for it.
+        spool: None,
+    }
 }
 
 /// Starts the agent, which samples this host. If the agent fails, the other parts continue, and the web UI shows the

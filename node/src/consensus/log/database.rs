@@ -5,6 +5,7 @@
 //! log            shard u32 | index u64        entry record
 //! meta           shard u32 | `v`              vote record
 //! meta           shard u32 | `p`              log id record: the last purged entry
+//! meta           shard u32 | `r`              replica record: the identity of the replica
 //! meta           `node`                       node id u64
 //! meta           `directory`                  directory record: the identity of the data directory
 //! meta           `time`                       time record: the limit of accepted time
@@ -14,6 +15,7 @@
 //! Integers are big-endian. Votes and entries are in one database, because the order in which they were written must
 //! survive a crash. In addition, one sync then serves all shards.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::{Arc, Weak};
 
@@ -27,13 +29,13 @@ use storage_engine::Position;
 use tokio::sync::oneshot;
 
 use crate::consensus::log::families::{LOG, META, family};
-use crate::consensus::log::keys::{DIRECTORY_KEY, NODE_KEY, PURGED, SHARDS_KEY, TIME_KEY, VOTE, meta_key};
+use crate::consensus::log::keys::{DIRECTORY_KEY, NODE_KEY, PURGED, REPLICA, SHARDS_KEY, TIME_KEY, VOTE, meta_key};
 use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::recovery;
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::log::tail::TailBytes;
 use crate::consensus::log::write_thread::{Done, SharedTail, Write, WriteThread, Writer};
-use crate::consensus::member::DirectoryId;
+use crate::consensus::member::{DirectoryId, ReplicaRecord};
 use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::directory::DataDirectory;
@@ -65,6 +67,8 @@ pub(crate) struct LogDatabase {
     reclaiming: Mutex<()>,
     /// The last stored accepted time, in nanoseconds since 1970; `None` if none was stored.
     accepted_ns: Mutex<Option<i64>>,
+    /// Records of replicas, by shard. A shard without a record has the identity of the data directory.
+    replicas: Mutex<BTreeMap<u32, ReplicaRecord>>,
     /// Marker that the database is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
     open: Arc<()>,
@@ -105,17 +109,19 @@ impl LogDatabase {
             purged,
             reclaiming: Mutex::default(),
             accepted_ns: Mutex::default(),
+            replicas: Mutex::default(),
             open: Arc::default(),
             directory: Arc::clone(directory),
         };
         log.identity = log.identify(node_id, shards)?;
         *log.accepted_ns.lock() = log.read_accepted()?;
-        log.find_purged()?;
+        log.read_shards()?;
         Ok(log)
     }
 
-    /// Records the ranges that earlier processes purged, because their entries may still take space.
-    fn find_purged(&self) -> Result<(), ReplicaError> {
+    /// Reads the records of replicas, and the ranges that earlier processes purged, because their entries may still
+    /// take space.
+    fn read_shards(&self) -> Result<(), ReplicaError> {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
             if let [a, b, c, d, PURGED] = *key {
@@ -123,6 +129,8 @@ impl LogDatabase {
                 let last = record::decode_log_id(&value)?;
                 let range = PurgedRange { from: entry_key(shard, 0), to: entry_key(shard, last.index + 1) };
                 self.purged.lock().add(shard, range);
+            } else if let [a, b, c, d, REPLICA] = *key {
+                self.replicas.lock().insert(u32::from_be_bytes([a, b, c, d]), record::decode_replica(&value)?);
             }
         }
         Ok(())
@@ -166,6 +174,20 @@ impl LogDatabase {
     /// Returns the identity of the data directory. A node with a new, empty directory has another one.
     pub(crate) fn directory_id(&self) -> DirectoryId {
         self.identity.directory
+    }
+
+    /// Returns the record of a shard's replica. Without a decision, it has the identity of the data directory.
+    pub(crate) fn replica(&self, shard: u32) -> ReplicaRecord {
+        let original = ReplicaRecord { identity: Some(self.directory_id()), revision: 0 };
+        self.replicas.lock().get(&shard).copied().unwrap_or(original)
+    }
+
+    /// Deletes the log and the votes of a shard's replica, and stores another record. Returns when that is synced. The
+    /// replica must be closed.
+    pub(crate) async fn renew_replica(&self, shard: u32, replica: ReplicaRecord) -> Result<(), Arc<ReplicaError>> {
+        self.write(Write::Renew { shard, replica }).await?;
+        self.replicas.lock().insert(shard, replica);
+        Ok(())
     }
 
     /// Returns the number of shards of the node. They are numbered from

@@ -10,6 +10,9 @@ pub(super) const VOTE: u8 = b'v';
 /// Tag of the last purged entry of a shard's log.
 pub(super) const PURGED: u8 = b'p';
 
+/// Tag of the record of a shard's replica.
+pub(super) const REPLICA: u8 = b'r';
+
 /// Returns the key of a shard's record.
 pub(super) fn meta_key(shard: u32, tag: u8) -> [u8; 5] {
     let mut key = [tag; 5];

@@ -2,6 +2,7 @@
 
 mod align;
 mod recovery;
+mod replicas;
 mod store;
 
 use std::io;

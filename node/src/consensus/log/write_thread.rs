@@ -18,10 +18,11 @@ use rocksdb::{DB, WriteBatch};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::consensus::log::families::{LOG, META, family};
-use crate::consensus::log::keys::{PURGED, TIME_KEY, VOTE, meta_key};
+use crate::consensus::log::keys::{PURGED, REPLICA, TIME_KEY, VOTE, meta_key};
 use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::log::tail::Tail;
+use crate::consensus::member::ReplicaRecord;
 use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::ReplicaError;
@@ -54,6 +55,8 @@ pub(super) enum Write {
     Purge { shard: u32, last: LogId },
     /// Deletes all entries, and stores `last` as the purge position.
     Restart { shard: u32, last: LogId },
+    /// Deletes the entries, the vote and the purge position of a shard, and stores the record of its replica.
+    Renew { shard: u32, replica: ReplicaRecord },
     /// Stores the accepted time, in nanoseconds since 1970.
     Time(i64),
     /// Writes nothing. When this request is completed, all earlier writes are on disk.
@@ -229,7 +232,12 @@ impl Writer {
                     }
                 }
                 Write::Truncate { from, tail, .. } => tail.lock().note_truncated(*from),
-                Write::Vote { .. } | Write::Purge { .. } | Write::Restart { .. } | Write::Time(_) | Write::Nothing => {}
+                Write::Vote { .. }
+                | Write::Purge { .. }
+                | Write::Restart { .. }
+                | Write::Renew { .. }
+                | Write::Time(_)
+                | Write::Nothing => {}
             }
         }
         Ok(())
@@ -262,6 +270,14 @@ impl Writer {
             Write::Restart { shard, last } => {
                 self.add_purge(batch, *shard, last, purged)?;
                 batch.delete_range_cf(log, entry_key(*shard, last.index + 1), entry_key(*shard, u64::MAX));
+            }
+            Write::Renew { shard, replica } => {
+                let range = PurgedRange { from: entry_key(*shard, 0), to: entry_key(*shard, u64::MAX) };
+                batch.delete_range_cf(log, range.from, range.to);
+                batch.delete_cf(meta, meta_key(*shard, VOTE));
+                batch.delete_cf(meta, meta_key(*shard, PURGED));
+                batch.put_cf(meta, meta_key(*shard, REPLICA), record::encode_replica(replica));
+                purged.push((*shard, range, 0));
             }
             Write::Time(accepted_ns) => batch.put_cf(meta, TIME_KEY, record::encode_time(*accepted_ns)),
             Write::Nothing => {}

@@ -14,6 +14,8 @@ use tokio::time::timeout;
 use tonic::{Request, Status};
 use transport::Dialer;
 
+use crate::consensus::member::DirectoryId;
+
 /// Longest time that one request waits. The member goes on afterwards, and a second request waits for its end.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// Longest time to connect.
@@ -53,21 +55,25 @@ impl Install {
 /// The queues of requests to the members on this node, by shard. Each queue holds one request, and others wait for
 /// their turn.
 #[derive(Debug, Default)]
-pub(super) struct Installs(Mutex<HashMap<u32, mpsc::Sender<Install>>>);
+pub(super) struct Installs(Mutex<HashMap<u32, (DirectoryId, mpsc::Sender<Install>)>>);
 
 impl Installs {
-    /// Makes the queue of a shard.
-    pub(super) fn queue(&self, shard: u32) -> mpsc::Receiver<Install> {
+    /// Makes the queue of a shard's replica.
+    pub(super) fn queue(&self, shard: u32, identity: DirectoryId) -> mpsc::Receiver<Install> {
         let (sender, receiver) = mpsc::channel(1);
-        self.0.lock().insert(shard, sender);
+        self.0.lock().insert(shard, (identity, sender));
         receiver
     }
 
     /// Passes a request to the member, and waits for the reply.
     pub(super) async fn request(&self, request: wire::InstallRequest) -> Result<wire::InstallResponse, Status> {
-        let wire::InstallRequest { shard, sender, directory: _, address, index } = request;
+        let wire::InstallRequest { shard, sender, directory, address, index, cluster: _ } = request;
         let closed = || Status::unavailable(format!("this node has no running replica of shard {shard}"));
-        let queue = self.0.lock().get(&shard).cloned().ok_or_else(closed)?;
+        let (identity, queue) = self.0.lock().get(&shard).cloned().ok_or_else(closed)?;
+        if *directory != identity {
+            let text = format!("this node has another replica of shard {shard}: read the members of the shard again");
+            return Err(Status::failed_precondition(text));
+        }
         let (reply, replied) = oneshot::channel();
         queue.send(Install { sender, address, index, reply }).await.map_err(|_gone| closed())?;
         let index = replied.await.map_err(|_dropped| closed())??;

@@ -7,12 +7,14 @@
 //! [`ENTRY_BYTES_IN_FLIGHT_MAX`] of entries, and [`PENDING_MAX`] replies.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::stream;
 use parking_lot::Mutex;
 use prost::Message as _;
+use proto::meta::ClusterId;
 use proto::wire;
 use proto::wire::peer_reply::Reply as WireReply;
 use proto::wire::peers_client::PeersClient;
@@ -40,6 +42,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// ID of the cluster of this node, as soon as the node knows it.
+type OwnCluster = Arc<OnceLock<ClusterId>>;
+
 /// Reason why a request got no reply.
 pub(super) type NoReply = Arc<str>;
 
@@ -60,11 +65,16 @@ pub(super) struct Link {
     /// Queue of requests with entries.
     bulk: mpsc::Sender<Outgoing>,
     entry_bytes: Semaphore,
+    replied: Replied,
 }
+
+/// Number of the request whose reply was received last; 0 if there is none. Numbers are unique over all streams of a
+/// connection.
+type Replied = Arc<AtomicU64>;
 
 impl Link {
     /// Makes a connection, which is opened with the first request.
-    pub(super) fn new(dialer: Dialer, endpoint: Endpoint) -> Self {
+    pub(super) fn new(dialer: Dialer, endpoint: Endpoint, cluster: OwnCluster) -> Self {
         let (urgent, urgent_queue) = mpsc::channel(WAITING_MAX);
         let (bulk, bulk_queue) = mpsc::channel(WAITING_MAX);
         let endpoint = endpoint
@@ -72,8 +82,15 @@ impl Link {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_INTERVAL);
-        tokio::spawn(run(dialer, endpoint, Queues { urgent: urgent_queue, bulk: bulk_queue }));
-        Self { urgent, bulk, entry_bytes: Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX) }
+        let replied = Replied::default();
+        let queues = Queues { urgent: urgent_queue, bulk: bulk_queue, cluster };
+        tokio::spawn(run(dialer, endpoint, queues, Arc::clone(&replied)));
+        Self { urgent, bulk, entry_bytes: Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX), replied }
+    }
+
+    /// Returns the number of the request whose reply was received last; 0 if there is none.
+    pub(super) fn replied(&self) -> u64 {
+        self.replied.load(Ordering::Acquire)
     }
 
     /// Sends a request, and waits at most `patience` for its reply.
@@ -107,10 +124,11 @@ impl Link {
     }
 }
 
-/// The receiving ends of a connection's queues.
+/// The receiving ends of a connection's queues, and the cluster that its messages name.
 struct Queues {
     urgent: mpsc::Receiver<Outgoing>,
     bulk: mpsc::Receiver<Outgoing>,
+    cluster: OwnCluster,
 }
 
 impl Queues {
@@ -145,8 +163,9 @@ fn refuse(outgoing: Outgoing, error: &NoReply) {
 }
 
 /// Connects whenever there are requests, until the connection is dropped.
-async fn run(dialer: Dialer, endpoint: Endpoint, mut queues: Queues) {
+async fn run(dialer: Dialer, endpoint: Endpoint, mut queues: Queues, replied: Replied) {
     let mut pause = RECONNECT_PAUSE_MIN;
+    let mut number = 0;
     while let Some(first) = queues.next().await {
         if first.reply.is_closed() {
             continue;
@@ -155,7 +174,8 @@ async fn run(dialer: Dialer, endpoint: Endpoint, mut queues: Queues) {
         let error = match timeout(CONNECT_PATIENCE, open(&dialer, &endpoint)).await {
             Ok(Ok((outbound, inbound))) => {
                 pause = RECONNECT_PAUSE_MIN;
-                exchange(first, &mut queues, outbound, inbound).await
+                let streams = (outbound, inbound);
+                exchange(first, &mut queues, &mut number, streams, &replied).await
             }
             Ok(Err(error)) => {
                 refuse(first, &error);
@@ -207,13 +227,14 @@ type Pending = Mutex<HashMap<u64, oneshot::Sender<Reply>>>;
 async fn exchange(
     first: Outgoing,
     queues: &mut Queues,
-    outbound: Outbound,
-    inbound: Streaming<wire::PeerReplies>,
+    number: &mut u64,
+    (outbound, inbound): (Outbound, Streaming<wire::PeerReplies>),
+    replied: &Replied,
 ) -> Option<NoReply> {
     let pending = Pending::default();
     let error = tokio::select! {
-        error = send(first, queues, &outbound, &pending) => error,
-        error = receive(inbound, &pending) => Some(error),
+        error = send(first, queues, number, &outbound, &pending) => error,
+        error = receive(inbound, &pending, replied) => Some(error),
     };
     let reason = error.clone().unwrap_or_else(|| "the connection is closed".into());
     for (_number, reply) in pending.into_inner() {
@@ -223,8 +244,14 @@ async fn exchange(
 }
 
 /// Sends requests until the connection fails, and returns the error. Returns `None` if the connection was dropped.
-async fn send(first: Outgoing, queues: &mut Queues, outbound: &Outbound, pending: &Pending) -> Option<NoReply> {
-    let mut number = 0;
+/// `number` is that of the last request.
+async fn send(
+    first: Outgoing,
+    queues: &mut Queues,
+    number: &mut u64,
+    outbound: &Outbound,
+    pending: &Pending,
+) -> Option<NoReply> {
     let mut next = Some(first);
     loop {
         let first = match next.take() {
@@ -237,16 +264,17 @@ async fn send(first: Outgoing, queues: &mut Queues, outbound: &Outbound, pending
         let mut waiting = Some(first);
         while let Some(Outgoing { mut request, reply }) = waiting {
             if !reply.is_closed() {
-                number += 1;
-                request.number = number;
+                *number += 1;
+                request.number = *number;
                 bytes += request.encoded_len();
                 requests.push(request);
-                pending.lock().insert(number, reply);
+                pending.lock().insert(*number, reply);
             }
             waiting = if bytes < COALESCED_BYTES { queues.waiting() } else { None };
         }
         if !requests.is_empty() {
-            permit.send(wire::PeerRequests { requests });
+            let cluster = queues.cluster.get().map(|cluster| cluster.to_wire()).unwrap_or_default();
+            permit.send(wire::PeerRequests { requests, cluster });
         }
         while pending.lock().len() >= PENDING_MAX {
             pending.lock().retain(|_number, reply| !reply.is_closed());
@@ -256,11 +284,12 @@ async fn send(first: Outgoing, queues: &mut Queues, outbound: &Outbound, pending
 }
 
 /// Receives replies until the connection fails, and returns the error.
-async fn receive(mut inbound: Streaming<wire::PeerReplies>, pending: &Pending) -> NoReply {
+async fn receive(mut inbound: Streaming<wire::PeerReplies>, pending: &Pending, replied: &Replied) -> NoReply {
     loop {
         match inbound.message().await {
             Ok(Some(wire::PeerReplies { replies })) => {
                 for wire::PeerReply { number, reply } in replies {
+                    replied.store(number, Ordering::Release);
                     if let Some(waiting) = pending.lock().remove(&number) {
                         // The caller may have stopped waiting.
                         let _gone = waiting.send(Ok(reply)).is_err();

@@ -56,6 +56,16 @@ pub(super) enum Request {
 }
 
 impl Request {
+    /// Returns the node whose vote the message has: the leader or the candidate that sends it.
+    pub(super) fn node(&self) -> u64 {
+        let vote = match self {
+            Self::Append(request) => &request.vote,
+            Self::Vote(request) | Self::PreVote(request) => &request.vote,
+            Self::TransferLeader(request) => request.from_leader(),
+        };
+        vote.leader_id.node_id
+    }
+
     /// Encodes the message. Entries keep the bytes that the leader encoded.
     pub(super) fn to_wire(&self, shard: u32) -> WireMessage {
         match self {

@@ -71,6 +71,8 @@ impl Peer {
             shard: self.shard,
             sender: self.peers.node_id(),
             directory: Bytes::copy_from_slice(&self.member.directory),
+            // Read before anything else: the receiver concludes that the request was made after this reply.
+            replied: self.link.as_ref().map_or(0, |link| link.replied()),
             message: Some(request.to_wire(self.shard)),
         };
         let replied = match &self.link {
@@ -89,6 +91,7 @@ impl Peer {
             directory: Bytes::copy_from_slice(&member.directory),
             address: peers.address.clone(),
             index,
+            cluster: peers.cluster().map(|cluster| cluster.to_wire()).unwrap_or_default(),
         };
         // The receiver of the snapshot logs more. A member whose node is down is tried again and again.
         tracing::debug!(shard, node = target, index, "the member lags behind the log: it is to install a snapshot");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use proto::meta::ClusterId;
 use proto::wire;
 use proto::wire::peer_reply::Reply;
 use proto::wire::peer_request::Message;
@@ -35,7 +36,7 @@ fn others(index: usize) -> [usize; 2] {
 async fn exchanged(node: &Node, requests: Vec<wire::PeerRequest>) -> Vec<wire::PeerReply> {
     let count = requests.len();
     let mut client = PeersClient::connect(format!("http://{}", node.address())).await.unwrap();
-    let sent = futures::stream::iter([wire::PeerRequests { requests }]);
+    let sent = futures::stream::iter([wire::PeerRequests { requests, cluster: Bytes::new() }]);
     let mut received = client.exchange(sent).await.unwrap().into_inner();
     let mut replies = Vec::new();
     while replies.len() < count {
@@ -46,7 +47,7 @@ async fn exchanged(node: &Node, requests: Vec<wire::PeerRequest>) -> Vec<wire::P
 
 fn request(node: &Node, message: Option<Message>) -> wire::PeerRequest {
     let directory = Bytes::copy_from_slice(&node.member().directory);
-    wire::PeerRequest { number: 1, shard: SHARD, sender: 2, directory, message }
+    wire::PeerRequest { number: 1, shard: SHARD, sender: 2, directory, replied: 0, message }
 }
 
 fn vote_request(term: u64) -> Message {
@@ -126,6 +127,37 @@ async fn a_follower_that_was_away_catches_up_from_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_member_says_that_it_cannot_commit_without_a_majority() {
+    let mut nodes = Nodes::start().await;
+    let leader = nodes.acknowledged("before", &ALL).await;
+    let [follower, other] = others(leader);
+    // Longer than a member may be without contact: an idle group keeps in contact.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(ALL.iter().all(|&index| nodes.0[index].group().can_commit()));
+    let wait_until = async |nodes: &Nodes, index: usize, can_commit: bool| {
+        let start = Instant::now();
+        while nodes.0[index].group().can_commit() != can_commit {
+            assert!(start.elapsed() < Duration::from_secs(20), "node {index}: {can_commit} is not reported");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    // A leader without followers.
+    nodes.0[follower].kill();
+    nodes.0[other].kill();
+    wait_until(&nodes, leader, false).await;
+    nodes.0[follower].start().await;
+    wait_until(&nodes, leader, true).await;
+    wait_until(&nodes, follower, true).await;
+    // A follower without a leader.
+    let leader = nodes.acknowledged("between", &[leader, follower]).await;
+    nodes.0[leader].kill();
+    let alone = ALL.into_iter().find(|&index| index != leader && index != other).unwrap();
+    wait_until(&nodes, alone, false).await;
+    nodes.0[other].start().await;
+    wait_until(&nodes, alone, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_partitioned_minority_never_acknowledges() {
     let nodes = Nodes::start().await;
     let old = nodes.acknowledged("before", &ALL).await;
@@ -144,6 +176,37 @@ async fn a_partitioned_minority_never_acknowledges() {
     let mut commands = nodes.equal(&ALL, 3).await;
     commands.dedup();
     assert_eq!(commands, ["before", "majority", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_its_leader_states_how_old_its_state_is() {
+    let nodes = Nodes::start().await;
+    let leader = nodes.acknowledged("before", &ALL).await;
+    nodes.equal(&ALL, 1).await;
+    let all_fresh = async || {
+        let start = Instant::now();
+        let staleness = |node: usize| nodes.0[node].group().staleness();
+        while !ALL.iter().all(|&node| staleness(node).is_some_and(|age| age < Duration::from_secs(2))) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", ALL.map(staleness));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    all_fresh().await;
+    let [cut, other] = others(leader);
+    nodes.cut(cut, true).await;
+    let leads = nodes.acknowledged("while it was cut off", &others(cut)).await;
+    let acknowledged = Instant::now();
+    let index = nodes.0[leads].group().linearize().await.unwrap();
+    nodes.0[leader].group().reach(index).await.unwrap();
+    nodes.0[other].group().reach(index).await.unwrap();
+    let error = nodes.0[cut].group().reach(index).await.unwrap_err();
+    assert!(matches!(error, ConsensusError::Behind { .. }), "{error}");
+    // Its state does not have the command, so it is older than the acknowledgement.
+    let since = acknowledged.elapsed();
+    assert!(nodes.0[cut].group().staleness().unwrap() >= since, "at least {since:?}");
+    nodes.cut(cut, false).await;
+    nodes.equal(&ALL, 2).await;
+    all_fresh().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +229,10 @@ async fn a_member_with_a_new_directory_neither_votes_nor_acknowledges() {
     };
     let replies = exchanged(&nodes.0[wiped], vec![to_old]).await;
     let text = refusal(&replies[0]);
-    assert!(text.contains("has a new, empty data directory") && text.contains("replace the member"), "{text}");
+    assert!(
+        text.contains("has a new, empty data directory") && text.contains("varve admin cluster accept --node"),
+        "{text}"
+    );
     assert!(nodes.0[wiped].log().vote(SHARD).unwrap().is_none(), "the wiped node has voted");
     assert!(nodes.0[wiped].commands().is_empty());
     assert!(!nodes.0[wiped].group().is_created().await.unwrap());
@@ -184,22 +250,48 @@ async fn hostile_messages_are_refused_and_the_group_goes_on() {
         request(node, append(wire::AppendEntries::default())),
         request(node, append(wire::AppendEntries { vote, ..wire::AppendEntries::default() })),
         request(node, Some(vote_request(u64::MAX))),
+        wire::PeerRequest { sender: 3, ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { shard: 77, ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { directory: Bytes::new(), ..request(node, Some(vote_request(1000))) },
         wire::PeerRequest { directory: Bytes::from(vec![7; 1 << 20]), ..request(node, Some(vote_request(1000))) },
     ];
     let replies = exchanged(node, requests).await;
     assert!(replies.iter().all(|reply| !refusal(reply).is_empty()));
-    assert!(replies.iter().any(|reply| refusal(reply).contains("no running member of shard 77")));
+    for text in ["no running member of shard 77", "the vote is that of node 2, and the sender is node 3"] {
+        assert!(replies.iter().any(|reply| refusal(reply).contains(text)), "{text}");
+    }
     // A message that is too large ends the stream, and nothing else.
     let large = Bytes::from(vec![0; 2 * REQUEST_BYTES_MAX]);
     let mut client = PeersClient::connect(format!("http://{}", node.address())).await.unwrap();
     let requests = vec![wire::PeerRequest { directory: large, ..wire::PeerRequest::default() }];
-    let mut received =
-        client.exchange(futures::stream::iter([wire::PeerRequests { requests }])).await.unwrap().into_inner();
+    let mut received = client
+        .exchange(futures::stream::iter([wire::PeerRequests { requests, cluster: Bytes::new() }]))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(matches!(received.message().await, Ok(None) | Err(_)));
     nodes.acknowledged("after", &ALL).await;
     assert_eq!(nodes.equal(&ALL, 2).await, ["before", "after"]);
+}
+
+#[tokio::test]
+async fn requests_of_another_cluster_or_with_a_false_sender_are_refused() {
+    let peers = Peers::new(1, String::new(), [1; 16], Dialer::plaintext());
+    let [own, other] = [7, 8].map(|number| ClusterId(number).to_wire());
+    let check = |peer, cluster: &[u8], sender| peers.receiver(peer).check_sender(cluster, sender);
+    // Before the node knows its cluster, it accepts every cluster.
+    assert_eq!(check(None, &other, 2), Ok(()));
+    peers.belong_to(ClusterId(7));
+    peers.belong_to(ClusterId(8));
+    assert_eq!(check(None, &own, 2), Ok(()));
+    assert_eq!(check(None, &[], 2), Ok(()), "the sender does not know its cluster yet");
+    for cluster in [&other[..], &own[..15], &[0; 17]] {
+        let error = check(None, cluster, 2).unwrap_err();
+        assert!(error.contains("node 1 belongs to cluster 00000000000000000000000000000007"), "{error}");
+    }
+    assert_eq!(check(Some(2), &own, 2), Ok(()));
+    let error = check(Some(3), &own, 2).unwrap_err();
+    assert!(error.contains("names node 2 as its sender, and the certificate is that of node 3"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,10 @@ enum Action {
     Accept(u64, u64),
     Shards(u32, bool),
     Created(u32),
+    Move(u32, u64, u64, u64),
+    Replace(u32, u64, u64),
+    /// Reports the members that the shard is to have, or others.
+    Changed(u32, bool),
     Epoch(i64, Vec<u32>, u16),
     Tenant(bool, u8, u64),
     Delete(u8),
@@ -29,6 +33,10 @@ fn any_action() -> impl Strategy<Value = Action> {
         1 => (0_u64..7, 0_u64..9).prop_map(|(node, directory)| Action::Accept(node, directory)),
         2 => (0_u32..4, any::<bool>()).prop_map(|(count, is_changed)| Action::Shards(count, is_changed)),
         4 => (0_u32..6).prop_map(Action::Created),
+        4 => (0_u32..5, 0_u64..7, 0_u64..7, 0_u64..12)
+            .prop_map(|(shard, from, to, identity)| Action::Move(shard, from, to, identity)),
+        2 => (0_u32..5, 0_u64..7, 0_u64..12).prop_map(|(shard, node, identity)| Action::Replace(shard, node, identity)),
+        4 => (0_u32..5, any::<bool>()).prop_map(|(shard, is_other)| Action::Changed(shard, is_other)),
         3 => (-2_i64..9, proptest::collection::vec(1_u32..5, 1..4), 0_u16..9)
             .prop_map(|(minutes, shards, spread)| Action::Epoch(minutes, shards, spread)),
         3 => (any::<bool>(), 0_u8..4, 0_u64..4).prop_map(|(creates, name, days)| Action::Tenant(creates, name, days)),
@@ -58,6 +66,16 @@ fn command(action: &Action, state: &State, now_ns: i64) -> Command {
             Command::AddShards(shards)
         }
         Action::Created(shard) => Command::ShardCreated(shard),
+        Action::Move(shard, from, to, identity) => {
+            Command::MoveMember { shard, from, to: Member { node: to, directory: directory(identity) } }
+        }
+        Action::Replace(shard, node, identity) => {
+            Command::ReplaceReplica { shard, member: Member { node, directory: directory(identity) } }
+        }
+        Action::Changed(number, is_other) => {
+            let wanted = state.shards.get(&number).map(|shard| shard.wanted().to_vec()).unwrap_or_default();
+            Command::MembersChanged { shard: number, members: wanted.into_iter().skip(is_other.into()).collect() }
+        }
         Action::Epoch(minutes, shards, spread) => {
             let number = state.epochs.len() as u64 + 1;
             let begins_ns = if number == 1 { i64::MIN } else { (now_ns / MINUTE_NS + minutes) * MINUTE_NS };

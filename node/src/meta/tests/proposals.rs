@@ -130,6 +130,58 @@ proptest! {
     }
 }
 
+/// Returns services that are spread over these numbers of slots.
+fn spread(slots: &[Option<u16>]) -> SpreadChanges {
+    let service = |(number, slots): (usize, &Option<u16>)| {
+        let slots = slots.map(|slots| Spread::new(slots).unwrap());
+        ((TenantId::new("a").unwrap(), format!("s{}", number % 3)), slots)
+    };
+    slots.iter().enumerate().map(service).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn proposed_epochs_are_accepted_and_keep_what_is_not_changed(
+        shards in proptest::collection::btree_set(1_u32..=6, 1..6),
+        first in proptest::collection::vec(proptest::option::of(2_u16..9), 0..4),
+        changes in proptest::collection::vec(proptest::option::of(2_u16..9), 0..4),
+    ) {
+        let mut state = in_zones(&["", "", ""]);
+        let created = |shard: Shard| (shard.number, Shard { is_created: true, ..shard });
+        state.shards.extend(propose_shards(&state, 6).into_iter().map(created));
+        let shards: Vec<u32> = shards.into_iter().collect();
+        let mut meta = MetaState::from(state);
+        let [first, changes] = [first, changes].map(|slots| spread(&slots));
+        for (begins_ns, changes) in [(i64::MIN, &first), (60_000_000_000, &changes)] {
+            let epoch = propose_epoch(meta.state(), &shards, begins_ns, changes).unwrap();
+            prop_assert_eq!(&epoch, &propose_epoch(meta.state(), &shards, begins_ns, changes).unwrap());
+            prop_assert_eq!(meta.apply(2, 0, &Command::AddEpoch(epoch)).unwrap(), Applied::Changed);
+            meta.state().check().unwrap();
+        }
+        let newest = meta.state().epochs.last().unwrap();
+        prop_assert_eq!(newest.shards(), &shards[..]);
+        let mut want: BTreeMap<String, u16> = BTreeMap::new();
+        for ((_, service), slots) in first.iter().chain(&changes) {
+            match slots {
+                Some(slots) => want.insert(service.clone(), slots.slots()),
+                None => want.remove(service),
+            };
+        }
+        let services = newest.spread().values().flatten();
+        let found: BTreeMap<String, u16> = services.map(|(name, slots)| (name.clone(), slots.slots())).collect();
+        prop_assert_eq!(found, want);
+    }
+}
+
+#[test]
+fn an_epoch_without_shards_or_within_a_minute_is_not_proposed() {
+    let state = in_zones(&["a"]);
+    assert!(propose_epoch(&state, &[], i64::MIN, &SpreadChanges::new()).is_err());
+    assert!(propose_epoch(&state, &[1], 7, &SpreadChanges::new()).is_err());
+}
+
 #[test]
 fn no_shards_and_too_many_shards_divide_nothing() {
     assert!(divide_slots(None, &[]).is_empty());

@@ -81,12 +81,20 @@ fn tenants_and_tokens_that_contradict_the_state_are_refused() {
     let [acme, nobody] = ["acme", "nobody"].map(tenant);
     let hash = TokenHash::of("a");
     let token = Token { role: Role::Admin, expires_ns: None };
-    refused(&meta, Command::CreateTenant(acme.clone(), policy(31)), "exists with another policy: update it");
-    refused(&meta, Command::UpdateTenant(nobody.clone(), policy(30)), "tenant nobody is unknown: create it first");
+    refused(
+        &meta,
+        Command::CreateTenant(acme.clone(), policy(31)),
+        "exists with another policy: change it with `varve admin tenant update acme`",
+    );
+    refused(
+        &meta,
+        Command::UpdateTenant(nobody.clone(), policy(30)),
+        "tenant nobody is unknown: create it with `varve admin tenant create nobody`",
+    );
     refused(&meta, Command::DeleteTenant(nobody.clone()), "tenant nobody is unknown");
     refused(&meta, Command::CreateToken(nobody.clone(), TokenHash::of("b"), token), "tenant nobody is unknown");
     refused(&meta, Command::CreateToken(acme.clone(), hash, token), "exists already: create another one");
-    refused(&meta, Command::RevokeToken(acme.clone(), TokenHash::of("b")), "list the tenant's tokens");
+    refused(&meta, Command::RevokeToken(acme.clone(), TokenHash::of("b")), "`varve admin token list`");
     refused(&meta, Command::RevokeToken(nobody, hash), "tenant nobody is unknown");
     refused(&meta, Command::SetFormatVersion(1), "the format version is 2, and cannot become 1");
     let bad = |change: fn(&mut Policy)| {
@@ -111,7 +119,11 @@ fn limits_on_numbers_are_kept_and_named() {
     let acme = tokens.tenants.get_mut(&tenant("acme")).unwrap();
     acme.tokens = (0..TOKENS_MAX).map(|n| (TokenHash::of(&n.to_string()), token)).collect();
     tokens.check().unwrap();
-    refused(&tokens.into(), Command::CreateToken(tenant("acme"), TokenHash::of("x"), token), "revoke tokens");
+    refused(
+        &tokens.into(),
+        Command::CreateToken(tenant("acme"), TokenHash::of("x"), token),
+        "use `varve admin token revoke`",
+    );
     let mut classes = cluster();
     for days in 1..=RETENTION_CLASSES_MAX as u64 {
         classes.apply(days, 0, &Command::UpdateTenant(tenant("acme"), policy(days))).unwrap();
@@ -133,7 +145,10 @@ fn a_state_that_would_be_too_large_is_refused() {
             Err(refusal) => break refusal,
         }
     };
-    assert!(refusal.to_string().contains("delete tenants or revoke tokens first"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("`varve admin tenant delete` or `varve admin token revoke` first"),
+        "{refusal}"
+    );
     assert!(tenants > 20 && large.state().encoded_len() > META_STATE_BYTES_MAX - 200_000);
     large.state().check().unwrap();
     // The record is within its bounds, and a smaller state is accepted again.

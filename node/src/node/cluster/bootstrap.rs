@@ -1,13 +1,16 @@
-//! The first start of a cluster.
+//! The first start of a cluster, and of a node that joins one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proto::meta::{Command, DirectoryId, Node};
 use proto::wire;
 use proto::wire::cluster_client::ClusterClient;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::Status;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
 
+use crate::config::Config;
 use crate::consensus::Member;
 use crate::error::ReplicaError;
 use crate::meta::MetaReplica;
@@ -20,6 +23,8 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(200);
 const FIRST_REPORT: Duration = Duration::from_secs(3);
 /// Interval of further log lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of attempts to register this node.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(3);
 /// Longest time that one node may take to respond.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -47,6 +52,43 @@ pub(super) async fn create_cluster(shared: &Shared, replica: &MetaReplica) -> Re
     Ok(())
 }
 
+/// Registers this node in its cluster, if it belongs to none yet. Returns when the leader of the meta group has made
+/// this node a member of the group.
+pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
+    let Config { node_id, advertise_address, join, .. } = &shared.config;
+    let node = Node {
+        id: *node_id,
+        address: advertise_address.clone(),
+        zone: String::new(),
+        directory: DirectoryId(u128::from_be_bytes(shared.cluster.directory)),
+    };
+    let register = wire::ProposeRequest {
+        command: Some(Command::RegisterNode(node).to_wire()),
+        is_forwarded: false,
+        cluster: Vec::new().into(),
+    };
+    let mut addresses = join.iter().cycle();
+    let mut next_at = Instant::now();
+    while !replica.is_created().await? {
+        if next_at <= Instant::now()
+            && let Some(address) = addresses.next()
+        {
+            match call(shared, address, |mut client| {
+                let register = register.clone();
+                async move { client.propose(register).await }
+            })
+            .await
+            {
+                Ok(_registered) => tracing::info!(address, "the node is registered in the cluster"),
+                Err(status) => tracing::warn!(address, "this node cannot join the cluster yet: {}", status.message()),
+            }
+            next_at = Instant::now() + REGISTER_INTERVAL;
+        }
+        sleep(ATTEMPT_INTERVAL).await;
+    }
+    Ok(())
+}
+
 /// Returns the members of a new meta group.
 ///
 /// # Errors
@@ -60,14 +102,23 @@ async fn all_empty(shared: &Shared, initial: &BTreeMap<u64, String>) -> Result<B
             let identity = identify(shared, address).await;
             let identity =
                 identity.map_err(|status| format!("node {id} at {address} does not respond: {}", status.message()))?;
-            check(id, address, &identity)?
+            check(shared, id, address, &identity)?
         };
         members.insert(id, Member { address: address.clone(), directory });
     }
     Ok(members)
 }
 
-fn check(id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u8; 16], String> {
+/// Returns the command that accepts the empty data directory of this node. `address` is that of another node.
+fn accept_command(shared: &Shared, address: &str) -> String {
+    let endpoint = shared.config.dialer.endpoint(address).map(|endpoint| endpoint.uri().to_string());
+    let url = endpoint.unwrap_or_default();
+    let url = url.trim_end_matches('/');
+    format!("varve admin cluster accept --node {} --node-endpoint {url}", shared.config.node_id)
+}
+
+/// Checks the response of an initial node.
+fn check(shared: &Shared, id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u8; 16], String> {
     let wire::IdentifyResponse { node, directory, has_cluster } = identity;
     if *node != id {
         return Err(format!("node {node}, and not node {id}, is at {address}: correct --initial-nodes"));
@@ -76,19 +127,30 @@ fn check(id: u64, address: &str, identity: &wire::IdentifyResponse) -> Result<[u
         return Err(format!(
             "node {id} already belongs to a cluster, and this node has an empty data directory: this node takes no \
              part in the cluster, because it may have voted and acknowledged with its old directory; mount the disk \
-             with that directory again, and never a backup of it (this version cannot replace a node yet)"
+             with that directory again, and never a backup of it; if that directory is lost, run `{}`, and the \
+             node's replicas are built again from the other members",
+            accept_command(shared, address)
         ));
     }
     directory.as_ref().try_into().map_err(|_length| format!("node {id} at {address} has no identity"))
 }
 
 async fn identify(shared: &Shared, address: &str) -> Result<wire::IdentifyResponse, Status> {
+    call(shared, address, |mut client| async move { client.identify(wire::IdentifyRequest {}).await }).await
+}
+
+/// Makes a call to a node.
+async fn call<T, F>(
+    shared: &Shared,
+    address: &str,
+    request: impl FnOnce(ClusterClient<Channel>) -> F,
+) -> Result<T, Status>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
     let dialer = &shared.config.dialer;
     let endpoint = dialer.endpoint(address).map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let call = async {
-        let channel = dialer.connect_lazy(&endpoint.connect_timeout(PATIENCE));
-        ClusterClient::new(channel).identify(wire::IdentifyRequest {}).await
-    };
+    let channel = dialer.connect_lazy(&endpoint.connect_timeout(PATIENCE));
     let late = |_elapsed| Status::unavailable(format!("no response within {PATIENCE:?}"));
-    Ok(timeout(PATIENCE, call).await.map_err(late)??.into_inner())
+    Ok(timeout(PATIENCE, request(ClusterClient::new(channel))).await.map_err(late)??.into_inner())
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::consensus::random_identity;
 use crate::meta::{MetaReplica, divide_slots, propose_shards};
-use crate::node::cluster::propose;
+use crate::node::cluster::{propose, replicas};
 use crate::node::shared::Shared;
 
 /// Longest time until the duties are looked at again. Changes of the state are looked at at once; changes of leaders
@@ -26,12 +26,10 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
     let mut states = shared.cluster.state.subscribe();
     loop {
         let state = Arc::clone(&states.borrow_and_update());
-        for shard in shared.cluster.own_shards(&state) {
-            if let Err(error) = shared.host(shard.number).await {
-                tracing::error!(shard = shard.number, %error, "the folder of a shard cannot be made; will retry");
-            }
+        if let Some(cluster) = state.cluster {
+            shared.peers.belong_to(cluster);
         }
-        let is_complete = !state.epochs.is_empty();
+        let is_complete = replicas::follow(shared, &state).await && !state.epochs.is_empty();
         for command in due(shared, replica, &state) {
             if let Err(error) = propose(shared, &command).await {
                 // The next look proposes the command again, if it is still due.

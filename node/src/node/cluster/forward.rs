@@ -53,7 +53,8 @@ async fn forward(shared: &Shared, command: &Command, leader: &Leader) -> Result<
     let endpoint = dialer.endpoint(address).map_err(|error| Status::unavailable(error.to_string()))?;
     let call = async {
         let channel = dialer.connect_lazy(&endpoint.connect_timeout(PATIENCE));
-        let request = wire::ProposeRequest { command: Some(command.to_wire()), is_forwarded: true };
+        let cluster = shared.peers.cluster().map(|cluster| cluster.to_wire()).unwrap_or_default();
+        let request = wire::ProposeRequest { command: Some(command.to_wire()), is_forwarded: true, cluster };
         ClusterClient::new(channel).propose(Request::new(request)).await
     };
     let late = |_elapsed| {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::error::{NodeError, ReplicaError};
 use crate::meta::MetaReplica;
-use crate::node::cluster::{bootstrap, duties};
+use crate::node::cluster::{bootstrap, duties, members};
 use crate::node::shared::Shared;
 
 /// Pause before the member is opened again.
@@ -64,14 +64,21 @@ async fn open(shared: &Shared) -> Result<MetaReplica, NodeError> {
     MetaReplica::open(shared.config.node_id, log, &shared.peers, clock, shared.cluster.state.clone()).await
 }
 
-/// Creates the cluster if this is its first start, and then does what the state of the meta group asks. Returns only an
-/// error.
+/// Creates or joins the cluster if this is the first start, and then does what the state of the meta group asks.
+/// Returns only an error.
 async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Arc<ReplicaError> {
-    if let Err(error) = bootstrap::create_cluster(shared, replica).await {
+    let began = match shared.config.join.is_empty() {
+        true => bootstrap::create_cluster(shared, replica).await,
+        false => bootstrap::join_cluster(shared, replica).await,
+    };
+    if let Err(error) = began {
         return replica.failure().report(error);
     }
     replica.recovered().await;
-    match duties::run(shared, replica).await {}
+    tokio::select! {
+        never = duties::run(shared, replica) => match never {},
+        never = members::run(shared, replica) => match never {},
+    }
 }
 
 /// Returns the error after which the member is not opened again; `None` if the disk is full.

@@ -1,7 +1,7 @@
 //! The gRPC server for `varve.v1.Node`. It decodes requests of other processes, and calls [`proto::Shards`].
 
 use prost::Message as _;
-use proto::{Batch, Deleted, Deletion, KnownLocations, Selection, SeriesQuery, TenantId, wire};
+use proto::{Batch, Consistency, Deleted, Deletion, KnownLocations, ReadAt, Selection, SeriesQuery, TenantId, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -36,11 +36,21 @@ impl wire::node_server::Node for Node {
         }))
     }
 
+    async fn read_point(
+        &self,
+        request: Request<wire::ReadPointRequest>,
+    ) -> Result<Response<wire::ReadPointResponse>, Status> {
+        let wire::ReadPointRequest { shard, placement_epoch, is_stale } = request.into_inner();
+        let consistency = if is_stale { Consistency::Stale } else { Consistency::Linearizable };
+        let point = proto::Shards::read_point(self, shard, placement_epoch, consistency).await?;
+        Ok(Response::new(point.to_wire()))
+    }
+
     async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
         let request = request.into_inner();
-        let wire::SelectRequest { shard, placement_epoch, .. } = request;
+        let wire::SelectRequest { shard, placement_epoch, applied_index, .. } = request;
         let selection = Selection::from_wire(request).map_err(|error| invalid(&error))?;
-        let answer = proto::Shards::select(self, shard, placement_epoch, selection).await?;
+        let answer = proto::Shards::select(self, shard, ReadAt { placement_epoch, applied_index }, selection).await?;
         let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
@@ -49,19 +59,21 @@ impl wire::node_server::Node for Node {
         &self,
         request: Request<wire::LocationsRequest>,
     ) -> Result<Response<wire::LocationsResponse>, Status> {
-        let wire::LocationsRequest { shard, placement_epoch, tenant, generation, count } = request.into_inner();
+        let wire::LocationsRequest { shard, placement_epoch, tenant, generation, count, applied_index } =
+            request.into_inner();
+        let at = ReadAt { placement_epoch, applied_index };
         let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
         let known = KnownLocations { generation, count };
-        let page = proto::Shards::locations(self, shard, placement_epoch, tenant, known).await?;
+        let page = proto::Shards::locations(self, shard, at, tenant, known).await?;
         let encoded = tokio::task::spawn_blocking(move || page.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
         let request = request.into_inner();
-        let wire::SeriesRequest { shard, placement_epoch, .. } = request;
+        let wire::SeriesRequest { shard, placement_epoch, applied_index, .. } = request;
         let query = SeriesQuery::from_wire(request).map_err(|error| invalid(&error))?;
-        let answer = proto::Shards::series(self, shard, placement_epoch, query).await?;
+        let answer = proto::Shards::series(self, shard, ReadAt { placement_epoch, applied_index }, query).await?;
         let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }

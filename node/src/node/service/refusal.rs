@@ -12,7 +12,10 @@ pub(in crate::node) fn unavailable(error: &ConsensusError) -> Status {
             Some(Refusal::NotLeader { leader: leader.as_ref().map(|leader| leader.node) })
         }
         ConsensusError::Unknown => Some(Refusal::Unknown),
-        ConsensusError::Failed(_) | ConsensusError::Stopped | ConsensusError::NoQuorum(_) => None,
+        ConsensusError::Failed(_)
+        | ConsensusError::Stopped
+        | ConsensusError::NoQuorum(_)
+        | ConsensusError::Behind { .. } => None,
     };
     let details = refusal.map(Refusal::encode).unwrap_or_default();
     Status::with_details(Code::Unavailable, error.to_string(), details.into())

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use prometheus_client::registry::Registry;
 use proto::limits;
 use proto::placement::FIRST_DATA_SHARD;
+use storage_engine::SelectError;
 
 use super::*;
+use crate::node::shared::REPAIR_PATIENCE;
 use crate::{Config, Retention};
 
 async fn opened(folder: &tempfile::TempDir) -> Arc<Node> {
@@ -85,14 +87,14 @@ async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
                     }
                     Err::<(), _>(SelectError::Cancelled)
                 };
-                node.shared.read(FIRST_DATA_SHARD, answer).await
+                node.shared.read(FIRST_DATA_SHARD, ReadAt::leader(1), answer).await
             })
         })
         .collect();
     let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
     spawn_blocking(all_begun).await.unwrap().unwrap();
     callers.iter().for_each(tokio::task::JoinHandle::abort);
-    let another = node.shared.read(FIRST_DATA_SHARD, |_, is_wanted| Ok(is_wanted()));
+    let another = node.shared.read(FIRST_DATA_SHARD, ReadAt::leader(1), |_, is_wanted| Ok(is_wanted()));
     let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
     assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
     node.shutdown().await;

@@ -56,9 +56,15 @@ async fn a_failed_sync_while_a_repair_waits_for_queries_ends_the_node() {
 async fn errors_of_work_that_a_repair_interrupts_are_not_final() {
     let folder = tempfile::tempdir().unwrap();
     let shared = Shared::open(config(&folder), &mut Registry::default()).await.unwrap();
-    let hosted = Arc::new(Hosted::new(FIRST_DATA_SHARD, shared.metrics.clone(), 1));
+    let hosted = Arc::new(Hosted::new(
+        FIRST_DATA_SHARD,
+        shared.cluster.directory(),
+        shared.closing.child_token(),
+        shared.metrics.clone(),
+        1,
+    ));
     shared.directory.make_shard(FIRST_DATA_SHARD).unwrap();
-    let replica = shared.open_replica(FIRST_DATA_SHARD).await.unwrap();
+    let replica = shared.open_replica(&hosted).await.unwrap();
     let directory = replica.log().directory_id();
     let member = crate::consensus::Member { address: "127.0.0.1:1".to_owned(), directory };
     replica.create([(1, member)].into()).await.unwrap();
@@ -143,7 +149,7 @@ async fn is_served(node: &Node, shard: u32) -> bool {
     let window = proto::Window { start_ns: 0, end_ns: i64::MAX };
     let tenant = proto::TenantId::default_tenant();
     let query = proto::SeriesQuery { tenant, matchers: Vec::new(), window, label: None };
-    let series = node.series(shard, node.shared.cluster.placement().unwrap().epoch(), query);
+    let series = node.series(shard, proto::ReadAt::leader(node.shared.cluster.placement().unwrap().epoch()), query);
     let series = tokio::time::timeout(Duration::from_secs(5), series).await;
     series.is_ok_and(|series| series.is_ok_and(|answer| answer.series.len() == 1))
 }

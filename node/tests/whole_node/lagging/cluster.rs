@@ -1,25 +1,31 @@
-//! Three nodes with one shard, in one process, with gRPC between them. Each has its own runtime, so that it can be
-//! killed.
+//! Three nodes or more with one shard, in one process, with gRPC between them. Each has its own runtime, so that it can
+//! be killed.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use node::Config;
-use proto::Batch;
+use node::{Config, Node, NodeError};
+use prometheus_client::registry::Registry;
+use proto::meta::{Command, DirectoryId, State};
+use proto::wire::cluster_server::Cluster as _;
+use proto::{Batch, wire};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::Request;
 
-use crate::support::{Opened, answer, config, count, open_with, times};
+use crate::support::{Opened, answer, config, count, times};
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of attempts to make a member the leader. About every second attempt succeeds.
 const ELECTIONS_MAX: usize = 30;
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     members: Vec<Member>,
     /// Index of the last known leader.
     leader: AtomicUsize,
@@ -27,7 +33,7 @@ pub(super) struct Cluster {
 
 struct Member {
     config: Config,
-    _folder: TempDir,
+    folder: TempDir,
     running: Option<Running>,
 }
 
@@ -43,8 +49,25 @@ impl Member {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let config = self.config.clone();
         let started = runtime.spawn(async move {
-            let opened = Arc::new(open_with(config.clone()).await);
-            let listener = tokio::net::TcpListener::bind(&config.advertise_address).await.unwrap();
+            // Threads of a killed node may still hold the directory and the port.
+            let start = Instant::now();
+            let mut registry = Registry::default();
+            let node = loop {
+                match Node::open(config.clone(), &mut registry).await {
+                    Ok(node) => break node,
+                    Err(NodeError::Held { .. }) => assert!(start.elapsed() < PATIENCE, "the directory is held"),
+                    Err(error) => panic!("{error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            };
+            let opened = Arc::new(Opened { node, registry });
+            let listener = loop {
+                match tokio::net::TcpListener::bind(&config.advertise_address).await {
+                    Ok(listener) => break listener,
+                    Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            };
             let (stop, stopped) = oneshot::channel::<()>();
             let node = Arc::clone(&opened.node);
             let served = tokio::spawn(async move {
@@ -76,7 +99,7 @@ impl Drop for Member {
 
 impl Cluster {
     /// Starts the nodes, and waits until they serve. `change` changes the configuration of each node.
-    pub(super) async fn start(change: impl Fn(&mut Config)) -> Self {
+    pub(crate) async fn start(change: impl Fn(&mut Config)) -> Self {
         // All ports are reserved before one of them is used.
         let reserved: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<String> = reserved.iter().map(|port| port.local_addr().unwrap().to_string()).collect();
@@ -91,7 +114,7 @@ impl Cluster {
                 ..config(folder.path())
             };
             change(&mut config);
-            let mut member = Member { config, _folder: folder, running: None };
+            let mut member = Member { config, folder, running: None };
             member.start().await;
             members.push(member);
         }
@@ -107,25 +130,113 @@ impl Cluster {
     }
 
     /// Returns the sum of a metric of a running member; 0 before its replica is opened.
-    pub(super) fn metric(&self, member: usize, name: &str) -> f64 {
+    pub(crate) fn metric(&self, member: usize, name: &str) -> f64 {
         self.member(member).metrics(name).iter().sum()
     }
 
-    pub(super) async fn stop(&mut self, member: usize) {
+    pub(crate) async fn stop(&mut self, member: usize) {
         self.members[member].stop().await;
     }
 
-    pub(super) async fn restart(&mut self, member: usize) {
+    pub(crate) async fn restart(&mut self, member: usize) {
         self.members[member].start().await;
     }
 
     /// Ends a node without a shutdown, as if its host lost power.
-    pub(super) fn kill(&mut self, member: usize) {
+    pub(crate) fn kill(&mut self, member: usize) {
         self.members[member].running.take().unwrap().runtime.shutdown_background();
     }
 
+    /// Starts another node, which joins the cluster. Returns its index.
+    pub(crate) async fn join(&mut self) -> usize {
+        let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
+        let advertise_address = reserved.local_addr().unwrap().to_string();
+        drop(reserved);
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config {
+            node_id: self.members.len() as u64 + 1,
+            advertise_address,
+            initial_nodes: BTreeMap::new(),
+            join: self.members.iter().map(|member| member.config.advertise_address.clone()).collect(),
+            data_dir: folder.path().to_owned(),
+            ..self.members[0].config.clone()
+        };
+        let mut member = Member { config, folder, running: None };
+        member.start().await;
+        self.members.push(member);
+        self.members.len() - 1
+    }
+
+    /// Kills a node, and starts it with an empty data directory. Returns the identity of that directory.
+    pub(crate) async fn wipe(&mut self, member: usize) -> DirectoryId {
+        self.kill(member);
+        let folder = tempfile::tempdir().unwrap();
+        self.members[member].config.data_dir = folder.path().to_owned();
+        self.members[member].folder = folder;
+        self.members[member].start().await;
+        let start = Instant::now();
+        loop {
+            match self.member(member).node.identify(Request::new(wire::IdentifyRequest {})).await {
+                Ok(identity) => {
+                    let directory = identity.into_inner().directory;
+                    return DirectoryId(u128::from_be_bytes(directory.as_ref().try_into().unwrap()));
+                }
+                Err(status) => assert!(start.elapsed() < PATIENCE, "{status}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Proposes a command to the meta group through any node, until it is applied.
+    pub(crate) async fn propose(&self, command: &Command) {
+        let start = Instant::now();
+        loop {
+            let mut refused = Vec::new();
+            for member in self.running() {
+                let request = wire::ProposeRequest { command: Some(command.to_wire()), ..Default::default() };
+                match self.member(member).node.propose(Request::new(request)).await {
+                    Ok(_applied) => return,
+                    Err(status) => refused.push(status.message().to_owned()),
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "{command:?} is refused: {refused:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Returns the state of the meta group, as a node knows it.
+    pub(crate) async fn state(&self, member: usize) -> State {
+        let watched = self.member(member).node.watch(Request::new(wire::WatchRequest { revision: 0 })).await.unwrap();
+        State::from_wire(watched.into_inner().state.unwrap()).unwrap()
+    }
+
+    /// Waits until a running node knows that the shard has exactly these members.
+    pub(crate) async fn wait_for_members(&self, member: usize, expected: &[proto::meta::Member]) {
+        let start = Instant::now();
+        loop {
+            let shard = self.state(member).await.shards[&1].clone();
+            if shard.members == expected && shard.target.is_empty() {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "the members are {shard:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub(crate) fn is_ready(&self, member: usize) -> bool {
+        self.member(member).node.is_ready()
+    }
+
+    pub(crate) fn data_dir(&self, member: usize) -> &Path {
+        &self.members[member].config.data_dir
+    }
+
+    pub(crate) fn config(&self, member: usize) -> &Config {
+        &self.members[member].config
+    }
+
     /// Replaces the state of a stopped member by that of another stopped member.
-    pub(super) fn replace_state(&self, member: usize, other: usize) {
+    pub(crate) fn replace_state(&self, member: usize, other: usize) {
         let [to, from] = [member, other].map(|member| &self.members[member].config.data_dir);
         std::fs::remove_dir_all(to.join("shard-0001")).unwrap();
         let copied = std::process::Command::new("cp").arg("-a").arg(from.join("shard-0001")).arg(to).status().unwrap();
@@ -135,12 +246,12 @@ impl Cluster {
     /// Returns the running members, the last known leader first.
     fn running(&self) -> impl Iterator<Item = usize> {
         let first = self.leader.load(Ordering::Relaxed);
-        let all = (0..self.members.len()).map(move |offset| (first + offset) % 3);
+        let all = (0..self.members.len()).map(move |offset| (first + offset) % self.members.len());
         all.filter(|&member| self.members[member].running.is_some())
     }
 
     /// Appends a batch through the leader.
-    pub(super) async fn append(&self, serial: i64, batch: &Batch) {
+    pub(crate) async fn append(&self, serial: i64, batch: &Batch) {
         let start = Instant::now();
         loop {
             let mut refused = Vec::new();
@@ -156,7 +267,7 @@ impl Cluster {
     }
 
     /// Returns the leader, once there is one.
-    pub(super) async fn leader(&self) -> usize {
+    pub(crate) async fn leader(&self) -> usize {
         let start = Instant::now();
         loop {
             for member in self.running() {
@@ -172,7 +283,7 @@ impl Cluster {
     }
 
     /// Restarts other leaders until `member` is the leader.
-    pub(super) async fn make_leader(&mut self, member: usize) {
+    pub(crate) async fn make_leader(&mut self, member: usize) {
         for _ in 0..ELECTIONS_MAX {
             let leader = self.leader().await;
             if leader == member {
@@ -188,12 +299,12 @@ impl Cluster {
     }
 
     /// Returns the times of all samples, read from the leader.
-    pub(super) async fn times(&self, leader: usize) -> Vec<i64> {
+    pub(crate) async fn times(&self, leader: usize) -> Vec<i64> {
         times(&self.member(leader).node).await.unwrap()
     }
 
     /// Returns the number of bytes of a snapshot that a member has received so far.
-    pub(super) fn staged_bytes(&self, member: usize) -> u64 {
+    pub(crate) fn staged_bytes(&self, member: usize) -> u64 {
         let files = self.members[member].config.data_dir.join("shard-0001/staging/files");
         let Ok(files) = std::fs::read_dir(files) else { return 0 };
         files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()

@@ -9,6 +9,10 @@ use crate::formats::wire;
 use crate::limits::{NODE_ADDRESS_BYTES_MAX, SHARD_MEMBERS_MAX, ZONE_BYTES_MAX};
 use crate::placement::FIRST_DATA_SHARD;
 
+/// Key of the gRPC metadata in which a router names its cluster, as 32 hexadecimal digits. A node of another cluster
+/// refuses the request.
+pub const CLUSTER_METADATA: &str = "varve-cluster";
+
 /// ID of a cluster: 16 random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterId(pub u128);
@@ -31,7 +35,9 @@ impl fmt::Display for DirectoryId {
 }
 
 impl ClusterId {
-    pub(super) fn to_wire(self) -> Bytes {
+    /// Returns the ID as the bytes of a message.
+    #[must_use]
+    pub fn to_wire(self) -> Bytes {
         Bytes::copy_from_slice(&self.0.to_be_bytes())
     }
 
@@ -106,9 +112,30 @@ impl Node {
 pub struct Member {
     /// ID of the node.
     pub node: u64,
-    /// Identity of the data directory with which the node became a member. If the node has another directory now, its
-    /// replica of the shard is lost, and must be built again from the other members.
+    /// Identity of the node's replica of the shard. It is the identity of the data directory with which the node became
+    /// a member, or a random one if the directory may have held another replica of the shard before.
     pub directory: DirectoryId,
+}
+
+impl Member {
+    pub(super) fn to_wire(self) -> wire::ShardMember {
+        wire::ShardMember { node: self.node, directory: self.directory.to_wire() }
+    }
+
+    pub(super) fn from_wire(from: &wire::ShardMember) -> Result<Self, MetaError> {
+        Ok(Self { node: from.node, directory: DirectoryId::from_wire(&from.directory)? })
+    }
+}
+
+pub(super) fn members_to_wire(members: &[Member]) -> Vec<wire::ShardMember> {
+    members.iter().map(|member| member.to_wire()).collect()
+}
+
+pub(super) fn members_from_wire(from: Vec<wire::ShardMember>) -> Result<Vec<Member>, MetaError> {
+    if from.len() > SHARD_MEMBERS_MAX {
+        return Err(MetaError::Invalid("a shard must have 1 to 7 members"));
+    }
+    from.iter().map(Member::from_wire).collect()
 }
 
 /// A shard, and the members of its Raft group.
@@ -118,6 +145,9 @@ pub struct Shard {
     pub number: u32,
     /// Members of the group, ascending by node.
     pub members: Vec<Member>,
+    /// Members that the group is to have instead, ascending by node; empty if the members stay as they are. The leader
+    /// of the shard changes the Raft group step by step, and then reports that these are the members.
+    pub target: Vec<Member>,
     /// ID of the node that creates the group. It never changes, so that no second group is ever created.
     pub creator: u64,
     /// True if the group exists. The creator then never creates it again, even with an empty data directory.
@@ -128,19 +158,22 @@ impl Shard {
     /// Checks the fields.
     ///
     /// # Errors
-    /// Returns [`MetaError::Invalid`] for a number of another group, or for members that are too many, unsorted or
-    /// without the creator.
+    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, and for
+    /// a target that is equal to the members. The creator of a group that does not exist yet must be a member.
     pub fn check(&self) -> Result<(), MetaError> {
         if self.number < FIRST_DATA_SHARD {
             return Err(MetaError::Invalid("shards must have numbers from 1 on: 0 is the meta group"));
         }
-        if self.members.is_empty() || self.members.len() > SHARD_MEMBERS_MAX {
+        if self.members.is_empty() || self.members.len().max(self.target.len()) > SHARD_MEMBERS_MAX {
             return Err(MetaError::Invalid("a shard must have 1 to 7 members"));
         }
-        if !self.members.is_sorted_by(|a, b| a.node < b.node) {
+        if ![&self.members, &self.target].iter().all(|members| members.is_sorted_by(|a, b| a.node < b.node)) {
             return Err(MetaError::Invalid("the members of a shard must be different nodes, ascending by ID"));
         }
-        if self.member(self.creator).is_none() {
+        if self.members == self.target {
+            return Err(MetaError::Invalid("the target of a shard must differ from its members"));
+        }
+        if !self.is_created && self.member(self.creator).is_none() {
             return Err(MetaError::Invalid("the creator of a shard must be one of its members"));
         }
         Ok(())
@@ -152,24 +185,41 @@ impl Shard {
         self.members.iter().find(|member| member.node == node)
     }
 
+    /// The members that the group is to have: the target if there is one, and otherwise the present members.
+    #[must_use]
+    pub fn wanted(&self) -> &[Member] {
+        if self.target.is_empty() { &self.members } else { &self.target }
+    }
+
+    /// The replica that a node is to hold; `None` if it is to hold none. A member that is to leave holds its replica
+    /// until the group has the members of the target.
+    #[must_use]
+    pub fn replica_on(&self, node: u64) -> Option<&Member> {
+        self.target.iter().find(|member| member.node == node).or_else(|| self.member(node))
+    }
+
+    /// IDs of the nodes that may lead the group: the present members, and then those of the target.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<u64> {
+        let joining = self.target.iter().filter(|member| self.member(member.node).is_none());
+        self.members.iter().chain(joining).map(|member| member.node).collect()
+    }
+
     pub(super) fn to_wire(&self) -> wire::ShardGroup {
-        let Self { number, members, creator, is_created } = self;
-        let member = |member: &Member| wire::ShardMember { node: member.node, directory: member.directory.to_wire() };
+        let Self { number, members, target, creator, is_created } = self;
         wire::ShardGroup {
             number: *number,
-            members: members.iter().map(member).collect(),
+            members: members_to_wire(members),
             creator: *creator,
             is_created: *is_created,
+            target: members_to_wire(target),
         }
     }
 
     pub(super) fn from_wire(from: wire::ShardGroup) -> Result<Self, MetaError> {
-        let wire::ShardGroup { number, members, creator, is_created } = from;
-        let member = |member: wire::ShardMember| {
-            Ok(Member { node: member.node, directory: DirectoryId::from_wire(&member.directory)? })
-        };
-        let members = members.into_iter().map(member).collect::<Result<_, MetaError>>()?;
-        let shard = Self { number, members, creator, is_created };
+        let wire::ShardGroup { number, members, creator, is_created, target } = from;
+        let [members, target] = [members, target].map(members_from_wire);
+        let shard = Self { number, members: members?, target: target?, creator, is_created };
         shard.check()?;
         Ok(shard)
     }

@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 
-use super::cluster::{ClusterId, DirectoryId, Node, Shard};
+use super::cluster::{ClusterId, DirectoryId, Member, Node, Shard, members_from_wire, members_to_wire};
 use super::error::MetaError;
 use super::tenant::{Policy, Token, TokenHash};
 use crate::formats::wire;
@@ -28,7 +28,8 @@ pub enum Command {
     },
     /// Adds a node, or changes the address and the zone of a node with the same data directory.
     RegisterNode(Node),
-    /// Accepts that a node has lost its data directory and has a new one.
+    /// Accepts that a node has lost its data directory and has a new one. The node's replicas are built again from the
+    /// other members.
     AcceptDirectory {
         /// ID of the node.
         node: u64,
@@ -53,6 +54,29 @@ pub enum Command {
     RevokeToken(TenantId, TokenHash),
     /// Raises the version of the formats that all nodes may write.
     SetFormatVersion(u32),
+    /// Moves the replica of a shard from one node to another.
+    MoveMember {
+        /// Number of the shard.
+        shard: u32,
+        /// ID of the node that gives up its replica.
+        from: u64,
+        /// The new member. Its identity is random, because the node may have held another replica of the shard before.
+        to: Member,
+    },
+    /// Replaces a damaged replica of a shard by one with another, random identity on the same node.
+    ReplaceReplica {
+        /// Number of the shard.
+        shard: u32,
+        /// The node and the new identity of its replica.
+        member: Member,
+    },
+    /// Records that the Raft group of a shard has the members of the target.
+    MembersChanged {
+        /// Number of the shard.
+        shard: u32,
+        /// Members of the Raft group, ascending by node.
+        members: Vec<Member>,
+    },
 }
 
 impl Command {
@@ -107,6 +131,15 @@ impl Command {
                 Wire::RevokeToken(wire::RevokeToken { tenant: name.as_str().to_owned(), hash: hash.to_wire() })
             }
             Self::SetFormatVersion(version) => Wire::SetFormatVersion(*version),
+            Self::MoveMember { shard, from, to } => {
+                Wire::MoveMember(wire::MoveMember { shard: *shard, from: *from, to: Some(to.to_wire()) })
+            }
+            Self::ReplaceReplica { shard, member } => {
+                Wire::ReplaceReplica(wire::ReplaceReplica { shard: *shard, member: Some(member.to_wire()) })
+            }
+            Self::MembersChanged { shard, members } => {
+                Wire::MembersChanged(wire::MembersChanged { shard: *shard, members: members_to_wire(members) })
+            }
         };
         wire::MetaCommand { command: Some(command) }
     }
@@ -146,6 +179,15 @@ impl Command {
                 Self::RevokeToken(TenantId::new(&tenant)?, TokenHash::from_wire(&hash)?)
             }
             Wire::SetFormatVersion(version) => Self::SetFormatVersion(version),
+            Wire::MoveMember(wire::MoveMember { shard, from, to }) => {
+                Self::MoveMember { shard, from, to: Member::from_wire(&to.unwrap_or_default())? }
+            }
+            Wire::ReplaceReplica(wire::ReplaceReplica { shard, member }) => {
+                Self::ReplaceReplica { shard, member: Member::from_wire(&member.unwrap_or_default())? }
+            }
+            Wire::MembersChanged(wire::MembersChanged { shard, members }) => {
+                Self::MembersChanged { shard, members: members_from_wire(members)? }
+            }
         })
     }
 }

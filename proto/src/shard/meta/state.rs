@@ -140,7 +140,7 @@ impl State {
                 return Err(MetaError::Invalid("the shards must have consecutive numbers from 1 on"));
             }
             shard.check()?;
-            if shard.members.iter().any(|member| !self.nodes.contains_key(&member.node)) {
+            if shard.members.iter().chain(&shard.target).any(|member| !self.nodes.contains_key(&member.node)) {
                 return Err(MetaError::Invalid("each member of a shard must be on a known node"));
             }
         }

@@ -83,6 +83,7 @@ prop_compose! {
         (format_version, revision) in (1_u32.., 1_u64..),
         nodes in any_nodes(),
         more_shards in proptest::collection::vec(any::<bool>(), 0..4),
+        targets in proptest::collection::vec(0_usize..4, 6),
         epochs in any_epochs(),
         tenants in proptest::collection::btree_map(tenant_name(), any_tenant(), 0..4),
     ) -> State {
@@ -90,7 +91,12 @@ prop_compose! {
             nodes.values().take(3).map(|node| Member { node: node.id, directory: node.directory }).collect();
         let shard = |(number, is_created)| {
             let creator = members[number as usize % members.len()].node;
-            (number, Shard { number, members: members.clone(), creator, is_created })
+            // Some shards have a target: another set of members, or a member with another identity.
+            let mut target: Vec<Member> = members.iter().copied().skip(targets[number as usize - 1]).collect();
+            if let Some(first) = target.first_mut() {
+                first.directory.0 ^= 1 << 100;
+            }
+            (number, Shard { number, members: members.clone(), target, creator, is_created })
         };
         let mut state = State {
             cluster: Some(ClusterId(cluster)), format_version, revision, nodes, epochs, ..State::default()
@@ -124,6 +130,12 @@ fn commands(state: &State) -> Vec<Command> {
         Command::ShardCreated(state.format_version),
         Command::SetFormatVersion(state.format_version),
     ];
+    for shard in state.shards.values() {
+        let (shard, members, first) = (shard.number, shard.members.clone(), shard.members[0]);
+        all.push(Command::MoveMember { shard, from: state.revision, to: first });
+        all.push(Command::ReplaceReplica { shard, member: first });
+        all.push(Command::MembersChanged { shard, members });
+    }
     for node in state.nodes.values() {
         all.push(Command::RegisterNode(node.clone()));
         all.push(Command::AcceptDirectory { node: node.id, directory: node.directory });
@@ -182,6 +194,13 @@ fn sent() -> wire::MetaState {
     let node =
         |id| wire::ClusterNode { id, address: "a:1".to_owned(), zone: String::new(), directory: directory(id as u8) };
     let member = |node| wire::ShardMember { node, directory: directory(node as u8) };
+    let shard = |number, members, target, is_created| wire::ShardGroup {
+        number,
+        members,
+        target,
+        creator: number.into(),
+        is_created,
+    };
     let epoch = |number, begins_ns| wire::PlacementEpoch {
         number,
         begins_ns,
@@ -203,8 +222,8 @@ fn sent() -> wire::MetaState {
         revision: 4,
         nodes: vec![node(1), node(2)],
         shards: vec![
-            wire::ShardGroup { number: 1, members: vec![member(1), member(2)], creator: 1, is_created: true },
-            wire::ShardGroup { number: 2, members: vec![member(2)], creator: 2, is_created: false },
+            shard(1, vec![member(1), member(2)], vec![member(2)], true),
+            shard(2, vec![member(2)], Vec::new(), false),
         ],
         epochs: vec![epoch(1, i64::MIN), epoch(2, 0)],
         tenants: vec![tenant("a", vec![token(1), token(2)]), tenant("b", vec![token(3)])],
@@ -218,7 +237,7 @@ type Change<T> = (&'static str, fn(&mut T));
 #[test]
 fn states_that_break_an_invariant_are_refused() {
     assert!(State::from_wire(sent()).is_ok() && State::from_wire(wire::MetaState::default()).is_ok());
-    let changes: [Change<wire::MetaState>; 38] = [
+    let changes: [Change<wire::MetaState>; 42] = [
         ("no cluster", |state| state.cluster.clear()),
         ("a short ID", |state| state.cluster = vec![1; 15].into()),
         ("no format", |state| state.format_version = 0),
@@ -240,6 +259,12 @@ fn states_that_break_an_invariant_are_refused() {
         ("a member twice", |state| state.shards[0].members[1].node = 1),
         ("many members", |state| state.shards[0].members = vec![state.shards[0].members[0].clone(); 8]),
         ("no creator", |state| state.shards[1].creator = 1),
+        ("an unsorted target", |state| {
+            state.shards[0].target = state.shards[0].members.iter().rev().cloned().collect();
+        }),
+        ("an unknown member of a target", |state| state.shards[0].target[0].node = 3),
+        ("a target of the members", |state| state.shards[0].target = state.shards[0].members.clone()),
+        ("a large target", |state| state.shards[0].target = vec![state.shards[0].members[0].clone(); 8]),
         ("many shards", |state| state.shards = vec![state.shards[0].clone(); 4097]),
         ("epoch 2 first", |state| state.epochs[0].number = 2),
         ("a begin", |state| state.epochs[0].begins_ns = -60_000_000_000),

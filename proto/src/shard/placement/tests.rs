@@ -174,6 +174,14 @@ proptest! {
             let of_service = epochs.iter().flat_map(of_epoch).map(|(i, fp)| naive_in(&sent.epochs[i], service, fp));
             prop_assert_eq!(placement.shards_of_service(&tenant(), service, window), sorted(of_service.collect()));
             prop_assert_eq!(placement.spans_epochs(window), epochs.len() > 1);
+            for shard in placement.shards() {
+                let ranges = placement.slots_of(shard, window);
+                prop_assert!(ranges.iter().zip(ranges.iter().skip(1)).all(|((_, last), (first, _))| last + 1 < *first));
+                let slots: Vec<u16> = ranges.into_iter().flat_map(|(first, last)| first..=last).collect();
+                let of = |i: usize, slot: u16| sent.epochs[i].shard_of_slot[usize::from(slot)];
+                let has = |slot: &u16| epochs.iter().any(|&i| of(i, *slot) == shard);
+                prop_assert!(slots.into_iter().eq((0..SLOTS).filter(has)));
+            }
             prop_assert!(!epochs.is_empty());
         }
     }

@@ -21,7 +21,8 @@ use tonic::server::NamedService;
 use tower::Service;
 
 use crate::api::push::otlp_response::response;
-use crate::auth::Auth;
+use crate::api::push::rejection::Rejection;
+use crate::auth::{Auth, Denied, OTLP_EXPORT as EXPORT};
 use crate::ingest::error::PushError;
 use crate::ingest::push::{Accepted, Pusher};
 use crate::ingest::receive::{Arriving, Framing};
@@ -29,8 +30,6 @@ use crate::ingest::request::{Encoding, Format, Head, client_key};
 
 /// Length of the prefix of a response message: a flag for compression, and the message's length as big-endian u32.
 const PREFIX_BYTES: usize = 5;
-
-const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
 /// The gRPC service `ProfilesService`.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ impl OtlpGrpc {
             return Err(Status::unimplemented("only Export is served here"));
         }
         let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let tenant = self.auth.bearer(authorization).map_err(|denied| Status::unauthenticated(denied.to_string()))?;
+        let tenant = self.auth.grpc(EXPORT, authorization).await.map_err(|denied| refused(&denied))?;
         let accepted = self.push(&tenant, &head.headers, body).await.map_err(|error| Status::from(&error))?;
         Ok(response(&accepted).encode_to_vec().into())
     }
@@ -69,6 +68,19 @@ impl OtlpGrpc {
         let head = Head { format: Format::OtlpProtobuf, encoding, key: client_key(headers)? };
         let arriving = Arriving { head: Ok(head), body: Body::new(body), announced_bytes: 0, framing: Framing::Grpc };
         self.pusher.push(tenant, arriving).await
+    }
+}
+
+/// Returns the status of a call that is refused. Senders retry if the tokens are not known yet.
+fn refused(denied: &Denied) -> Status {
+    let text = denied.to_string();
+    match denied {
+        Denied::Unauthenticated => Status::unauthenticated(text),
+        Denied::Role(_) | Denied::NotOperator(_) | Denied::ForeignHost | Denied::ForeignOrigin => {
+            Status::permission_denied(text)
+        }
+        Denied::Unknown(_) => Rejection::Unavailable.grpc(&text),
+        Denied::NoEntry => Status::internal(text),
     }
 }
 
@@ -130,7 +142,7 @@ mod tests {
     async fn code(headers: &[(&'static str, &'static str)], body: Body) -> Code {
         let nodes =
             Nodes::remote(&transport::Dialer::plaintext(), vec![Endpoint::from_static("http://127.0.0.1:1")], None);
-        let auth = Auth::Tokens(proto::Tokens::parse("0123456789abcdef").unwrap());
+        let auth = Auth::tokens(proto::Tokens::parse("0123456789abcdef").unwrap());
         let mut service = OtlpGrpc::new(Pusher::new(nodes, &mut Registry::default()), auth);
         let mut request = http::Request::post(EXPORT);
         for &(name, value) in headers {

@@ -37,7 +37,7 @@ impl Rejection {
             PushError::Ingest(error) => Self::of_ingest(error),
             PushError::Body(error) => Self::of_body(error),
             PushError::Parameter(_) | PushError::Key | PushError::TooOld { .. } => Self::Invalid,
-            PushError::Overloaded(_) => Self::Overloaded,
+            PushError::Overloaded(_) | PushError::Exceeded(_) => Self::Overloaded,
             PushError::Inconsistent => Self::Inconsistent,
             PushError::Nodes(error) => Self::of_node(error.code()),
             // The decoder has a bug, which is not the sender's fault.

@@ -128,15 +128,25 @@ impl Shards for FakeNode {
         Ok(Appended { duplicate: self.is_duplicate, samples_too_old, retention })
     }
 
-    async fn select(&self, _: u32, _: u64, _: Selection) -> Result<Answer, Status> {
+    async fn read_point(&self, _: u32, _: u64, _: proto::Consistency) -> Result<proto::ReadPoint, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn select(&self, _: u32, _: proto::ReadAt, _: Selection) -> Result<Answer, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn locations(&self, _: u32, _: u64, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(
+        &self,
+        _: u32,
+        _: proto::ReadAt,
+        _: TenantId,
+        _: KnownLocations,
+    ) -> Result<LocationPage, Status> {
         Err(Status::unimplemented(""))
     }
 
-    async fn series(&self, _: u32, _: u64, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, _: proto::ReadAt, _: SeriesQuery) -> Result<SeriesAnswer, Status> {
         Err(Status::unimplemented(""))
     }
 }

@@ -18,7 +18,9 @@ impl OneNode {
     pub(crate) fn service(address: SocketAddr, shards: u32) -> ClusterServer<Self> {
         let member = Member { node: 1, directory: DirectoryId(1) };
         let node = Node { id: 1, address: address.to_string(), zone: String::new(), directory: member.directory };
-        let shard = |number| (number, Shard { number, members: vec![member], creator: 1, is_created: true });
+        let shard = |number| {
+            (number, Shard { number, members: vec![member], target: Vec::new(), creator: 1, is_created: true })
+        };
         let slots = (0..u32::from(SLOTS)).map(|slot| slot % shards + 1).collect();
         let state = State {
             cluster: Some(ClusterId(1)),
@@ -40,6 +42,10 @@ impl Cluster for OneNode {
     }
 
     async fn propose(&self, _: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn status(&self, _: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
         Err(Status::unimplemented("not used here"))
     }
 

@@ -31,8 +31,9 @@ pub(crate) fn write(
     out.raw(",\"names\":[").append(&columns.names).raw("],\"frames\":[").append(&columns.frames);
     out.raw("],\"nodes\":[").append(&columns.nodes).raw("],\"symbolization\":");
     share(&mut out, symbolization);
-    out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
-    out.raw("},\"pruned\":{\"nodes\":").number(tree.pruned_nodes);
+    out.raw(",\"shards\":");
+    summary.coverage.write(&mut out);
+    out.raw(",\"pruned\":{\"nodes\":").number(tree.pruned_nodes);
     out.raw(",\"value\":").sum(tree.pruned_value);
     let read = summary.windows_read;
     out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
@@ -41,7 +42,7 @@ pub(crate) fn write(
         out.text(binary);
     });
     out.raw(",\"warnings\":");
-    out.list(&summary.missing.warnings(), |out, warning| {
+    out.list(&summary.warnings(), |out, warning| {
         out.text(warning);
     });
     out.raw("}");

@@ -16,7 +16,7 @@ use crate::query::naming::frame::NamedLocations;
 use crate::query::naming::named_answers::{Named, NamedAnswer};
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::run::{Cancelled, Run, Timings};
+use crate::query::run::{Cancelled, ReadOptions, Run, Timings};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::resolve::Want;
 use crate::query::selection::selector::Selector;
@@ -38,6 +38,7 @@ pub(crate) struct FlamegraphRequest {
     pub(crate) format: Format,
     /// Largest number of nodes, including the root and `(other)` nodes. It is at least one.
     pub(crate) nodes_max: usize,
+    pub(crate) options: ReadOptions,
 }
 
 impl Reader {
@@ -47,7 +48,7 @@ impl Reader {
         tenant: &TenantId,
         request: FlamegraphRequest,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(tenant, request.options).await?;
         let text = request.query.clone();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let (fetched, summary) = loop {
@@ -56,7 +57,8 @@ impl Reader {
                 Ok(done) => break done,
             }
         };
-        let mut summary = Summary { shards: run.asked(), ..summary };
+        run.check()?;
+        let mut summary = Summary { coverage: run.coverage(), ..summary };
         let namer = self.namer(&run);
         let cache = self.names.clone();
         let tenant = tenant.clone();
@@ -152,7 +154,7 @@ impl Writing<'_> {
             }
             Format::Pprof => {
                 let mut keys = pprof::Keys::default();
-                let mut comments = summary.missing.warnings();
+                let mut comments = summary.warnings();
                 comments.extend(summary.label_notes.iter().cloned());
                 let (tree, has_labels) = timings.measure("merge", || self.labelled(&mut keys, nodes_max, cancelled))?;
                 if !has_labels {

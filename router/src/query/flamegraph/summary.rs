@@ -3,6 +3,7 @@
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
 
+use crate::query::selection::coverage::Coverage;
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::missing::MissingData;
 
@@ -17,8 +18,8 @@ pub(crate) struct Summary {
     /// True if the selector has matchers on stacks, which may exclude samples from the graph.
     pub(crate) has_stack_matchers: bool,
     pub(crate) series: u64,
-    /// Number of shards that were asked. All of them answered.
-    pub(crate) shards: usize,
+    /// Shards that were asked, and those that did not answer.
+    pub(crate) coverage: Coverage,
     /// For each tier, the number of windows that were read.
     pub(crate) windows_read: WindowsRead,
     /// Data that the graph is missing.
@@ -39,11 +40,18 @@ impl Summary {
             samples: 0,
             has_stack_matchers: false,
             series: 0,
-            shards: 0,
+            coverage: Coverage::default(),
             windows_read,
             missing,
             label_notes,
         }
+    }
+
+    /// Returns one sentence for each shard, time and file that the graph is missing.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.coverage.warnings();
+        warnings.extend(self.missing.warnings());
+        warnings
     }
 
     /// Adds the facts in the responses of the shards.

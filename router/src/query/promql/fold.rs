@@ -280,7 +280,7 @@ impl SeriesBuilder {
     fn add(&mut self, grouped: Grouped, combinations: [u32; 2], time: i64, sum: i128) -> Result<(), QueryError> {
         self.entries += 1;
         if self.entries > proto::limits::QUERY_CELLS_MAX {
-            return Err(QueryError::too_many_cells());
+            return Err(QueryError::too_many_cells(proto::limits::QUERY_CELLS_MAX));
         }
         let key = (grouped, combinations);
         if self.sums.get(self.last).is_none_or(|(known, _)| *known != key) {

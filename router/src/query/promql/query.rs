@@ -21,7 +21,8 @@ use crate::query::promql::plan::plan;
 use crate::query::promql::range_function;
 use crate::query::promql::value::{Series, Steps, Value};
 use crate::query::reader::Reader;
-use crate::query::run::{Run, Timings};
+use crate::query::run::{ReadOptions, Run, Timings};
+use crate::query::selection::coverage::Coverage;
 use crate::query::selection::missing::MissingData;
 use crate::query::selection::resolve::{Resolved, Want};
 
@@ -34,6 +35,7 @@ pub(crate) struct Evaluated {
     pub(crate) order: Option<Aggregation>,
     /// Data that the result is missing.
     pub(crate) missing: MissingData,
+    pub(crate) coverage: Coverage,
 }
 
 /// Values of a leaf, loaded from the shards.
@@ -50,9 +52,10 @@ impl Reader {
         tenant: &TenantId,
         text: &str,
         steps: Steps,
+        options: ReadOptions,
         write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        let mut run = self.start(tenant, options).await?;
         let text = text.to_owned();
         let query = run.blocking(move |_, timings| {
             let mut query = timings.measure("parse", || parse(&text))?;
@@ -67,6 +70,8 @@ impl Reader {
                 Ok(loaded) => break loaded,
             }
         };
+        run.check()?;
+        let coverage = run.coverage();
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
@@ -74,7 +79,7 @@ impl Reader {
         let written = run.blocking(move |cancelled, timings| {
             let mut evaluation = Evaluation { leaves, steps: count, budget, cancelled };
             let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
-            Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing })))
+            Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing, coverage })))
         });
         Ok((written.await?, run.timings()))
     }

@@ -5,7 +5,7 @@ use proto::{Deleted, Deletion, TenantId, Tier, Window};
 use crate::query::error::QueryError;
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::run::Run;
+use crate::query::run::ReadOptions;
 use crate::query::selection::resolve::Want;
 
 impl Reader {
@@ -24,7 +24,9 @@ impl Reader {
     }
 
     async fn delete_once(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
-        let mut run = Run::start(&self.slots).await?;
+        // A name must mean the same in all shards, so all must answer.
+        let options = ReadOptions { refuses_partial: true, ..ReadOptions::default() };
+        let mut run = self.start(tenant, options).await?;
         let text = text.to_owned();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         if let Some(matcher) = selector.stack_matchers.first() {
@@ -37,8 +39,10 @@ impl Reader {
             end_ns: Tier::Day.window_end_ns(day_of(window.end_ns)),
         };
         let resolved = self.resolve(tenant, &selector, days, Want::Matchers, &mut run).await?;
+        run.check()?;
         let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
         let shards = run.shards_of(&self.nodes, tenant, &resolved.matchers, window).await?;
+        run.check()?;
         let placement_epoch = run.reading().placement_epoch;
         // A deletion takes long and is not a query, so it frees the slot of a query first.
         drop(run);

@@ -2,12 +2,13 @@
 //! router does not know yet.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proto::{Answer, LocationSets, ResponseTooLarge, Selection, StackDetail, TenantId, limits};
 
-use crate::nodes::{Reading, in_order};
+use crate::nodes::Reading;
 use crate::query::error::QueryError;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::naming::frame::MissingNames;
@@ -35,22 +36,34 @@ impl Fetched {
 }
 
 /// Size of all responses to one selection together, whose limits are those of one response.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Size {
+    cells_max: usize,
     cells: AtomicUsize,
     nodes: AtomicUsize,
     group_bytes: AtomicUsize,
 }
 
 impl Size {
+    /// Begins with nothing. `tenant_max` is the tenant's own limit on cells.
+    fn new(tenant_max: Option<NonZeroU64>) -> Self {
+        let tenant_max = tenant_max.map_or(usize::MAX, |max| usize::try_from(max.get()).unwrap_or(usize::MAX));
+        Self {
+            cells_max: limits::QUERY_CELLS_MAX.min(tenant_max),
+            cells: AtomicUsize::default(),
+            nodes: AtomicUsize::default(),
+            group_bytes: AtomicUsize::default(),
+        }
+    }
+
     /// Adds a response.
     ///
     /// # Errors
     /// Returns [`QueryError::ResponseTooLarge`] if the responses exceed a limit together.
     fn add(&self, answer: &Answer) -> Result<(), QueryError> {
         let add = |to: &AtomicUsize, size: usize| to.fetch_add(size, Ordering::Relaxed) + size;
-        if add(&self.cells, answer.cells.len()) > limits::QUERY_CELLS_MAX {
-            return Err(QueryError::too_many_cells());
+        if add(&self.cells, answer.cells.len()) > self.cells_max {
+            return Err(QueryError::too_many_cells(self.cells_max));
         }
         if add(&self.nodes, answer.nodes.len()) > limits::QUERY_NODES_MAX {
             return Err(ResponseTooLarge::Nodes { max: limits::QUERY_NODES_MAX }.into());
@@ -69,7 +82,8 @@ impl Reader {
     ///
     /// # Errors
     /// Returns [`QueryError::StacksKeepChanging`] if new locations keep appearing, [`QueryError::ResponseTooLarge`] if
-    /// the responses exceed a limit together, and the error of the first shard that fails.
+    /// the responses exceed a limit together, and the error of the first shard that fails. A shard that does not answer
+    /// is recorded in `run` instead.
     pub(crate) async fn fetch(
         &self,
         selection: &Selection,
@@ -77,7 +91,7 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Fetched, QueryError> {
         let tenant = &selection.tenant;
-        let shards = run.shards_of(&self.nodes, tenant, &selection.matchers, selection.fold.window()).await?;
+        let mut shards = run.shards_of(&self.nodes, tenant, &selection.matchers, selection.fold.window()).await?;
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
         let mut names = if reads_stacks { self.names.of(tenant) } else { TenantNames::default() };
         let mut answers: BTreeMap<u32, ShardAnswer> = BTreeMap::new();
@@ -99,7 +113,7 @@ impl Reader {
             } else {
                 self.sets(&names, &asked, tenant, matchers, &mut missing_names, run).await?
             };
-            let size = &Size::default();
+            let size = &Size::new(self.tenants.limits(tenant).query_cells_max);
             answers.values().try_for_each(|known| size.add(&known.answer))?;
             let reading = &run.reading();
             let calls = asked.into_iter().zip(sets).map(|(names, locations)| async move {
@@ -112,8 +126,10 @@ impl Reader {
                 size.add(&answer)?;
                 Ok::<_, QueryError>((!answer.lacks_locations).then_some(ShardAnswer { names, known, answer }))
             });
-            let fetched = run.shards(in_order(calls.collect())).await?;
+            let fetched = run.calls(calls.collect()).await?;
             answers.extend(fetched.into_iter().flatten().map(|answer| (answer.names.shard(), answer)));
+            shards.retain(|shard| run.answers(*shard));
+            answers.retain(|shard, _| run.answers(*shard));
             if answers.len() == shards.len() {
                 return Ok(Fetched { answers: answers.into_values().collect(), names, missing_names });
             }
@@ -149,7 +165,7 @@ impl Reader {
             };
             Ok::<_, QueryError>((shard, numbers))
         });
-        let loaded = run.shards(in_order(calls.collect())).await?;
+        let loaded = run.calls(calls.collect()).await?;
         let (same, new): (Vec<_>, Vec<_>) = loaded.into_iter().partition(|(_, numbers)| *numbers == Numbers::Same);
         let shards = |loaded: Vec<(ShardNames, Numbers)>| loaded.into_iter().map(|(shard, _)| shard).collect();
         Ok((shards(same), shards(new)))
@@ -217,7 +233,7 @@ mod tests {
 
     #[test]
     fn responses_have_the_limits_of_one_response_together() {
-        let size = Size::default();
+        let size = Size::new(None);
         let nodes = vec![proto::answer::Node { parent: 0, location: 0 }; limits::QUERY_NODES_MAX / 2];
         let half = Answer { nodes, ..Answer::default() };
         assert!(size.add(&half).is_ok() && size.add(&half).is_ok());

@@ -100,8 +100,13 @@ impl Reader {
     /// Returns the series or values that a request selects, from the shards that can have them.
     pub(crate) async fn list_series(&self, query: &SeriesQuery, run: &mut Run) -> Result<SeriesAnswer, QueryError> {
         let shards = run.shards_of(&self.nodes, &query.tenant, &query.matchers, query.window).await?;
-        let reading = run.reading();
-        run.shards(self.nodes.series(&reading, &shards, query)).await
+        self.series_of(&shards, query, run).await
+    }
+
+    async fn series_of(&self, shards: &[u32], query: &SeriesQuery, run: &mut Run) -> Result<SeriesAnswer, QueryError> {
+        let reading = &run.reading();
+        let calls = shards.iter().map(|&shard| async move { Ok(self.nodes.series(reading, shard, query).await?) });
+        Ok(SeriesAnswer::merged(run.calls(calls.collect()).await?))
     }
 
     /// Like [`Reader::list_series`], but also returns the names of all sample attributes of the tenant. The names are
@@ -112,8 +117,7 @@ impl Reader {
         run: &mut Run,
     ) -> Result<SeriesAnswer, QueryError> {
         let shards = run.all_shards(&self.nodes).await?;
-        let reading = run.reading();
-        run.shards(self.nodes.series(&reading, &shards, query)).await
+        self.series_of(&shards, query, run).await
     }
 }
 

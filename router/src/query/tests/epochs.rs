@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proto::placement::Placement;
 use proto::wire::SpreadService;
 
-use super::shards::{ManyShards, any_sample, responses};
+use super::shards::{ManyShards, any_sample, place_of, responses};
 use super::*;
 
 /// Begin of the second epoch in these tests, in seconds since 1970: a full minute.
@@ -26,11 +26,30 @@ fn two_epochs(shards: u16) -> Placement {
     Placement::from_wire(sent).unwrap()
 }
 
+/// Returns a placement of more epochs, which begin in the last minutes before `NOW_S`. At the begin of each, every slot
+/// moves by the next of `moves` shards, and service `a` is spread over the next of these numbers of slots.
+fn many_epochs(shards: u16, moves: &[(u32, u32)]) -> Placement {
+    let mut sent = Placement::uniform(NonZeroU16::new(shards).unwrap()).to_wire();
+    for (&(by, slots), minute) in moves.iter().zip(0..) {
+        let mut next = sent.epochs.last().unwrap().clone();
+        next.number += 1;
+        next.begins_ns = (NOW_S / 60 - 4 + minute) * 60 * S;
+        next.shard_of_slot.iter_mut().for_each(|shard| *shard = (*shard - 1 + by) % u32::from(shards) + 1);
+        next.spread = vec![SpreadService { tenant: "default".to_owned(), service: "a".to_owned(), slots }];
+        sent.epochs.push(next);
+    }
+    Placement::from_wire(sent).unwrap()
+}
+
+fn read(placement: Placement, samples: &[Sample], nodes_max: usize) -> Vec<(String, StatusCode, Vec<u8>)> {
+    read_from(ManyShards::placed(placement, samples), nodes_max)
+}
+
 /// Returns responses to requests of every kind, without the numbers of samples and series that were read: these count a
 /// series twice if it has moved.
-fn read(placement: Placement, samples: &[Sample], nodes_max: usize) -> Vec<(String, StatusCode, Vec<u8>)> {
+fn read_from(node: ManyShards, nodes_max: usize) -> Vec<(String, StatusCode, Vec<u8>)> {
     let number = regex::bytes::Regex::new("\"samples\":[0-9]+,\"series\":[0-9]+").unwrap();
-    let all = responses(&Server::of(Arc::new(ManyShards::placed(placement, samples))), nodes_max);
+    let all = responses(&Server::of(Arc::new(node)), nodes_max);
     all.into_iter()
         .map(|(request, status, body)| (request, status, number.replace(&body, &b""[..]).into_owned()))
         .collect()
@@ -46,6 +65,30 @@ proptest! {
     ) {
         let one = read(Placement::uniform(NonZeroU16::MIN), &samples, nodes_max);
         for (one, many) in one.iter().zip(read(two_epochs(5), &samples, nodes_max)) {
+            prop_assert_eq!(one, &many, "{}", String::from_utf8_lossy(&many.2));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    // A router learns of an epoch a little late, and until then places samples by the epoch before.
+    #[test]
+    fn responses_do_not_depend_on_several_epochs_and_late_routers(
+        samples in proptest::collection::vec((any_sample(), any::<bool>()), 0..60),
+        moves in proptest::collection::vec((1_u32..5, 2_u32..9), 2..5),
+        nodes_max in 1_usize..20,
+    ) {
+        let plain: Vec<Sample> = samples.iter().map(|(sample, _)| sample.clone()).collect();
+        let one = read(Placement::uniform(NonZeroU16::MIN), &plain, nodes_max);
+        let newest = many_epochs(5, &moves);
+        let before = many_epochs(5, &moves[..moves.len() - 1]);
+        let placed: Vec<(Sample, u32)> = samples.into_iter().map(|(sample, is_late)| {
+            let shard = place_of(if is_late { &before } else { &newest }, &sample);
+            (sample, shard)
+        }).collect();
+        for (one, many) in one.iter().zip(read_from(ManyShards::holding(newest, &placed), nodes_max)) {
             prop_assert_eq!(one, &many, "{}", String::from_utf8_lossy(&many.2));
         }
     }

@@ -1,16 +1,18 @@
 //! A fake node that keeps samples in a list and evaluates each request over all of them: slow, but simple.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proto::answer::{Cell, DroppedLabel, Missing, Node as TreeNode, Unpassed};
 use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
 use proto::selection::Operation;
 use proto::{
-    Address, Answer, Appended, Batch, BuildId, Fold, FramePlace, Function, Importer, KnownLocations, Label, LabelSet,
-    Line, Location, LocationPage, LocationSets, Mapping, Matcher, Selection, SeriesAnswer, SeriesQuery, Shards,
-    StackDetail, StackFilter, TenantId, Window,
+    Address, Answer, Appended, Batch, BuildId, Consistency, Fold, FramePlace, Function, Importer, KnownLocations,
+    Label, LabelSet, Line, Location, LocationPage, LocationSets, Mapping, Matcher, ReadAt, ReadPoint, Selection,
+    SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, TenantId, Window,
 };
 use tonic::Status;
 
@@ -115,6 +117,14 @@ pub(super) struct NaiveNode {
     pub(super) dictionary: Mutex<(Dictionary, u64)>,
     /// True if the node renumbers its locations after each request for locations.
     pub(super) is_fickle: bool,
+    /// True if the node has no leader, and so gives no read points.
+    pub(super) is_silent: bool,
+    /// Age of the node's state, for stale reads.
+    pub(super) staleness: Option<Duration>,
+    /// Log index of the node's state. Every read must name one that was given as a read point.
+    pub(super) applied_index: AtomicU64,
+    /// Log indexes that the reads named.
+    pub(super) reads_at: Mutex<Vec<u64>>,
 }
 
 /// Number of locations on one page.
@@ -127,6 +137,13 @@ impl NaiveNode {
             location(&mut dictionary, frame);
         }
         Self { samples, dictionary: Mutex::new((dictionary, 7)), ..Self::default() }
+    }
+
+    /// Checks that a read names a read point, and makes the node's state newer.
+    fn check(&self, at: ReadAt) {
+        let now = self.applied_index.fetch_add(1, Ordering::Relaxed);
+        assert!(at.applied_index.is_some_and(|index| index <= now), "{at:?} at index {now}");
+        self.reads_at.lock().unwrap().push(at.applied_index.unwrap());
     }
 
     /// Renumbers the node's locations, like a node that restarts or drops old partitions.
@@ -339,7 +356,16 @@ impl Shards for NaiveNode {
         Err(Status::unimplemented("samples are given to new()"))
     }
 
-    async fn select(&self, _: u32, _: u64, selection: Selection) -> Result<Answer, Status> {
+    async fn read_point(&self, _: u32, _: u64, consistency: Consistency) -> Result<ReadPoint, Status> {
+        if self.is_silent {
+            return Err(Status::unavailable("no leader, as the test wishes"));
+        }
+        let staleness = if consistency == Consistency::Stale { self.staleness } else { Some(Duration::ZERO) };
+        Ok(ReadPoint { applied_index: self.applied_index.load(Ordering::Relaxed), staleness })
+    }
+
+    async fn select(&self, _: u32, at: ReadAt, selection: Selection) -> Result<Answer, Status> {
+        self.check(at);
         if let Some(code) = self.refuses {
             return Err(Status::new(code, "as the test wishes"));
         }
@@ -351,7 +377,8 @@ impl Shards for NaiveNode {
         Ok(answer)
     }
 
-    async fn locations(&self, _: u32, _: u64, _: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+    async fn locations(&self, _: u32, at: ReadAt, _: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+        self.check(at);
         let (from, generation) = &mut *self.dictionary.lock().unwrap();
         let first = if known.generation == *generation { known.count } else { 0 };
         let mut importer = Importer::new(from);
@@ -364,7 +391,8 @@ impl Shards for NaiveNode {
         Ok(page)
     }
 
-    async fn series(&self, _: u32, _: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+    async fn series(&self, _: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        self.check(at);
         let SeriesQuery { matchers, window, label, .. } = query;
         let inside = |time| window.start_ns < time && time <= window.end_ns;
         let matching = self.samples.iter().filter(|sample| inside(sample.time_ns) && sample.matches(&matchers));

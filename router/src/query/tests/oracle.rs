@@ -17,6 +17,7 @@ use crate::query::naming::named_answers::ShardAnswer;
 use crate::query::naming::namer::Namer;
 use crate::query::naming::tenant_names::TenantNames;
 use crate::query::run::{Cancelled, Timings};
+use crate::query::selection::coverage::Coverage;
 
 /// Identity of a frame: name, file, binary, frame type.
 type Frame = [String; 4];
@@ -297,9 +298,11 @@ proptest! {
         let (_directory, symbols) = symbols();
         let window = Window { start_ns: 1, end_ns: 2 };
         let write = |format| {
-            let request = FlamegraphRequest { query: String::new(), window, format, nodes_max };
+            let options = Default::default();
+            let request = FlamegraphRequest { query: String::new(), window, format, nodes_max, options };
             let profile_type = proto::ProfileType::parse(CPU);
-            let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
+            let coverage = Coverage { asked: 1, ..Coverage::default() };
+            let summary = Summary { profile_type, samples: 3, series: 2, coverage, ..Summary::of(window) };
             let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
             let tenant_names = TenantNames::default();
             let named = tenant_names.name(shard_answers(&answers, &tenant_names), &namer);

@@ -10,8 +10,8 @@ use proto::answer::{DroppedLabel, Missing};
 use proto::label::SERVICE_NAME_LABEL;
 use proto::placement::{Placement, Slot};
 use proto::{
-    AdministrationTask, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Selection, SeriesAnswer,
-    SeriesQuery, Tier, Window,
+    AdministrationTask, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
+    ReadPoint, Selection, SeriesAnswer, SeriesQuery, Tier, Window,
 };
 use serde_json::json;
 
@@ -21,7 +21,7 @@ use super::*;
 /// A fake node with several shards, each of which is a [`NaiveNode`].
 pub(super) struct ManyShards {
     placement: Mutex<Placement>,
-    shards: Vec<NaiveNode>,
+    pub(super) shards: Vec<NaiveNode>,
     /// Shards that got requests.
     asked: Mutex<BTreeSet<u32>>,
     /// Shards that got requests for locations.
@@ -30,15 +30,22 @@ pub(super) struct ManyShards {
     running: AtomicUsize,
     running_max: AtomicUsize,
     /// Time that each request takes.
-    delay: Duration,
+    pub(super) delay: Duration,
 }
 
-fn uniform(shards: u16) -> Placement {
+pub(super) fn uniform(shards: u16) -> Placement {
     Placement::uniform(NonZeroU16::new(shards).unwrap())
 }
 
-fn shard_of(placement: &Placement, service: &str) -> u32 {
+pub(super) fn shard_of(placement: &Placement, service: &str) -> u32 {
     placement.newest().shard(Slot::of(&TenantId::default_tenant(), service))
+}
+
+/// Returns the shard of a sample.
+pub(super) fn place_of(placement: &Placement, sample: &Sample) -> u32 {
+    let tenant = TenantId::default_tenant();
+    let fingerprint = sample.label_set().fingerprint(&tenant);
+    placement.shard_of(&tenant, sample.value_of(SERVICE_NAME_LABEL), fingerprint, sample.time_ns)
 }
 
 /// Returns the time and the label that are missing for a service. The times of different services overlap.
@@ -51,21 +58,23 @@ fn missing_of(service: &str, number: i64) -> (String, Missing, DroppedLabel) {
 }
 
 impl ManyShards {
-    fn new(shards: u16, samples: &[Sample]) -> Self {
+    pub(super) fn new(shards: u16, samples: &[Sample]) -> Self {
         Self::placed(uniform(shards), samples)
     }
 
     /// Places the samples. The shards of the placement must be numbered from 1 on.
     pub(super) fn placed(placement: Placement, samples: &[Sample]) -> Self {
-        let tenant = TenantId::default_tenant();
+        let placed: Vec<(Sample, u32)> =
+            samples.iter().map(|sample| (sample.clone(), place_of(&placement, sample))).collect();
+        Self::holding(placement, &placed)
+    }
+
+    /// Puts each sample into the shard beside it. The shards of the placement must be numbered from 1 on.
+    pub(super) fn holding(placement: Placement, samples: &[(Sample, u32)]) -> Self {
         let of_shard = |shard: u32| {
-            let is_here = |sample: &&Sample| {
-                let fingerprint = sample.label_set().fingerprint(&tenant);
-                let service = sample.value_of(SERVICE_NAME_LABEL);
-                placement.shard_of(&tenant, service, fingerprint, sample.time_ns) == shard
-            };
+            let here = samples.iter().filter(|(_, of)| *of == shard).map(|(sample, _)| sample.clone());
             let missing = SERVICES.iter().zip(0..).map(|(service, number)| missing_of(service, number)).collect();
-            NaiveNode { missing, ..NaiveNode::new(samples.iter().filter(is_here).cloned().collect()) }
+            NaiveNode { missing, ..NaiveNode::new(here.collect()) }
         };
         Self {
             shards: placement.shards().into_iter().map(of_shard).collect(),
@@ -79,17 +88,22 @@ impl ManyShards {
         }
     }
 
-    async fn shard(&self, shard: u32, epoch: u64) -> Result<&NaiveNode, Status> {
+    fn placed_at(&self, shard: u32, epoch: u64) -> Result<&NaiveNode, Status> {
         if epoch != self.placement.lock().unwrap().epoch() {
             return Err(Status::failed_precondition("this node has another placement: read the placement again"));
         }
+        let shard = self.shards.get(shard as usize - 1);
+        shard.ok_or_else(|| Status::not_found("this shard is not on this node: read the placement again"))
+    }
+
+    async fn shard(&self, shard: u32, epoch: u64) -> Result<&NaiveNode, Status> {
+        let of_shard = self.placed_at(shard, epoch)?;
         self.asked.lock().unwrap().insert(shard);
         self.running_max.fetch_max(self.running.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Later shards respond first.
         tokio::time::sleep(self.delay * (100 - shard)).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
-        let shard = self.shards.get(shard as usize - 1);
-        shard.ok_or_else(|| Status::not_found("this shard is not on this node: read the placement again"))
+        Ok(of_shard)
     }
 
     pub(super) fn asked(&self) -> Vec<u32> {
@@ -110,23 +124,27 @@ impl Shards for ManyShards {
         self.shard(shard, epoch).await?.append(shard, epoch, batch).await
     }
 
-    async fn select(&self, shard: u32, epoch: u64, selection: Selection) -> Result<proto::Answer, Status> {
-        self.shard(shard, epoch).await?.select(shard, epoch, selection).await
+    async fn read_point(&self, shard: u32, epoch: u64, consistency: Consistency) -> Result<ReadPoint, Status> {
+        self.placed_at(shard, epoch)?.read_point(shard, epoch, consistency).await
+    }
+
+    async fn select(&self, shard: u32, at: ReadAt, selection: Selection) -> Result<proto::Answer, Status> {
+        self.shard(shard, at.placement_epoch).await?.select(shard, at, selection).await
     }
 
     async fn locations(
         &self,
         shard: u32,
-        epoch: u64,
+        at: ReadAt,
         tenant: TenantId,
         known: KnownLocations,
     ) -> Result<LocationPage, Status> {
         self.asked_for_locations.lock().unwrap().push(shard);
-        self.shard(shard, epoch).await?.locations(shard, epoch, tenant, known).await
+        self.shard(shard, at.placement_epoch).await?.locations(shard, at, tenant, known).await
     }
 
-    async fn series(&self, shard: u32, epoch: u64, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        self.shard(shard, epoch).await?.series(shard, epoch, query).await
+    async fn series(&self, shard: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
+        self.shard(shard, at.placement_epoch).await?.series(shard, at, query).await
     }
 
     async fn delete(&self, shard: u32, epoch: u64, _: Deletion) -> Result<Deleted, Status> {
@@ -139,7 +157,7 @@ impl Shards for ManyShards {
     }
 }
 
-const SERVICES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+pub(super) const SERVICES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
 pub(super) fn any_sample() -> impl Strategy<Value = Sample> {
     let stack = proptest::collection::vec(0_u8..7, 0..4);
@@ -423,7 +441,7 @@ fn an_error_of_the_query_does_not_name_a_shard() {
     }
     // Both shards are asked at the same time, and the later one in order fails first.
     let mut node = ManyShards { delay: Duration::from_millis(1), ..ManyShards::new(16, &[]) };
-    node.shards[2].refuses = Some(tonic::Code::Unavailable);
+    node.shards[2].refuses = Some(tonic::Code::DataLoss);
     node.shards[6].refuses = Some(tonic::Code::Internal);
     let answer = Server::of(Arc::new(node)).query("sum(rate(process_cpu:cpu:nanoseconds:cpu:nanoseconds[5m]))");
     assert_eq!(answer.json()["error"], "shard 3: as the test wishes", "the first shard in order");

@@ -18,7 +18,8 @@ export async function fetchAgent(signal: AbortSignal): Promise<AgentState | null
     return (await callData("api/v1/agent", {}, signal)) as AgentState;
   } catch (error) {
     const failure: ApiError = asApiError(error);
-    if (failure.status === 404) return null;
+    // 403: the token is of another tenant than that of the agent.
+    if (failure.status === 404 || failure.status === 403) return null;
     throw failure;
   }
 }

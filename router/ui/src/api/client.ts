@@ -114,9 +114,19 @@ export function parseResponse(text: string, path: string): unknown {
   }
 }
 
+/** The shards of the cluster that a response covers. */
+export interface Shards {
+  readonly asked: number;
+  readonly answered: number;
+  /** Shards that did not answer; absent if all answered. */
+  readonly missing?: ReadonlyArray<{ readonly shard: number; readonly reason: string }>;
+}
+
 /** A response in the form of the Prometheus API. */
 export interface DataResponse {
   readonly data: unknown;
+  /** Present only if some shards did not answer. */
+  readonly shards?: Shards;
   /** Parts of the data that are missing, one sentence each. */
   readonly warnings: readonly string[];
 }
@@ -132,8 +142,8 @@ export async function callWithWarnings(
   if (typeof body !== "object" || body === null || !("data" in body)) {
     throw new ApiError("refused", `the response to ${path} has no data: check that varve serves this address`);
   }
-  const { data, warnings = [] } = body as { data: unknown; warnings?: readonly string[] };
-  return { data, warnings };
+  const { data, shards, warnings = [] } = body as { data: unknown; shards?: Shards; warnings?: readonly string[] };
+  return { data, shards, warnings };
 }
 
 /** Fetches the field `data` of a response in the form of the Prometheus API. Throws `ApiError`. */

@@ -6,7 +6,7 @@ import { type WireInteger, wireNumber } from "../profile/wire_integer";
 import { apiSelector, type Matcher } from "../query/matchers";
 import { secondsText, type TimeRange, type TimeWindow } from "../query/time_range";
 import { measureOf, type Measure } from "../text/format";
-import { bodyText, call, parseResponse } from "./client";
+import { bodyText, call, parseResponse, type Shards } from "./client";
 
 interface WireFlameResponse {
   profile_type: string;
@@ -19,7 +19,7 @@ interface WireFlameResponse {
   frames: Frame[];
   nodes: WireNode[];
   symbolization: Symbolization;
-  shards: { asked: number; answered: number };
+  shards: Shards;
   pruned: { nodes: number; value: WireInteger };
   names_pending: string[];
   warnings: string[];
@@ -42,7 +42,7 @@ export interface FlameResponse {
   readonly samples: number;
   readonly series: number;
   readonly symbolization: Symbolization;
-  readonly shards: WireFlameResponse["shards"];
+  readonly shards: Shards;
   readonly prunedNodes: number;
   readonly prunedValue: number;
   /** Paths of the files whose symbol tables are being built; a later response has their names. */

@@ -3,7 +3,7 @@
 import type { MatrixSeries } from "../profile/stacked_areas";
 import type { RangeQuery } from "../query/range_query";
 import { secondsText, type TimeWindow } from "../query/time_range";
-import { callData, callWithWarnings } from "./client";
+import { callData, callWithWarnings, type Shards } from "./client";
 
 /** Fetches the full IDs of all stored profile types. If there are none, the store is empty. */
 export async function fetchProfileTypes(signal: AbortSignal): Promise<string[]> {
@@ -20,6 +20,8 @@ export async function fetchGauges(signal: AbortSignal): Promise<Set<string>> {
 /** The response to a range query. */
 export interface RangeResponse {
   readonly series: readonly MatrixSeries[];
+  /** Present only if some shards did not answer. */
+  readonly shards?: Shards;
   readonly warnings: readonly string[];
 }
 
@@ -30,8 +32,8 @@ export async function fetchRange(range: RangeQuery, signal: AbortSignal): Promis
     end: secondsText(range.end_s),
     step: String(range.step_s),
   };
-  const { data, warnings } = await callWithWarnings("api/v1/query_range", params, signal);
-  return { series: (data as { result: MatrixSeries[] }).result, warnings };
+  const { data, shards, warnings } = await callWithWarnings("api/v1/query_range", params, signal);
+  return { series: (data as { result: MatrixSeries[] }).result, shards, warnings };
 }
 
 /** The series that a selector matches in a time window. */

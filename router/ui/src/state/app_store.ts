@@ -5,6 +5,7 @@
 import { batch, createContext, createEffect, createMemo, createSignal, on, onCleanup, useContext } from "solid-js";
 import { createStore } from "solid-js/store";
 import { fetchAgent, type AgentState } from "../api/agent";
+import type { Shards } from "../api/client";
 import { fetchFlameGraph, type FlameResponse } from "../api/flame_graph";
 import { fetchGauges, fetchProfileTypes, fetchRange } from "../api/prometheus";
 import { stackAreas, type StackedAreas } from "../profile/stacked_areas";
@@ -32,6 +33,8 @@ export interface TimelineResponse {
   readonly measure: Measure;
   readonly window: TimeWindow;
   readonly step_s: number;
+  /** Present only if some shards did not answer. */
+  readonly shards?: Shards;
   /** Parts of the data that the response could not include, one sentence each. */
   readonly warnings: readonly string[];
   /** True if the window ended at the time of the query. */
@@ -129,9 +132,10 @@ export function createAppStore() {
     const gauge = known.gauges.has(profileType);
     const query = rangeQuery(profileType, gauge, selected, by, window, moving);
     void timeline.run(async (signal) => {
-      const { series, warnings } = await fetchRange(query, signal);
+      const { series, shards, warnings } = await fetchRange(query, signal);
       const stacked = stackAreas(series, by, query);
-      return { stacked, by, measure: measureOf(profileType, gauge), window, step_s: query.step_s, warnings, moving };
+      const measure = measureOf(profileType, gauge);
+      return { stacked, by, measure, window, step_s: query.step_s, shards, warnings, moving };
     });
   }
 

@@ -1,8 +1,9 @@
 // Errors and progress. They are shown above the views and never replace them.
 
 import { createSignal, For, onCleanup, Show } from "solid-js";
-import type { ApiError } from "../api/client";
+import type { ApiError, Shards } from "../api/client";
 import { useStore } from "../state/app_store";
+import { missingShards } from "../text/missing_shards";
 import { printable } from "../text/printable";
 import { sentence } from "../text/sentence";
 import { TokenForm } from "./token_form";
@@ -14,9 +15,10 @@ export function Notices() {
     const failures = store.failures().filter((failure) => failure.kind === "refused");
     return failures.filter((one, i) => failures.findIndex(({ message }) => message === one.message) === i);
   };
+  /** The shards of a response that some of them did not answer: the flame graph's, otherwise the timeline's. */
   const partial = () => {
-    const shards = store.flame.latest()?.shards;
-    return shards !== undefined && shards.answered < shards.asked ? shards : undefined;
+    const isPartial = (shards: Shards | undefined) => shards !== undefined && shards.answered < shards.asked;
+    return [store.flame.latest()?.shards, store.timeline.latest()?.shards].find(isPartial);
   };
   /** Warnings about times that are damaged on the server's disk. */
   const damaged = () => store.warnings().filter((warning) => warning.startsWith("damaged: "));
@@ -49,9 +51,13 @@ export function Notices() {
       </For>
       <Show when={partial()}>
         {(shards) => (
-          <div class="notice warn" role="status">
-            <b>Partial response.</b> {shards().answered} of {shards().asked} shards responded: all values below are
-            too low.
+          <div
+            class="notice warn"
+            role="status"
+            title={(shards().missing ?? []).map(({ shard, reason }) => `${shard}: ${printable(reason)}`).join("\n")}
+          >
+            <b>Partial response.</b> {shards().answered} of {shards().asked} shards answered
+            {missingShards(shards())}: values below may be too low, and services may be missing.
           </div>
         )}
       </Show>

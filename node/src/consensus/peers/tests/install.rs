@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use proto::meta::ClusterId;
 use proto::wire;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -18,7 +19,14 @@ const DIRECTORY: [u8; 16] = [2; 16];
 
 fn request(index: u64) -> wire::InstallRequest {
     let directory = Bytes::copy_from_slice(&DIRECTORY);
-    wire::InstallRequest { shard: 1, sender: 7, directory, address: "sender:1".to_owned(), index }
+    wire::InstallRequest {
+        shard: 1,
+        sender: 7,
+        directory,
+        address: "sender:1".to_owned(),
+        index,
+        cluster: Bytes::new(),
+    }
 }
 
 /// Returns the transport of a node that serves requests, and its address.
@@ -33,7 +41,7 @@ fn served() -> (Arc<Peers>, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installed_snapshot_must_have_the_requested_entry() {
     let (peers, address) = served();
-    let mut installs = peers.installs(1);
+    let mut installs = peers.installs(1, DIRECTORY);
     tokio::spawn(async move {
         for applied in [5, 4, 6] {
             let request = installs.recv().await.unwrap();
@@ -60,15 +68,19 @@ async fn an_installed_snapshot_must_have_the_requested_entry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_to_install_for_other_members_are_refused() {
     let (peers, address) = served();
-    let mut installs = peers.installs(1);
+    let mut installs = peers.installs(1, DIRECTORY);
     let dialer = Dialer::plaintext();
     let other_shard = wire::InstallRequest { shard: 2, ..request(5) };
     let error = install(&dialer, &address, other_shard).await.unwrap_err();
     assert!(error.contains("no running replica of shard 2"), "{error}");
     for directory in [Bytes::new(), Bytes::from_static(&[3; 16]), Bytes::from_static(&[2; 17])] {
         let error = install(&dialer, &address, wire::InstallRequest { directory, ..request(5) }).await.unwrap_err();
-        assert!(error.contains("another node answers at its address"), "{error}");
+        assert!(error.contains("another replica of shard 1"), "{error}");
     }
+    peers.belong_to(ClusterId(7));
+    let cluster = ClusterId(8).to_wire();
+    let error = install(&dialer, &address, wire::InstallRequest { cluster, ..request(5) }).await.unwrap_err();
+    assert!(error.contains("belongs to cluster 00000000000000000000000000000007"), "{error}");
     assert!(installs.try_recv().is_err(), "a request was passed on");
     let error = install(&dialer, "no address", request(5)).await.unwrap_err();
     assert!(error.contains("its address is invalid"), "{error}");
@@ -86,7 +98,7 @@ async fn requests_to_install_for_other_members_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_request_waits_until_the_first_is_done() {
     let installs = Arc::new(Installs::default());
-    let mut queue = installs.queue(1);
+    let mut queue = installs.queue(1, DIRECTORY);
     let requested = |index| {
         let installs = Arc::clone(&installs);
         tokio::spawn(async move { installs.request(request(index)).await.map(|response| response.index) })
@@ -124,9 +136,10 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let installs = Installs::default();
-            let mut queue = installs.queue(shard);
-            let directory = Bytes::new();
-            let request = wire::InstallRequest { shard, sender, directory, address: address.clone(), index };
+            let mut queue = installs.queue(shard, [0; 16]);
+            let directory = Bytes::from_static(&[0; 16]);
+            let cluster = Bytes::new();
+            let request = wire::InstallRequest { shard, sender, directory, address: address.clone(), index, cluster };
             let member = async {
                 let passed = queue.recv().await.unwrap();
                 prop_assert_eq!((passed.sender, &passed.address, passed.index), (sender, &address, index));

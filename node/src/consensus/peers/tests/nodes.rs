@@ -160,7 +160,7 @@ impl Node {
                 tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
                 let group = Group::open(id, store, peers.network(SHARD), state, Failure::of_log()).await.unwrap();
                 // The runtime ends with the process of a real node. The member receives messages until then.
-                std::mem::forget(peers.receive(SHARD, &group));
+                std::mem::forget(peers.receive(SHARD, directory, &group));
                 group
             }
         };

@@ -39,6 +39,13 @@ impl Node for Failing {
         Err(self.0.clone())
     }
 
+    async fn read_point(
+        &self,
+        _: Request<wire::ReadPointRequest>,
+    ) -> Result<Response<wire::ReadPointResponse>, Status> {
+        Err(self.0.clone())
+    }
+
     async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
         Err(self.0.clone())
     }
@@ -94,14 +101,14 @@ async fn over_grpc(pusher: &Pusher) -> Status {
     framed.extend(message);
     let request = HttpRequest::post("/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export");
     let request = request.body(tonic::body::Body::new(Body::from(framed))).unwrap();
-    let response = OtlpGrpc::new(pusher.clone(), Auth::Open).call(request).await.unwrap();
+    let response = OtlpGrpc::new(pusher.clone(), Auth::open()).call(request).await.unwrap();
     Status::from_header_map(response.headers()).unwrap()
 }
 
 /// Returns the status, `Retry-After` and body of the response to an export over HTTP.
 async fn over_http(pusher: &Pusher) -> (u16, Option<String>, Vec<u8>) {
     let request = HttpRequest::post("/v1development/profiles").header("content-type", "application/x-protobuf");
-    let routes = api::otlp_routes(pusher.clone(), Auth::Open);
+    let routes = api::otlp_routes(pusher.clone(), Auth::open());
     let response = routes.oneshot(request.body(Body::from(export_request())).unwrap()).await.unwrap();
     let retry_after = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
     let status = response.status().as_u16();

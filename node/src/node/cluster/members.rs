@@ -1,0 +1,88 @@
+//! The members of Raft groups follow the state of the meta group. The leader of each group makes the changes.
+//!
+//! Every look derives the next step from the state of the meta group and from the membership in the log of the group.
+//! A leader that takes over therefore continues where the last one stopped. Groups change at the same time, so that one
+//! without a majority does not delay the others.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use proto::meta::{Command, Shard, State};
+use tokio::time::timeout;
+
+use crate::consensus::{Change, Member, Voters, Wanted};
+use crate::meta::MetaReplica;
+use crate::node::cluster::{identity_of, propose};
+use crate::node::hosted;
+use crate::node::shared::Shared;
+
+/// Longest time between two looks. A change of the state is looked at at once; a change of leaders is not.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of looks while a group led by this node changes. A new member that catches up is not announced.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Changes the members of the groups that this node leads, whenever that is due. Never returns.
+pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Infallible {
+    let mut states = shared.cluster.state.subscribe();
+    loop {
+        let state = Arc::clone(&states.borrow_and_update());
+        let mut is_changing = false;
+        if state.cluster.is_some() {
+            let shards = join_all(state.shards.values().map(|shard| change_shard(shared, &state, shard)));
+            let (meta, shards) = tokio::join!(change_meta_group(replica, &state), shards);
+            is_changing = meta || shards.contains(&true);
+        }
+        let interval = if is_changing { INTERVAL } else { IDLE_INTERVAL };
+        // The sender of the states lives as long as `shared`, so an elapsed time is the only other result.
+        let _changed_or_elapsed = timeout(interval, states.changed()).await.is_ok();
+    }
+}
+
+/// Makes the next step towards the members of the meta group, if this node leads it: all nodes of the cluster. Only few
+/// of them vote. Returns true if the group is changing.
+async fn change_meta_group(replica: &MetaReplica, state: &State) -> bool {
+    if !replica.is_leader() {
+        return false;
+    }
+    let member =
+        |node: &proto::meta::Node| Member { address: node.address.clone(), directory: node.directory.0.to_be_bytes() };
+    let members = state.nodes.values().map(|node| (node.id, member(node))).collect();
+    match replica.change_members(&Wanted { members, voters: Voters::Few }).await {
+        Ok(change) => change == Change::Underway,
+        Err(error) => {
+            tracing::debug!(%error, "the members of the meta group did not change");
+            true
+        }
+    }
+}
+
+/// Makes the next step towards the members of a shard, if this node leads it. Reports the members when they are those
+/// of the target. Returns true if the shard is changing.
+async fn change_shard(shared: &Shared, state: &State, shard: &Shard) -> bool {
+    let replica = shared.shard(shard.number).and_then(|hosted: Arc<hosted::Hosted>| hosted.serving());
+    let Some(replica) = replica.filter(|replica| shard.is_created && replica.is_leader()) else { return false };
+    let member = |member: &proto::meta::Member| {
+        let address = state.nodes.get(&member.node)?.address.clone();
+        Some((member.node, Member { address, directory: identity_of(member) }))
+    };
+    let Some(members) = shard.wanted().iter().map(member).collect::<Option<BTreeMap<_, _>>>() else { return false };
+    match replica.change_members(&Wanted { members, voters: Voters::All }).await {
+        Ok(Change::Underway) => true,
+        Ok(Change::Complete) if shard.target.is_empty() => false,
+        Ok(Change::Complete) => {
+            let command = Command::MembersChanged { shard: shard.number, members: shard.target.clone() };
+            if let Err(error) = propose(shared, &command).await {
+                // The next look proposes the command again, if it is still due.
+                tracing::debug!(shard = shard.number, %error, "the new members of a shard were not reported");
+            }
+            true
+        }
+        Err(error) => {
+            tracing::debug!(shard = shard.number, %error, "the members of a shard did not change");
+            true
+        }
+    }
+}

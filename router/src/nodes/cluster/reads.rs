@@ -1,0 +1,100 @@
+//! Reads of shards. A read point comes from the leader, or from any member if the query accepts a stale state. With the
+//! read point, any member that has its state serves the other reads of the query.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::Consistency;
+use tokio::time::{Instant, timeout};
+use tonic::{Code, Status};
+
+use crate::nodes::cluster::Cluster;
+use crate::nodes::reading::{Point, Reading};
+use crate::nodes::remote::Remote;
+
+/// Longest time that one member may take to return a read point. The next member is called then.
+const MEMBER_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Cluster {
+    /// Returns the state of a shard that the other reads of a query see at least.
+    pub(in crate::nodes) async fn read_point(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        consistency: Consistency,
+    ) -> Result<Point, Status> {
+        let read = |node: Arc<Remote>| async move {
+            let read = timeout(MEMBER_PATIENCE, node.read_point(shard, placement_epoch, consistency)).await;
+            read.unwrap_or_else(|_elapsed| Err(Status::unavailable(format!("no answer within {MEMBER_PATIENCE:?}"))))
+        };
+        if consistency == Consistency::Stale {
+            let (node, state) = self.at_any_member(shard, None, read).await?;
+            return Ok(Point { state, node: Some(node) });
+        }
+        let patience = self.silent_shards.patience(shard, Instant::now())?;
+        let late = |_elapsed| Err(Status::unavailable(format!("no leader of the shard answered within {patience:?}")));
+        match timeout(patience, self.at_leader(shard, true, read)).await.unwrap_or_else(late) {
+            Ok(state) => {
+                self.silent_shards.answered(shard);
+                Ok(Point { state, node: self.leaders.lock().get(&shard).copied() })
+            }
+            Err(status) => {
+                if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) {
+                    self.leaders.lock().remove(&shard);
+                    self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Makes a read that refers to the read point of a query. Without a read point, only the leader is called.
+    pub(in crate::nodes) async fn read<T, F: Future<Output = Result<T, Status>>>(
+        &self,
+        reading: &Reading,
+        shard: u32,
+        call: impl Fn(Arc<Remote>) -> F,
+    ) -> Result<T, Status> {
+        match reading.member(shard) {
+            Some(first) => Ok(self.at_any_member(shard, Some(first), call).await?.1),
+            None => self.at_leader(shard, true, call).await,
+        }
+    }
+
+    /// Calls the members of a shard, one after the other, until one responds: the member on the node `first`, the
+    /// leader, the others, and last those that did not respond lately. Returns the node that responded.
+    async fn at_any_member<T, F: Future<Output = Result<T, Status>>>(
+        &self,
+        shard: u32,
+        first: Option<u64>,
+        call: impl Fn(Arc<Remote>) -> F,
+    ) -> Result<(u64, T), Status> {
+        let state = self.state().await?;
+        let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
+        let leader = self.leaders.lock().get(&shard).copied();
+        let mut nodes: Vec<u64> = members.iter().map(|member| member.node).collect();
+        nodes.sort_by_key(|&node| (self.is_silent(node), Some(node) != first, Some(node) != leader));
+        let mut last = Status::not_found(format!("shard {shard} does not exist: read the placement again"));
+        for node in nodes {
+            let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
+            match call(self.connection(address)?).await {
+                Ok(response) => {
+                    self.silent_nodes.lock().remove(&node);
+                    return Ok((node, response));
+                }
+                Err(status) if status.code() == Code::Unavailable => {
+                    self.note_silence(node);
+                    last = status;
+                }
+                // A member that lost its data does not have the shard.
+                Err(status) if status.code() == Code::NotFound => {
+                    if last.code() != Code::Unavailable {
+                        last = status;
+                    }
+                }
+                Err(status) => return Err(status),
+            }
+        }
+        Err(last)
+    }
+}

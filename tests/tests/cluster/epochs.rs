@@ -1,0 +1,66 @@
+//! Tests of a change of the placement under load.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tests::client::Labels;
+use tests::cluster::Cluster;
+use tests::load::{Behaviour, Load};
+use tests::payload::otlp::now_ns;
+use tests::report::{alone, figure};
+use tests::shared::varve_binary;
+
+/// Runs `varve admin cluster epoch` with the certificate of node 1.
+fn epoch(cluster: &Cluster, options: &[&str]) -> Output {
+    let certs = cluster.data_dir(1).parent().unwrap().join("certs");
+    let mut command = Command::new(varve_binary());
+    command.args(["admin", "cluster", "epoch", "--json"]).args(options);
+    command
+        .arg("--node-endpoint")
+        .arg(format!("https://{}", cluster.description()["nodes"][1]["address"].as_str().unwrap()));
+    command.arg("--tls-ca").arg(certs.join("ca.pem")).arg("--tls-cert").arg(certs.join("node-1.pem"));
+    command.arg("--tls-key").arg(certs.join("node-1.key")).output().unwrap()
+}
+
+fn added(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
+    let _alone = alone();
+    let cluster = Cluster::up(3, 8);
+    let behaviour = Behaviour { clients: 12, retries: true, pause: Duration::from_millis(50) };
+    let urls = cluster.routers("otlp_http").iter().map(|url| format!("{url}/v1development/profiles")).collect();
+    let load = Load::start_at(urls, Some(cluster.token("push")), behaviour);
+    let run = load.run.clone();
+    let planned = added(&epoch(&cluster, &["--shards", "5-8", "--dry-run"]));
+    assert_eq!((&planned["epoch"], &planned["moved_slots"]), (&json!(2), &json!(2048)), "{planned}");
+    let refused = epoch(&cluster, &["--shards", "5-9"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("shard 9 does not exist"), "{refused:?}");
+    let real = added(&epoch(&cluster, &["--shards", "5-8"]));
+    assert_eq!(real["epoch"], 2, "the dry run added nothing: {real}");
+    let proposed = Instant::now();
+    // The epoch begins in at most 90 seconds. Every client then needs acknowledgements for samples of the new epoch.
+    std::thread::sleep(Duration::from_secs(92));
+    let before = load.acknowledged_by_client();
+    while load.acknowledged_by_client().iter().zip(&before).any(|(now, before)| *now < before + 5) {
+        assert!(proposed.elapsed() < Duration::from_secs(150), "a client gets no acknowledgement");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let outcomes = load.stop();
+    for router in 0..2 {
+        let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");
+        let found = cluster.try_query(router, &promql, now_ns() as f64 / 1e9 + 1.0);
+        let found = found.unwrap_or_else(|reply| panic!("{}: {}", reply.status, reply.text()));
+        let serial = |(mut labels, sum): (Labels, f64)| (labels.remove("serial").unwrap(), sum);
+        let visible: BTreeMap<String, f64> = found.into_iter().map(serial).collect();
+        assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
+    }
+    figure(&json!({"row": "epoch", "size": "ci", "faults": 1, "acknowledged": outcomes.acknowledged.len(),
+        "unknown": outcomes.unknown.len(), "lost": 0, "duplicated": 0}));
+    assert!(outcomes.acknowledged.len() > 500, "only {} were acknowledged", outcomes.acknowledged.len());
+}

@@ -1,0 +1,194 @@
+//! `varve admin tenant`.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use proto::TenantId;
+use proto::meta::{Command, Limits, Policy, Retention, State, Tenant, TimeResolution};
+use serde_json::{Value, json};
+
+use super::connection::Connection;
+use super::{change, outcome, token};
+use crate::client::{print, table};
+use crate::command::{DeleteTenantOptions, Limit, NodeOptions, PolicyOptions, ShowTenantOptions, TenantCommands};
+
+/// Retentions of a new tenant, in days: the defaults of nodes.
+const RETENTION_DAYS: [u64; 4] = [30, 90, 365, 5 * 365];
+
+pub(super) async fn run(command: &TenantCommands) -> anyhow::Result<()> {
+    match command {
+        TenantCommands::Create(options) => write(options, true).await,
+        TenantCommands::Update(options) => write(options, false).await,
+        TenantCommands::Delete(options) => delete(options).await,
+        TenantCommands::List(options) => list(options).await,
+        TenantCommands::Show(options) => show(options).await,
+    }
+}
+
+/// Creates a tenant, or changes its policy.
+async fn write(options: &PolicyOptions, is_new: bool) -> anyhow::Result<()> {
+    let PolicyOptions { tenant: name, change: change_options, .. } = options;
+    let connection = Connection::new(&change_options.nodes)?;
+    let state = connection.state().await?;
+    let known = state.tenants.get(name);
+    let base = match (is_new, known) {
+        (false, None) => return Err(unknown(name, &state)),
+        (false, Some(known)) => known.policy.clone(),
+        (true, _) => Policy {
+            retention: Retention(RETENTION_DAYS.map(|days| days * 86_400)),
+            time_resolution: TimeResolution::Nanoseconds,
+            dropped_labels: Default::default(),
+            limits: Limits::default(),
+        },
+    };
+    let policy = changed(base, options)?;
+    let command = match is_new {
+        true => Command::CreateTenant(name.clone(), policy.clone()),
+        false => Command::UpdateTenant(name.clone(), policy.clone()),
+    };
+    let is_changed = change(&connection, state, &command, change_options).await?;
+    if change_options.nodes.json {
+        let report = json!({"dry_run": change_options.dry_run, "changed": is_changed, "tenant": name.as_str(),
+            "policy": policy_json(&policy)});
+        return print(&format!("{report}\n"));
+    }
+    let (done, planned) = if is_new { ("created", "would create") } else { ("updated", "would update") };
+    let mut text = format!("{} tenant {name}\n", outcome(is_changed, change_options, done, planned));
+    text.push_str(&policy_text(&policy));
+    if is_new && is_changed && !change_options.dry_run {
+        text.push_str(&format!("\nNext: varve admin token create --tenant {name} --role push > push.token\n"));
+    }
+    print(&text)
+}
+
+/// Returns a policy with the changes that the options give.
+fn changed(mut policy: Policy, options: &PolicyOptions) -> anyhow::Result<Policy> {
+    let limits = &mut policy.limits;
+    let set = |to: &mut Option<NonZeroU64>, given: Option<Limit>| {
+        if let Some(Limit(limit)) = given {
+            *to = limit;
+        }
+    };
+    set(&mut limits.samples_per_second_max, options.samples_per_second);
+    set(&mut limits.bytes_per_second_max, options.bytes_per_second);
+    set(&mut limits.query_cells_max, options.query_cells);
+    if let Some(Limit(limit)) = options.queries_at_once {
+        let small = |limit: NonZeroU64| NonZeroU32::try_from(limit).context("--queries-at-once is too large");
+        limits.queries_at_once_max = limit.map(small).transpose()?;
+    }
+    let given = [options.retention, options.retention_1m, options.retention_1h, options.retention_1d];
+    for (seconds, given) in policy.retention.0.iter_mut().zip(given) {
+        *seconds = given.map_or(*seconds, |age| age.as_secs());
+    }
+    policy.check()?;
+    Ok(policy)
+}
+
+async fn delete(options: &DeleteTenantOptions) -> anyhow::Result<()> {
+    let DeleteTenantOptions { tenant: name, change: change_options } = options;
+    let connection = Connection::new(&change_options.nodes)?;
+    let state = connection.state().await?;
+    let tokens = state.tenants.get(name).ok_or_else(|| unknown(name, &state))?.tokens.len();
+    let is_changed = change(&connection, state, &Command::DeleteTenant(name.clone()), change_options).await?;
+    if change_options.nodes.json {
+        let report = json!({"dry_run": change_options.dry_run, "changed": is_changed, "tenant": name.as_str(),
+            "tokens": tokens});
+        return print(&format!("{report}\n"));
+    }
+    let outcome = outcome(is_changed, change_options, "deleted", "would delete");
+    print(&format!("{outcome} tenant {name} with {tokens} tokens; its profiles stay on disk until they expire\n"))
+}
+
+async fn list(options: &NodeOptions) -> anyhow::Result<()> {
+    let state = Connection::new(options)?.state().await?;
+    if options.json {
+        let tenants: Vec<Value> = state.tenants.values().map(tenant_json).collect();
+        return print(&format!("{}\n", Value::Array(tenants)));
+    }
+    let row = |tenant: &Tenant| {
+        let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+            tenant.policy.limits;
+        let number = |limit: Option<NonZeroU64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        vec![
+            tenant.name.to_string(),
+            tenant.tokens.len().to_string(),
+            number(samples_per_second_max),
+            number(bytes_per_second_max),
+            number(queries_at_once_max.map(NonZeroU64::from)),
+            number(query_cells_max),
+        ]
+    };
+    let rows: Vec<_> = state.tenants.values().map(row).collect();
+    if rows.is_empty() {
+        return print("the cluster has no tenant: create one with `varve admin tenant create NAME`\n");
+    }
+    let header = ["tenant", "tokens", "samples/s", "bytes/s", "queries at once", "query cells"];
+    print(&table::render(&header, &rows))
+}
+
+async fn show(options: &ShowTenantOptions) -> anyhow::Result<()> {
+    let state = Connection::new(&options.nodes)?.state().await?;
+    let tenant = state.tenants.get(&options.tenant).ok_or_else(|| unknown(&options.tenant, &state))?;
+    if options.nodes.json {
+        return print(&format!("{}\n", tenant_json(tenant)));
+    }
+    let tokens = token::table_of([tenant]);
+    print(&format!("tenant {}\n{}\n{tokens}", tenant.name, policy_text(&tenant.policy)))
+}
+
+/// Returns the error of a tenant that does not exist.
+fn unknown(name: &TenantId, state: &State) -> anyhow::Error {
+    let known: Vec<&str> = state.tenants.keys().map(TenantId::as_str).take(10).collect();
+    let known =
+        if known.is_empty() { "the cluster has none".to_owned() } else { format!("known: {}", known.join(", ")) };
+    anyhow::anyhow!("tenant {name} is unknown ({known}): create it with `varve admin tenant create {name}`")
+}
+
+fn policy_text(policy: &Policy) -> String {
+    let number = |limit: Option<NonZeroU64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+    let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+        policy.limits;
+    let [raw, minutes, hours, days] = policy.retention.0.map(age);
+    let rows = [
+        ("samples per second and router", number(samples_per_second_max)),
+        ("bytes per second and router", number(bytes_per_second_max)),
+        ("queries at once and router", number(queries_at_once_max.map(NonZeroU64::from))),
+        ("query cells", number(query_cells_max)),
+        ("retention of samples", raw),
+        ("retention of sums per minute", minutes),
+        ("retention of sums per hour", hours),
+        ("retention of sums per day", days),
+    ];
+    rows.iter().map(|(name, value)| format!("  {name:<30}  {value}\n")).collect()
+}
+
+/// Formats an age in days and smaller units. The crate humantime would use months and years, which are only averages.
+fn age(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let below = humantime::format_duration(Duration::from_secs(rest));
+    match (days, rest) {
+        (0, _) => below.to_string(),
+        (days, 0) => format!("{days}d"),
+        (days, _) => format!("{days}d {below}"),
+    }
+}
+
+fn policy_json(policy: &Policy) -> Value {
+    let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+        policy.limits;
+    let [raw, minutes, hours, days] = policy.retention.0;
+    json!({
+        "samples_per_second": samples_per_second_max,
+        "bytes_per_second": bytes_per_second_max,
+        "queries_at_once": queries_at_once_max,
+        "query_cells": query_cells_max,
+        "retention_seconds": {"raw": raw, "1m": minutes, "1h": hours, "1d": days},
+    })
+}
+
+fn tenant_json(tenant: &Tenant) -> Value {
+    let tokens: Vec<Value> =
+        tenant.tokens.iter().map(|(hash, token)| token::json_of(&tenant.name, *hash, token)).collect();
+    json!({"tenant": tenant.name.as_str(), "policy": policy_json(&tenant.policy), "tokens": tokens})
+}
