@@ -14,6 +14,8 @@ use crate::nodes::remote::Remote;
 
 /// Longest time that one member may take to return a read point. The next member is called then.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(2);
+/// Time of a failed call from which on the shard counts as silent.
+const SLOW: Duration = Duration::from_millis(500);
 /// Time for which a member that did not respond is called after all others.
 const SILENT_NODE: Duration = Duration::from_secs(10);
 
@@ -35,6 +37,7 @@ impl Cluster {
         }
         let patience = self.silent_shards.patience(shard, Instant::now())?;
         let late = |_elapsed| Err(Status::unavailable(format!("no leader of the shard answered within {patience:?}")));
+        let began = Instant::now();
         match timeout(patience, self.at_leader(shard, true, read)).await.unwrap_or_else(late) {
             Ok(state) => {
                 self.silent_shards.answered(shard);
@@ -43,7 +46,10 @@ impl Cluster {
             Err(status) => {
                 if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) {
                     self.leaders.lock().remove(&shard);
-                    self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
+                    // A shard that fails at once costs the next query no time, and may answer again by then.
+                    if began.elapsed() >= SLOW {
+                        self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
+                    }
                 }
                 Err(status)
             }
