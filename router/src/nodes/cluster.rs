@@ -1,9 +1,8 @@
 //! The nodes of a cluster on the network: the router's view of the cluster, and calls to the leaders of shards.
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
-//! nodes and placements by itself. Only the leader of a
-//! shard accepts appends and gives linearizable read points. A router remembers the leaders that it found, and follows
-//! the hints of other members.
+//! nodes and placements by itself. Only the leader of a shard accepts appends and gives linearizable read points. A
+//! router remembers the leaders that it found, and follows the hints of other members.
 
 mod reads;
 
