@@ -1,5 +1,5 @@
-//! Shards that did not answer lately. Queries do not wait for such a shard again, except for one query at a time, which
-//! finds out whether the shard answers again.
+//! Shards for which a query lately waited in vain. Queries do not wait for such a shard again, except for one query at
+//! a time, which finds out whether the shard answers again.
 //!
 //! Invariant: a shard that never answers costs one query [`PATIENCE`], and then at most one query at a time
 //! [`PROBE_PATIENCE`].

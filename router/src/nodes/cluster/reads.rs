@@ -33,6 +33,7 @@ impl Cluster {
         }
         let patience = self.silent_shards.patience(shard, Instant::now())?;
         let late = |_elapsed| Err(Status::unavailable(format!("no leader of the shard answered within {patience:?}")));
+        let began = Instant::now();
         match timeout(patience, self.at_leader(shard, true, read)).await.unwrap_or_else(late) {
             Ok(state) => {
                 self.silent_shards.answered(shard);
@@ -41,7 +42,10 @@ impl Cluster {
             Err(status) => {
                 if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) {
                     self.leaders.lock().remove(&shard);
-                    self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
+                    // A shard that fails at once costs the next query no time, and may answer again by then.
+                    if began.elapsed() >= SLOW {
+                        self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
+                    }
                 }
                 Err(status)
             }
