@@ -64,6 +64,19 @@ impl LabelSet {
         Self(labels)
     }
 
+    /// Returns the labels that `is_kept` accepts, without their original names.
+    #[must_use]
+    pub fn some_of(&self, is_kept: impl Fn(&Label) -> bool) -> Self {
+        let kept = || self.0.iter().filter(|label| is_kept(label));
+        let mut labels = Vec::with_capacity(kept().count());
+        labels.extend(kept().map(|label| Label {
+            name: label.name.clone(),
+            value: label.value.clone(),
+            original_name: None,
+        }));
+        Self(labels)
+    }
+
     /// Value of a label, or "" if it is absent.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {

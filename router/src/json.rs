@@ -27,6 +27,15 @@ impl JsonText {
 
     /// Appends a string with quotes, and escapes its characters.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
+        // Most texts are short and need no escapes. Lists have millions of them.
+        let is_escaped = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
+        if !text.as_bytes().iter().any(is_escaped) {
+            self.0.reserve(text.len() + 2);
+            self.0.push(b'"');
+            self.0.extend_from_slice(text.as_bytes());
+            self.0.push(b'"');
+            return self;
+        }
         // Writing to memory cannot fail, and any text can be written.
         let _infallible = serde_json::to_writer(&mut self.0, text);
         self

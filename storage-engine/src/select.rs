@@ -5,6 +5,8 @@
 //! without locks. It then merges the stacks of the sums into one tree, under the tenant dictionary's lock.
 
 pub(crate) mod accumulator;
+mod codes;
+mod fingerprints;
 pub(crate) mod gather;
 pub(crate) mod grouping;
 pub(crate) mod locations;

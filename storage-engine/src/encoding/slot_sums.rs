@@ -3,6 +3,8 @@
 //! Slots hold 64 bits, because 64-bit additions are fast. `bound` is an upper bound of the absolute value of every
 //! slot. Before a slot could overflow, all sums are moved to 128 bits.
 
+use std::ops::Range;
+
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
@@ -18,6 +20,8 @@ const LARGE_BITS: u32 = 40;
 pub(crate) struct SlotSums {
     /// Current number of slots; `narrow`, `groups` and `zeros` keep the largest length ever needed.
     slots: usize,
+    /// Slots that additions can reach. The first of them is slot 0 of an addition.
+    reachable: Range<usize>,
     narrow: Vec<i64>,
     /// Sums in 128 bits: large values, and sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
@@ -30,9 +34,10 @@ pub(crate) struct SlotSums {
 }
 
 impl SlotSums {
-    /// Sets the number of slots. The sums of slots that remain are kept.
+    /// Sets the number of slots, and lets additions reach all of them. The sums of slots that remain are kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
+        self.reachable = 0..slots;
         if self.narrow.is_empty() {
             // Allocated as zeros, so the system provides each page only on first use.
             self.narrow = vec![0; slots];
@@ -43,6 +48,12 @@ impl SlotSums {
             self.groups.resize(slots.div_ceil(GROUP), 0);
             self.zeros.resize(slots.div_ceil(GROUP), 0);
         }
+    }
+
+    /// Lets additions reach only the `count` slots from `first` on. Slot 0 of an addition is then slot `first`.
+    pub(crate) fn reach(&mut self, first: usize, count: usize) {
+        let end = first.saturating_add(count).min(self.slots);
+        self.reachable = first.min(end)..end;
     }
 
     /// Prepares the 64-bit slots for `values` values of one sign that add up to `total`. Returns `false` if the values
@@ -77,12 +88,12 @@ impl SlotSums {
     /// Adds to one slot; `None` if the slot does not exist.
     pub(crate) fn add(&mut self, slot: u32, value: i128) -> Option<()> {
         let reserved = self.reserve(value, 1);
-        let index = slot as usize;
-        let sum = self.narrow.get_mut(..self.slots)?.get_mut(index)?;
+        let index = self.reachable.start + slot as usize;
+        let sum = self.narrow.get_mut(..self.reachable.end)?.get_mut(index)?;
         if reserved {
             *sum += value as i64;
         } else {
-            let wide = self.wide.entry(slot).or_default();
+            let wide = self.wide.entry(u32::try_from(index).ok()?).or_default();
             *wide = wide.checked_add(value)?;
         }
         self.note_zero(index)
@@ -98,12 +109,13 @@ impl SlotSums {
         if !is_small || least < 1 || !self.reserve(total.into(), values.len()) {
             return slots.iter().zip(values).try_for_each(|(&slot, &value)| self.add(slot, value.into()));
         }
-        let sums = self.narrow.get_mut(..self.slots)?;
+        let first = self.reachable.start;
+        let sums = self.narrow.get_mut(self.reachable.clone())?;
         let groups = self.groups.as_mut_slice();
         for (&slot, &value) in slots.iter().zip(values) {
             let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(value);
-            *groups.get_mut(slot as usize / GROUP)? = 1;
+            *groups.get_mut((first + slot as usize) / GROUP)? = 1;
         }
         Some(())
     }
@@ -117,18 +129,19 @@ impl SlotSums {
 
     /// Adds `values[i] * unit` to `slots[i]`; `None` if a slot does not exist. The total must be reserved before.
     pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
-        let sums = self.narrow.get_mut(..self.slots)?;
+        let first = self.reachable.start;
+        let sums = self.narrow.get_mut(self.reachable.clone())?;
         let groups = self.groups.as_mut_slice();
         let mut is_any_zero = false;
         for (&slot, &value) in slots.iter().zip(values) {
             let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(u64::from(value).wrapping_mul(unit).cast_signed());
-            *groups.get_mut(slot as usize / GROUP)? = 1;
+            *groups.get_mut((first + slot as usize) / GROUP)? = 1;
             is_any_zero |= value == 0;
         }
         if is_any_zero {
             let zeros = slots.iter().zip(values).filter(|(_, value)| **value == 0);
-            zeros.map(|(slot, _)| *slot as usize).try_for_each(|slot| self.note_zero(slot))?;
+            zeros.map(|(slot, _)| first + *slot as usize).try_for_each(|slot| self.note_zero(slot))?;
         }
         Some(())
     }
@@ -138,12 +151,13 @@ impl SlotSums {
         if value == 0 {
             return slots.iter().try_for_each(|&slot| self.add(slot, 0));
         }
-        let sums = self.narrow.get_mut(..self.slots)?;
+        let first = self.reachable.start;
+        let sums = self.narrow.get_mut(self.reachable.clone())?;
         let groups = self.groups.as_mut_slice();
         for &slot in slots {
             let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(value.cast_signed());
-            *groups.get_mut(slot as usize / GROUP)? = 1;
+            *groups.get_mut((first + slot as usize) / GROUP)? = 1;
         }
         Some(())
     }
@@ -211,6 +225,24 @@ mod tests {
         let mut got = Vec::new();
         slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(49, 1)]);
+    }
+
+    #[test]
+    fn additions_reach_only_their_slots() {
+        let mut slots = SlotSums::default();
+        slots.resize(300);
+        slots.reach(100, 50);
+        assert_eq!((slots.add(49, 1), slots.add(50, 1)), (Some(()), None));
+        assert_eq!(slots.add(7, i128::from(i64::MAX) * 4), Some(()));
+        assert_eq!((slots.add_each(&[0, 9], &[3, 4]), slots.add_each(&[50], &[3])), (Some(()), None));
+        assert_eq!((slots.add_same(&[1], 6), slots.add_same(&[50], 6)), (Some(()), None));
+        assert_eq!((slots.add_block(&[2, 3], &[0, 1], 5), slots.add_block(&[50], &[1], 5)), (Some(()), None));
+        slots.reach(290, 50);
+        assert_eq!((slots.add(9, 2), slots.add(10, 2)), (Some(()), None));
+        let mut got = Vec::new();
+        slots.drain(|slot, sum| got.push((slot, sum)));
+        let large = i128::from(i64::MAX) * 4;
+        assert_eq!(got, [(100, 3), (101, 6), (102, 0), (103, 5), (107, large), (109, 4), (149, 1), (299, 2)]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use proto::{Samples, Tier};
 
+use crate::memory::interner::saturating_u32;
 use crate::memory::run::Run;
 
 /// Number of samples at which a run is closed.
@@ -50,10 +51,13 @@ impl SubAssign for HeadSize {
 #[derive(Debug, Default)]
 pub(crate) struct HeadChunk {
     runs: Vec<Arc<Run>>,
+    /// Times of the first and of the last sample, in nanoseconds since 1970. Lists of series need no more, so they do
+    /// not read the runs, which are spread over the memory.
+    times_ns: (i64, i64),
     /// True if the last run can still grow.
     is_open: bool,
     /// Number of runs, counted from the first, that are also on disk.
-    written: usize,
+    written: u32,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
     written_at: Vec<u64>,
     /// Time of the state's clock when the first sample arrived, in nanoseconds since 1970.
@@ -127,7 +131,7 @@ impl Head {
             }
             chunk.runs.push(Arc::new(run));
             chunk.written_at.push(log_index);
-            chunk.written = chunk.join_small(chunk.runs.len());
+            chunk.written = saturating_u32(chunk.join_small(chunk.runs.len()));
             chunk.recount();
         });
     }
@@ -141,7 +145,7 @@ impl Head {
                 window,
                 series,
                 runs: runs.clone(),
-                written: *written,
+                written: *written as usize,
                 written_at: written_at.clone(),
                 since_ns: *since_ns,
             }
@@ -165,7 +169,7 @@ impl Head {
         if frozen.runs.len() > frozen.written {
             self.change((frozen.window, frozen.series), |chunk| {
                 chunk.written_at.push(log_index);
-                chunk.written = chunk.join_small(frozen.runs.len());
+                chunk.written = saturating_u32(chunk.join_small(frozen.runs.len()));
                 chunk.recount();
             });
         }
@@ -188,15 +192,27 @@ impl Head {
         self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
     }
 
-    /// Returns window, series and runs of all head chunks in these windows.
-    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Run>])> {
+    /// Returns window, series and head chunk of all head chunks in these windows.
+    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &HeadChunk)> {
         let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
-        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
+        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk))
     }
 }
 
 impl HeadChunk {
+    /// Returns the times of the first and of the last sample, in nanoseconds since 1970.
+    pub(crate) fn times_ns(&self) -> (i64, i64) {
+        self.times_ns
+    }
+
+    pub(crate) fn runs(&self) -> &[Arc<Run>] {
+        &self.runs
+    }
+
+    /// Sets the sizes and times after a change of the runs.
     fn recount(&mut self) {
+        let times = self.runs.iter().map(|run| run.times_ns());
+        self.times_ns = times.reduce(earliest_and_latest).unwrap_or_default();
         let empty = HeadSize { samples: 0, bytes: if self.runs.is_empty() { 0 } else { CHUNK_BYTES } };
         self.size = self.runs.iter().fold(empty, |mut size, run| {
             size += size_of_run(run);
@@ -226,16 +242,23 @@ impl HeadChunk {
             self.size -= size_of_run(run);
             run.append(samples);
             self.size += size_of_run(run);
+            self.times_ns = earliest_and_latest(self.times_ns, run.times_ns());
             return;
         }
+        let run = Run::new(samples);
         if self.runs.is_empty() {
             self.size.bytes += CHUNK_BYTES;
+            self.times_ns = run.times_ns();
         }
-        let run = Run::new(samples);
+        self.times_ns = earliest_and_latest(self.times_ns, run.times_ns());
         self.size += size_of_run(&run);
         self.runs.push(Arc::new(run));
         self.is_open = true;
     }
+}
+
+fn earliest_and_latest(a: (i64, i64), b: (i64, i64)) -> (i64, i64) {
+    (a.0.min(b.0), a.1.max(b.1))
 }
 
 fn size_of_run(run: &Run) -> HeadSize {
@@ -293,9 +316,11 @@ mod tests {
             }
             let before: Vec<usize> = frozen.iter().map(|chunk| chunk.runs.iter().map(|run| run.len()).sum()).collect();
             let mut got = Vec::new();
-            for (window, series, runs) in head.in_windows(0..=u32::MAX) {
+            for (window, series, chunk) in head.in_windows(0..=u32::MAX) {
                 prop_assert_eq!(series, 3);
-                for run in runs {
+                let times = || chunk.runs().iter().flat_map(|run| run.times_ns.iter().copied());
+                prop_assert_eq!(Some(chunk.times_ns()), times().min().zip(times().max()));
+                for run in chunk.runs() {
                     prop_assert!(run.times_ns.is_sorted());
                     prop_assert!(run.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == window));
                     got.extend(run.times_ns.iter().copied());

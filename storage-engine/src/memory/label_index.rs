@@ -1,5 +1,8 @@
-//! Index of a partition's series by labels: a roaring bitmap of series for each name and value. Matchers combine
-//! bitmaps. A regular expression runs once for each value of its label, not for each series.
+//! Index of a partition's series by labels: the series of each name and value. Matchers combine roaring bitmaps. A
+//! regular expression runs once for each value of its label, not for each series.
+//!
+//! Values such as the name of a pod have a single series each, and there may be hundreds of thousands of them. Such a
+//! value has the number of its series in place of a bitmap, which would take several allocations.
 //!
 //! The index is only in memory. It is built from the series when a partition is read.
 
@@ -11,23 +14,69 @@ use roaring::{MultiOps as _, RoaringBitmap};
 
 use crate::memory::matcher::ReadyMatcher;
 
-/// Bitmaps of the series that have one label name.
+/// Approximate memory of a value with one series, in addition to its text, in bytes: its entry in a tree whose nodes
+/// are two thirds full, and the overhead of the allocator.
+const VALUE_BYTES: usize = 96;
+/// Approximate memory of a bitmap without its numbers, in bytes.
+const BITMAP_BYTES: usize = 192;
+
+/// Series that have one value of a label; at least one.
+#[derive(Debug)]
+pub(crate) enum Postings {
+    One(u32),
+    Many(RoaringBitmap),
+}
+
+impl Postings {
+    /// Adds a series. Returns the memory that a new bitmap takes, in bytes.
+    fn insert(&mut self, series: u32) -> usize {
+        match self {
+            Self::One(only) if *only == series => 0,
+            Self::One(only) => {
+                *self = Self::Many([*only, series].into_iter().collect());
+                BITMAP_BYTES
+            }
+            Self::Many(bitmap) => {
+                bitmap.insert(series);
+                0
+            }
+        }
+    }
+
+    fn to_bitmap(&self) -> RoaringBitmap {
+        match self {
+            Self::One(series) => RoaringBitmap::from_iter([*series]),
+            Self::Many(bitmap) => bitmap.clone(),
+        }
+    }
+
+    /// Iterates over the series, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let (one, many) = match self {
+            Self::One(series) => (Some(*series), None),
+            Self::Many(bitmap) => (None, Some(bitmap.iter())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
+/// The series that have one label name.
 #[derive(Debug, Default)]
 pub(crate) struct NameIndex {
     /// Series that have the label, with any value.
     all: RoaringBitmap,
-    values: BTreeMap<String, RoaringBitmap>,
+    values: BTreeMap<String, Postings>,
 }
 
 impl NameIndex {
     /// Returns the values of the label after `last`, or all of them, in order. Each comes with the series that have it.
-    pub(crate) fn values_after(&self, last: Option<&str>) -> impl Iterator<Item = (&str, &RoaringBitmap)> {
+    pub(crate) fn values_after(&self, last: Option<&str>) -> impl Iterator<Item = (&str, &Postings)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
         self.values.range::<str, _>((from, Bound::Unbounded)).map(|(value, series)| (value.as_str(), series))
     }
 }
 
-/// Bitmaps of series by label name and value.
+/// Series by label name and value.
 #[derive(Debug, Default)]
 pub(crate) struct LabelIndex {
     names: BTreeMap<String, NameIndex>,
@@ -46,12 +95,10 @@ impl LabelIndex {
             };
             of_name.all.insert(series);
             match of_name.values.get_mut(&label.value) {
-                Some(bitmap) => {
-                    bitmap.insert(series);
-                }
+                Some(postings) => self.bytes += postings.insert(series),
                 None => {
-                    self.bytes += 128 + label.value.len();
-                    of_name.values.insert(label.value.clone(), RoaringBitmap::from_iter([series]));
+                    self.bytes += VALUE_BYTES + label.value.len();
+                    of_name.values.insert(label.value.clone(), Postings::One(series));
                 }
             }
             self.bytes += 4;
@@ -67,10 +114,10 @@ impl LabelIndex {
             let of_name = self.names.get(&matcher.name);
             let mut accepted = match (of_name, matcher.only_value()) {
                 (None, _) => RoaringBitmap::new(),
-                (Some(of_name), Some(only)) => of_name.values.get(only).cloned().unwrap_or_default(),
+                (Some(of_name), Some(only)) => of_name.values.get(only).map(Postings::to_bitmap).unwrap_or_default(),
                 (Some(of_name), None) => {
                     let accepted = of_name.values.iter().filter(|(value, _)| matcher.accepts(value));
-                    accepted.map(|(_, series)| series).union()
+                    union(accepted.map(|(_, postings)| postings))
                 }
             };
             if matcher.accepts("") || is_attribute(&matcher.name) {
@@ -79,6 +126,11 @@ impl LabelIndex {
             matching &= accepted;
         }
         matching
+    }
+
+    /// Returns the names of all labels, ascending. Each comes with the series that have it.
+    pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = (&str, &RoaringBitmap)> {
+        self.names.iter().map(|(name, of_name)| (name.as_str(), &of_name.all))
     }
 
     /// Returns the index of a label name; `None` if no series has the label.
@@ -109,6 +161,20 @@ impl LabelIndex {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes
     }
+}
+
+/// Returns all series of several values.
+fn union<'a>(of_values: impl Iterator<Item = &'a Postings>) -> RoaringBitmap {
+    let mut ones = RoaringBitmap::new();
+    let many = of_values.filter_map(|postings| match postings {
+        Postings::One(series) => {
+            ones.insert(*series);
+            None
+        }
+        Postings::Many(bitmap) => Some(bitmap),
+    });
+    let many = many.union();
+    ones | many
 }
 
 #[cfg(test)]
@@ -154,6 +220,25 @@ mod tests {
                 on_series(&ready, set).is_some_and(|rest| rest.iter().all(|m| m.accepts("") || m.name == attribute))
             });
             prop_assert_eq!(got, wanted.map(|(id, _)| id).collect::<RoaringBitmap>());
+        }
+
+        #[test]
+        fn every_value_has_exactly_its_series(sets in prop::collection::vec(label_set(), 0..20)) {
+            let mut index = LabelIndex::default();
+            // Inserting a series twice changes nothing.
+            (0..).zip(&sets).for_each(|(id, set)| (0..2).for_each(|_| index.insert(id, set)));
+            for name in ["n0", "n1", "n2"] {
+                let mut wanted: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+                let values = (0..).zip(&sets).map(|(id, set)| (id, set.get(name)));
+                for (id, value) in values.filter(|(_, value)| !value.is_empty()) {
+                    wanted.entry(value).or_default().push(id);
+                }
+                let of_name = index.of_name(name);
+                let got: BTreeMap<&str, Vec<u32>> = of_name.into_iter().flat_map(|of_name| of_name.values_after(None))
+                    .map(|(value, postings)| (value, postings.iter().collect()))
+                    .collect();
+                prop_assert_eq!(got, wanted);
+            }
         }
     }
 }

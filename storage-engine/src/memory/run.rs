@@ -37,6 +37,15 @@ impl Run {
             self.value = self.value.filter(|_| self.value == value);
         }
         let is_in_order = self.samples.times_ns.last() <= samples.times_ns.first();
+        // A quarter, not twice the length: runs of a large fleet stay short, and its head holds most of the memory.
+        let more = samples.len().max(self.samples.len() / 4);
+        let Samples { times_ns, pairs, values, attribute_sets } = &mut self.samples;
+        if times_ns.capacity() - times_ns.len() < samples.len() {
+            times_ns.reserve_exact(more);
+            pairs.reserve_exact(more);
+            values.reserve_exact(more);
+            attribute_sets.reserve_exact(more);
+        }
         self.samples.append(samples);
         if !is_in_order {
             self.samples.sort_by_time();

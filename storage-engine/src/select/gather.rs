@@ -20,6 +20,7 @@ use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::found_damage::quarantine;
 use crate::integrity::quarantine::part_damage::PartDamage;
 use crate::memory::dropped_name::DroppedName;
+use crate::memory::interner::saturating_u32;
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::partition::Partition;
 use crate::memory::run::Run;
@@ -259,7 +260,7 @@ fn read_each(
                 // The partition was not in memory when the query was planned, so it had no head then. Later samples are
                 // left out.
                 let mut part = gather(*key, partition, plan, query);
-                part.series.iter_mut().for_each(|series| series.runs = 0..0);
+                part.series.iter_mut().for_each(|series| *series = SeriesView::without_head(series.number));
                 part
             }
         };
@@ -357,18 +358,22 @@ pub(crate) fn gather(
             || inner.dropped_names().any(|dropped| matches!(dropped, DroppedName::Attribute(of) if of == name))
     };
     let matching = inner.index.matching(query.matchers, is_attribute);
-    let mut series: Vec<SeriesView> = matching.iter().map(|number| SeriesView { number, runs: 0..0 }).collect();
-    let mut runs: Vec<(usize, Arc<Run>)> = Vec::new();
+    let mut series: Vec<SeriesView> = matching.iter().map(SeriesView::without_head).collect();
+    let mut runs: Vec<(u32, Arc<Run>)> = Vec::new();
     if let (Some(first), Some(last)) = (plan.raw.first(), plan.raw.last()) {
         let windows = Tier::Raw.window_of(first.start_ns.saturating_add(1))..=Tier::Raw.window_of(last.end_ns);
-        let is_planned = |run: &&Arc<Run>| {
-            let (from, to) = run.times_ns();
-            let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
-            interval.is_some_and(|interval| interval.start_ns < to)
+        let interval_of = |time_ns: i64| plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < time_ns));
+        let is_planned = |(from, to): (i64, i64)| interval_of(from).is_some_and(|interval| interval.start_ns < to);
+        // A query for the presence of samples does not need the runs if an end of the chunk is planned, unless the
+        // attributes of the samples decide whether they match.
+        let is_about_samples = query.matchers.iter().any(|matcher| inner.is_attribute(&matcher.name));
+        let needs_runs = query.aggregate != Aggregate::Any || is_about_samples;
+        let has_planned = |(from, to): (i64, i64)| {
+            [from, to].into_iter().any(|time| interval_of(time).is_some_and(|interval| interval.start_ns < time))
         };
         let mut before = None;
         let mut at = 0;
-        for (window, number, of_chunk) in inner.head.in_windows(windows) {
+        for (window, number, chunk) in inner.head.in_windows(windows) {
             // In each window, the series ascend, as they do in the list.
             if before.replace(window) != Some(window) {
                 at = 0;
@@ -376,15 +381,22 @@ pub(crate) fn gather(
             while series.get(at).is_some_and(|series| series.number < number) {
                 at += 1;
             }
-            if series.get(at).is_some_and(|series| series.number == number) {
-                runs.extend(of_chunk.iter().filter(is_planned).map(|run| (at, Arc::clone(run))));
+            let Some(series) = series.get_mut(at).filter(|series| series.number == number) else { continue };
+            if !is_planned(chunk.times_ns()) {
+                continue;
             }
+            if !needs_runs && (series.has_samples || has_planned(chunk.times_ns())) {
+                series.has_samples = true;
+                continue;
+            }
+            let planned = chunk.runs().iter().filter(|run| is_planned(run.times_ns()));
+            runs.extend(planned.map(|run| (saturating_u32(at), Arc::clone(run))));
         }
     }
     // The sort is stable, and the runs of one window are sorted already.
     runs.sort_by_key(|(at, _)| *at);
     for (end, (at, _)) in (1..).zip(&runs) {
-        let of_series = &mut series[*at].runs;
+        let Some(SeriesView { runs: of_series, .. }) = series.get_mut(*at as usize) else { continue };
         let start = if of_series.start == of_series.end { end - 1 } else { of_series.start };
         *of_series = start..end;
     }

@@ -15,6 +15,7 @@ use crate::memory::interner::saturating_u32;
 use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
+use crate::select::codes::Codes;
 use crate::select::view::PartView;
 
 /// Divisor of the number of a partition's series. If fewer series match, the labels of the matching series are read.
@@ -45,10 +46,8 @@ impl Groups {
 
     /// Returns the number of the group of a series whose samples are all in one group. Adds a new group.
     pub(crate) fn number_of_series(&mut self, selection: &Selection, labels: &LabelSet) -> u32 {
-        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
-        // Responses need no original names.
-        let label = |from: &Label| Label { name: from.name.clone(), value: from.value.clone(), original_name: None };
-        self.number(LabelSet::new(labels.iter().filter(in_group).map(label).collect()))
+        let in_group = |label: &Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        self.number(labels.some_of(in_group))
     }
 
     /// Returns the approximate memory of the groups, in bytes.
@@ -76,9 +75,11 @@ impl Groups {
 
 /// The series of one partition, by group.
 pub(crate) struct SeriesGroups {
-    /// Code and index of each series whose samples are all in one group, ordered by code, then by series. Series of
-    /// one group have the same code.
-    pub(crate) whole: Vec<(u32, usize)>,
+    /// Code and index of each series whose samples are all in one group, ordered by series. Series of one group have
+    /// the same code.
+    pub(crate) whole: Vec<(u32, u32)>,
+    /// Number of codes. All codes are below.
+    pub(crate) codes: usize,
     /// Indexes of the series whose samples must be assigned to groups by their attributes, ascending.
     pub(crate) by_attributes: Vec<usize>,
 }
@@ -101,63 +102,95 @@ impl SeriesGroups {
             }
         }
         let codes = if selection.group_by_series {
-            (0..saturating_u32(part.series.len())).collect()
+            Codes::distinct(part.series.len())
         } else {
             codes(part, &selection.group_by)
         };
         let mut whole = Vec::with_capacity(part.series.len());
         let mut by_attributes = Vec::new();
-        for (at, (series, code)) in part.series.iter().zip(codes).enumerate() {
+        for ((at, series), code) in (0..).zip(&part.series).zip(&codes.codes) {
             match series.number {
                 number if excluded.contains(number) => {}
-                number if reads_attributes.contains(number) => by_attributes.push(at),
-                _ => whole.push((code, at)),
+                number if reads_attributes.contains(number) => by_attributes.push(at as usize),
+                _ => whole.push((*code, at)),
             }
         }
-        whole.sort_unstable();
-        Self { whole, by_attributes }
+        Self { whole, codes: codes.count, by_attributes }
     }
 }
 
-/// Returns a number for each matching series, dense and from 0 on. Series have the same number if they agree in all
-/// labels `names`. Numbers are ordered by the values of the first label, then of the next.
-fn codes(part: &PartView, names: &[String]) -> Vec<u32> {
-    let mut codes = vec![0; part.series.len()];
-    for name in names {
-        // The code so far in the upper half, and the number of the value in the lower half.
-        let numbers = value_numbers(part, name).into_iter().map(u64::from);
-        let joined: Vec<u64> =
-            codes.iter().zip(numbers).map(|(code, number)| u64::from(*code) << 32 | number).collect();
-        let mut distinct = joined.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        for (code, joined) in codes.iter_mut().zip(joined) {
-            *code = saturating_u32(distinct.partition_point(|known| *known < joined));
-        }
-    }
+/// Returns a code for each matching series. Series have the same code if they agree in all labels `names`. Codes are
+/// ordered by the values of the first label, then of the next.
+fn codes(part: &PartView, names: &[String]) -> Codes {
+    let mut codes = Codes::same(part.series.len());
+    names.iter().for_each(|name| codes.refine(&value_numbers(part, name)));
     codes
 }
 
+/// Returns the indexes of the matching series, in the order of their label sets.
+pub(crate) fn in_order_of_labels(part: &PartView) -> Vec<u32> {
+    // For each name, the series that have a label of a later name.
+    let mut names: Vec<(String, RoaringBitmap)> = Vec::new();
+    let mut later = RoaringBitmap::new();
+    for (name, with_label) in part.partition.read().index.names().rev() {
+        names.push((name.to_owned(), later.clone()));
+        later |= with_label;
+    }
+    let mut codes = Codes::same(part.series.len());
+    for (name, later) in names.into_iter().rev() {
+        if codes.count == part.series.len() {
+            break;
+        }
+        let mut numbers = value_numbers(part, &name);
+        let absent = numbers.iter().max().map_or(0, |max| max.saturating_add(1));
+        // A set that has ended is before all sets that go on, and a set that goes on with a later name is after them.
+        let without = numbers.iter_mut().zip(&part.series).filter(|(number, _)| **number == 0);
+        without.filter(|(_, series)| later.contains(series.number)).for_each(|(number, _)| *number = absent);
+        codes.refine(&numbers);
+    }
+    let mut order: Vec<u32> = (0..saturating_u32(part.series.len())).collect();
+    order.sort_unstable_by_key(|at| codes.codes.get(*at as usize));
+    order
+}
+
 /// Returns a number for each matching series of a partition: 0 if the series lacks the label. Other numbers are from 1
-/// on and ordered by the value. Reads the label index, or the labels of each series if few series match.
+/// on and ordered by the value.
 pub(crate) fn value_numbers(part: &PartView, name: &str) -> Vec<u32> {
+    let mut numbers = vec![0; part.series.len()];
+    let mut count = 0;
+    for_each_value(part, name, |_value, series| {
+        count += 1;
+        for at in series {
+            if let Some(number) = numbers.get_mut(*at as usize) {
+                *number = count;
+            }
+        }
+    });
+    numbers
+}
+
+/// Calls `visit` with each value that a label has among the matching series of a partition, ascending. Each comes with
+/// the indexes of the matching series that have it. Reads the label index, or the labels of each series if few match.
+pub(crate) fn for_each_value(part: &PartView, name: &str, visit: impl FnMut(&str, &[u32])) {
     if part.series.len() < part.known.series / INDEXED_PART {
-        numbers_by_series(part, name)
+        values_by_series(part, name, visit);
     } else {
-        numbers_by_index(part, name)
+        values_by_index(part, name, visit);
     }
 }
 
-fn numbers_by_series(part: &PartView, name: &str) -> Vec<u32> {
+fn values_by_series(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u32])) {
     let labels: Vec<Arc<LabelSet>> = part.series.iter().map(|series| part.labels(series)).collect();
-    let mut distinct: Vec<&str> = labels.iter().map(|labels| labels.get(name)).chain([""]).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    let number = |value: &str| distinct.partition_point(|known| *known < value);
-    labels.iter().map(|labels| saturating_u32(number(labels.get(name)))).collect()
+    let mut values: Vec<(&str, u32)> = labels.iter().map(|labels| labels.get(name)).zip(0..).collect();
+    values.retain(|(value, _)| !value.is_empty());
+    values.sort_unstable();
+    for of_value in values.chunk_by(|a, b| a.0 == b.0) {
+        let series: Vec<u32> = of_value.iter().map(|(_, at)| *at).collect();
+        of_value.first().iter().for_each(|(value, _)| visit(value, &series));
+    }
 }
 
-fn numbers_by_index(part: &PartView, name: &str) -> Vec<u32> {
+fn values_by_index(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u32])) {
     // Index in `part.series` of each series of the partition.
     let mut position = vec![u32::MAX; part.known.series];
     for (at, series) in (0..).zip(&part.series) {
@@ -165,27 +198,25 @@ fn numbers_by_index(part: &PartView, name: &str) -> Vec<u32> {
             *position = at;
         }
     }
-    let mut numbers = vec![0; part.series.len()];
-    let mut count = 0;
+    let mut series = Vec::new();
     let mut last: Option<String> = None;
     loop {
         // The lock is released between pieces, because `apply` waits for it. New values between two pieces belong to
-        // series that do not match, so gaps in the numbers are all that they cause.
+        // series that do not match.
         let partition = part.partition.read();
-        let Some(of_name) = partition.index.of_name(name) else { return numbers };
+        let Some(of_name) = partition.index.of_name(name) else { return };
         let mut piece = of_name.values_after(last.as_deref()).take(VALUES_PER_LOCK).peekable();
         if piece.peek().is_none() {
-            return numbers;
+            return;
         }
         let mut newest = "";
-        for (value, with_value) in piece {
-            count += 1;
+        for (value, postings) in piece {
             newest = value;
-            for number in with_value {
-                let at = position.get(number as usize).copied().unwrap_or(u32::MAX);
-                if let Some(number) = numbers.get_mut(at as usize) {
-                    *number = count;
-                }
+            series.clear();
+            let at = |number: u32| position.get(number as usize).copied().filter(|at| *at != u32::MAX);
+            series.extend(postings.iter().filter_map(at));
+            if !series.is_empty() {
+                visit(value, &series);
             }
         }
         last = Some(newest.to_owned());
@@ -294,13 +325,6 @@ mod tests {
         gather(partition.key, Arc::new(RwLock::new(partition)), PartPlan::default(), &query)
     }
 
-    /// Returns the series, as indexes, in groups of equal numbers, ordered by number.
-    fn grouped(numbers: &[u32]) -> Vec<Vec<usize>> {
-        let mut by_number: Vec<(u32, usize)> = numbers.iter().copied().zip(0..).collect();
-        by_number.sort_unstable();
-        by_number.chunk_by(|a, b| a.0 == b.0).map(|group| group.iter().map(|(_, at)| *at).collect()).collect()
-    }
-
     proptest! {
         #[test]
         fn the_index_and_the_labels_of_each_series_give_the_same_groups(
@@ -320,15 +344,15 @@ mod tests {
             };
             for name in ["a", "b", "c", "none"] {
                 let values = values(name);
-                let by_index = numbers_by_index(&part, name);
-                let by_series = numbers_by_series(&part, name);
-                prop_assert_eq!(grouped(&by_index), grouped(&by_series));
-                for numbers in [by_index, by_series] {
-                    for ((value, number), at) in values.iter().zip(&numbers).zip(0..) {
-                        prop_assert_eq!(value.is_empty(), *number == 0);
-                        let order = |of: &usize| (values[*of].cmp(value), numbers[*of].cmp(number));
-                        prop_assert!((0..at).map(|of| order(&of)).all(|(by_value, by_number)| by_value == by_number));
-                    }
+                let mut lists = [Vec::new(), Vec::new()];
+                values_by_index(&part, name, |value, series| lists[0].push((value.to_owned(), series.to_vec())));
+                values_by_series(&part, name, |value, series| lists[1].push((value.to_owned(), series.to_vec())));
+                prop_assert_eq!(&lists[0], &lists[1]);
+                let numbers = value_numbers(&part, name);
+                for ((value, number), at) in values.iter().zip(&numbers).zip(0..) {
+                    prop_assert_eq!(value.is_empty(), *number == 0);
+                    let order = |of: &usize| (values[*of].cmp(value), numbers[*of].cmp(number));
+                    prop_assert!((0..at).map(|of| order(&of)).all(|(by_value, by_number)| by_value == by_number));
                 }
             }
             let names = ["a", "none", "c"].map(str::to_owned);
@@ -337,7 +361,11 @@ mod tests {
             distinct.sort_unstable();
             distinct.dedup();
             let wanted = wanted.iter().map(|pair| distinct.partition_point(|known| known < pair) as u32);
-            prop_assert_eq!(codes(&part, &names), wanted.collect::<Vec<u32>>());
+            prop_assert_eq!(codes(&part, &names).codes, wanted.collect::<Vec<u32>>());
+            let set_of = |at: &u32| &sets[part.series[*at as usize].number as usize];
+            let order = in_order_of_labels(&part);
+            prop_assert_eq!(order.len(), part.series.len());
+            prop_assert!(order.windows(2).all(|pair| set_of(&pair[0]) < set_of(&pair[1])));
         }
     }
 
@@ -351,6 +379,5 @@ mod tests {
         // Few series match, so their labels are read.
         part.series.retain(|series| series.number % 1000 == 0);
         assert_eq!(value_numbers(&part, "pod"), (1..=9).collect::<Vec<u32>>());
-        assert_eq!(grouped(&numbers_by_index(&part, "pod")), grouped(&numbers_by_series(&part, "pod")));
     }
 }

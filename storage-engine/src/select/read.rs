@@ -136,6 +136,9 @@ impl<'a> PartReader<'a> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
         }
+        if series.has_samples {
+            return Ok(true);
+        }
         let raw = &self.part.plan.raw;
         let is_planned = |time_ns: i64| {
             let interval = raw.get(raw.partition_point(|interval| interval.end_ns < time_ns));

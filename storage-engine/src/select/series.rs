@@ -2,7 +2,8 @@
 //! these samples.
 //!
 //! A series is listed as soon as one of its samples in the window is found. If a matcher applies to attributes of a
-//! series' samples, these samples are read until one matches.
+//! series' samples, these samples are read until one matches. Values and the order of series come from the label index,
+//! so no label sets are compared.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,8 +19,9 @@ use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
+use crate::select::fingerprints::Fingerprints;
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
-use crate::select::grouping::{value_in, value_numbers};
+use crate::select::grouping::{for_each_value, in_order_of_labels, value_in};
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
@@ -60,9 +62,12 @@ fn series_as(
         needs_stacks: false,
         is_wanted,
     };
-    let (list, summary) = read(store, &query, || List::new(of, &ready))?;
+    let (mut list, summary) = read(store, &query, || List::new(of, &ready))?;
+    if list.partitions > 1 {
+        list.series.sort_unstable();
+    }
     Ok(SeriesAnswer {
-        series: list.series.into_values().collect(),
+        series: list.series,
         values: list.values,
         attribute_names: list.attribute_names.into_iter().collect(),
         missing: summary.missing,
@@ -166,7 +171,11 @@ impl Visitor for MatchingSample<'_> {
 struct List<'a> {
     of: &'a SeriesQuery,
     matchers: &'a [ReadyMatcher],
-    series: HashMap<Fingerprint, Arc<LabelSet>, FixedState>,
+    /// Label sets of the series. Those of each partition are sorted.
+    series: Vec<Arc<LabelSet>>,
+    fingerprints: Fingerprints,
+    /// Number of partitions that series were added from.
+    partitions: usize,
     /// Values of the label, ascending.
     values: Vec<String>,
     /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
@@ -179,7 +188,9 @@ impl<'a> List<'a> {
         Self {
             of,
             matchers,
-            series: HashMap::default(),
+            series: Vec::new(),
+            fingerprints: Fingerprints::default(),
+            partitions: 0,
             values: Vec::new(),
             attribute_names: BTreeSet::new(),
             dropped_labels: BTreeSet::new(),
@@ -189,18 +200,27 @@ impl<'a> List<'a> {
     /// Adds the series of a partition that have samples. Returns whether there is any that was not known.
     fn add_series(&mut self, finder: &mut SampleFinder<'_>) -> Result<bool, SelectError> {
         let part = finder.part;
+        let is_first = self.series.is_empty();
         let fingerprints: Vec<Fingerprint> = {
             let partition = part.partition.read();
             let of_number = |series: &SeriesView| partition.series.get_index(series.number as usize);
             part.series.iter().filter_map(of_number).map(|(fingerprint, _)| *fingerprint).collect()
         };
-        let mut has_any = false;
-        for (series, fingerprint) in part.series.iter().zip(fingerprints) {
-            if !self.series.contains_key(&fingerprint) && finder.has_samples(series)? {
-                has_any = true;
-                self.series.insert(fingerprint, part.labels(series));
+        let mut is_new = Vec::with_capacity(part.series.len());
+        for (series, fingerprint) in part.series.iter().zip(&fingerprints) {
+            let is_known = !is_first && self.fingerprints.contains(*fingerprint);
+            is_new.push(!is_known && finder.has_samples(series)?);
+        }
+        let before = self.series.len();
+        for at in in_order_of_labels(part).into_iter().map(|at| at as usize).filter(|at| is_new.get(*at) == Some(&true))
+        {
+            if let (Some(series), Some(fingerprint)) = (part.series.get(at), fingerprints.get(at)) {
+                self.fingerprints.add_new(*fingerprint);
+                self.series.push(part.labels(series));
             }
         }
+        let has_any = self.series.len() > before;
+        self.partitions += usize::from(has_any);
         Ok(has_any)
     }
 
@@ -208,24 +228,34 @@ impl<'a> List<'a> {
     /// each value. Returns whether there is any value that was not known.
     fn add_values(&mut self, finder: &mut SampleFinder<'_>, label: &str) -> Result<bool, SelectError> {
         let part = finder.part;
-        let numbers = value_numbers(part, label);
-        // Whether a value is known, by its number. Number 0 stands for series without the label.
-        let mut is_known = vec![false; numbers.iter().max().map_or(1, |max| *max as usize + 1)];
-        is_known[0] = true;
         let mut new = Vec::new();
-        for (series, number) in part.series.iter().zip(numbers) {
-            let is_known = &mut is_known[number as usize];
-            if *is_known {
-                continue;
+        // Values whose series must be read to find a sample, and these series.
+        let mut undecided = Vec::new();
+        let mut to_read: Vec<(u32, usize)> = Vec::new();
+        let mut known = self.values.iter().peekable();
+        for_each_value(part, label, |value, series| {
+            while known.next_if(|known| known.as_str() < value).is_some() {}
+            if known.peek().is_some_and(|known| *known == value) {
+                return;
             }
-            let labels = part.labels(series);
-            let value = labels.get(label);
-            *is_known = self.values.binary_search_by(|known| known.as_str().cmp(value)).is_ok();
-            if !*is_known && finder.has_samples(series)? {
-                *is_known = true;
+            let has_samples = |at: &u32| part.series.get(*at as usize).is_some_and(|series| series.has_samples);
+            if series.iter().any(has_samples) {
                 new.push(value.to_owned());
+            } else {
+                to_read.extend(series.iter().map(|at| (*at, undecided.len())));
+                undecided.push((value.to_owned(), false));
+            }
+        });
+        // Reads are cheapest in the order of the series.
+        to_read.sort_unstable();
+        for (at, value) in to_read {
+            if let (Some(series), Some((_, is_found))) = (part.series.get(at as usize), undecided.get_mut(value))
+                && !*is_found
+            {
+                *is_found = finder.has_samples(series)?;
             }
         }
+        new.extend(undecided.into_iter().filter(|(_, is_found)| *is_found).map(|(value, _)| value));
         let has_any = !new.is_empty();
         self.values.append(&mut new);
         self.values.sort_unstable();
@@ -266,7 +296,7 @@ impl Collector for List<'_> {
     fn is_affected(&self, labels: &LabelSet, _end_ns: i64) -> bool {
         match &self.of.label {
             Some(label) => self.values.binary_search_by(|known| known.as_str().cmp(labels.get(label))).is_err(),
-            None => !self.series.contains_key(&labels.fingerprint(&self.of.tenant)),
+            None => !self.fingerprints.contains(labels.fingerprint(&self.of.tenant)),
         }
     }
 }

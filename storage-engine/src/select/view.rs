@@ -53,7 +53,7 @@ impl PartView {
 
     /// Returns the planned runs of a series in the head, ascending by window.
     pub(crate) fn runs_of(&self, series: &SeriesView) -> &[Arc<Run>] {
-        self.runs.get(series.runs.clone()).unwrap_or_default()
+        self.runs.get(series.runs.start as usize..series.runs.end as usize).unwrap_or_default()
     }
 }
 
@@ -62,5 +62,15 @@ impl PartView {
 pub(crate) struct SeriesView {
     pub(crate) number: u32,
     /// Indexes of its runs in [`PartView::runs`].
-    pub(crate) runs: Range<usize>,
+    pub(crate) runs: Range<u32>,
+    /// True if the head is known to have planned samples of the series that match. The runs of the series are then
+    /// left out.
+    pub(crate) has_samples: bool,
+}
+
+impl SeriesView {
+    /// Returns a series without its part of the head.
+    pub(crate) fn without_head(number: u32) -> Self {
+        Self { number, runs: 0..0, has_samples: false }
+    }
 }

@@ -105,10 +105,13 @@ fn select(
             .enumerate()
             .filter_map(|(i, member)| Some((i, member.values.get(step).copied().flatten()?)))
             .collect();
-        // The sort is stable, and members are sorted by labels.
-        present.sort_by(|&(_, a), &(_, b)| best_first(operator, a, b));
         // The number is at least 0 and below 2^63, and its fraction is cut off.
         let kept = parameter.max(0.0) as usize;
+        // Members are sorted by labels, so the smaller index is better. Of very many members, few are kept, so they
+        // are not sorted.
+        if kept < present.len() {
+            present.select_nth_unstable_by(kept, |a, b| best_first(operator, a.1, b.1).then(a.0.cmp(&b.0)));
+        }
         for &(i, _) in present.iter().skip(kept) {
             if let Some(value) = members.get_mut(i).and_then(|member| member.values.get_mut(step)) {
                 *value = None;
@@ -150,6 +153,31 @@ mod tests {
             values.sort_by(|a, b| best_first(operator, *a, *b));
             assert_eq!(values[..2], want);
             assert!(values[2].is_nan() && values[3].is_nan());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_kept_series_are_the_first_of_all_in_sorted_order(
+            values in proptest::collection::vec(proptest::option::weighted(0.8, -3..4_i8), 0..40),
+            kept in 0..50_usize,
+            is_bottom: bool,
+        ) {
+            let operator = if is_bottom { Aggregation::BottomK } else { Aggregation::TopK };
+            // -3 stands for NaN, which equals no value.
+            let value = |value: i8| if value == -3 { f64::NAN } else { f64::from(value) };
+            let series = |(at, of): (usize, &Option<i8>)| Series {
+                labels: Labels::new(vec![("pod".to_owned(), format!("{at:02}"))]),
+                values: vec![of.map(value)],
+            };
+            let members: Vec<Series> = values.iter().enumerate().map(series).collect();
+            let mut sorted: Vec<(Labels, f64)> =
+                members.iter().filter_map(|one| Some((one.labels.clone(), one.values[0]?))).collect();
+            sorted.sort_by(|a, b| best_first(operator, a.1, b.1));
+            let mut wanted: Vec<Labels> = sorted.into_iter().take(kept).map(|(labels, _)| labels).collect();
+            wanted.sort();
+            let got = select(operator, &[kept as f64], members, 1, &Cancelled::default()).unwrap();
+            proptest::prop_assert_eq!(got.into_iter().map(|one| one.labels).collect::<Vec<_>>(), wanted);
         }
     }
 

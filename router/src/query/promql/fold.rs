@@ -285,7 +285,8 @@ impl SeriesBuilder {
         let key = (grouped, combinations);
         if self.sums.get(self.last).is_none_or(|(known, _)| *known != key) {
             self.last = *self.known.entry(key).or_insert_with(|| {
-                self.sums.push((key, Vec::new()));
+                // Most series of a wide chart have a single sum.
+                self.sums.push((key, Vec::with_capacity(1)));
                 self.sums.len() - 1
             });
         }

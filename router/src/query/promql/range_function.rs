@@ -173,18 +173,26 @@ fn inside<T>(window: Window, ascending: &[T], time: impl Fn(&T) -> i64) -> std::
 
 /// Returns the sum in each window; `None` for a window without sums.
 fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Option<i128>> {
-    let mut before = Vec::with_capacity(sums.len() + 1);
-    before.push(0_i128);
-    let mut total = 0_i128;
-    for (_, sum) in sums {
-        total += sum;
-        before.push(total);
+    // Total of the sums before each one. A single window needs no such list.
+    let mut before = Vec::new();
+    if windows.len() > 1 {
+        before.reserve_exact(sums.len() + 1);
+        before.push(0_i128);
+        let mut total = 0_i128;
+        for (_, sum) in sums {
+            total += sum;
+            before.push(total);
+        }
     }
     windows.iter().map(move |window| {
         let range = inside(*window, sums, |&(time, _)| time);
-        let start = before.get(range.start)?;
-        let end = before.get(range.end)?;
-        (!range.is_empty()).then(|| end - start)
+        if range.is_empty() {
+            return None;
+        }
+        if before.is_empty() {
+            return sums.get(range).map(|inside| inside.iter().map(|(_, sum)| sum).sum());
+        }
+        Some(before.get(range.end)? - before.get(range.start)?)
     })
 }
 
@@ -307,6 +315,18 @@ mod tests {
         assert_eq!(sums(&[window(0, 5), window(10, 15), window(20, 25)]), [(0, 5), (10, 15), (20, 25)]);
         assert_eq!(sums(&[window(0, 5), window(3, 8), window(20, 25)]), [(0, 8), (20, 25)]);
         assert_eq!(sums(&[window(0, 5), window(0, 5), window(5, 10), window(11, 16)]), [(0, 10), (11, 16)]);
+    }
+
+    #[test]
+    fn one_window_has_the_same_sum_as_among_several() {
+        let sums: Vec<(i64, i128)> = [(1, 5), (2, -3), (3, 9), (4, 2)].into();
+        let windows: Vec<_> = (0..6)
+            .flat_map(|start_ns| (0..4).map(move |length| Window { start_ns, end_ns: start_ns + length }))
+            .collect();
+        let of_several: Vec<_> = sums_in(&sums, &windows).collect();
+        let of_one: Vec<_> = windows.iter().map(|window| sums_in(&sums, &[*window]).next().unwrap()).collect();
+        assert_eq!(of_one, of_several);
+        assert_eq!((of_one[0], of_one[3], of_one[23]), (None, Some(11), None));
     }
 
     #[test]

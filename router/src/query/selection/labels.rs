@@ -24,8 +24,10 @@ impl Labels {
     /// Returns the labels of a stored series or group whose names `is_kept` accepts.
     pub(crate) fn some_of(labels: &LabelSet, is_kept: impl Fn(&String) -> bool) -> Self {
         // A `LabelSet` is already sorted, unique and without empty values.
-        let kept = labels.iter().filter(|label| is_kept(&label.name));
-        Self(kept.map(|label| (label.name.clone(), label.value.clone())).collect())
+        let kept = || labels.iter().filter(|label| is_kept(&label.name));
+        let mut list = Vec::with_capacity(kept().count());
+        list.extend(kept().map(|label| (label.name.clone(), label.value.clone())));
+        Self(list.into())
     }
 
     /// Returns the value of a label, or "" if the label is absent.
@@ -52,7 +54,7 @@ impl Labels {
 
     /// Returns a copy with only the labels of the given names.
     pub(crate) fn only(&self, names: &[String]) -> Self {
-        self.filtered(|name| names.contains(name))
+        if names.is_empty() { Self::default() } else { self.filtered(|name| names.contains(name)) }
     }
 
     /// Returns a copy without the metric name.

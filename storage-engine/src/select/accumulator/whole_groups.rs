@@ -1,0 +1,181 @@
+//! Sums of series whose samples are all in one group each.
+//!
+//! The groups of a block have slots next to each other: one slot for each group and bucket, or for each group and pair.
+//! So the series can be read in the order in which they are stored, whatever their groups are.
+
+use crate::error::SelectError;
+use crate::select::accumulator::{Accumulator, Input, PartSum};
+use crate::select::read::PartReader;
+use crate::select::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
+
+impl Accumulator<'_> {
+    /// Adds the samples of the series of one block of `per_block` groups to slots, regardless of the attributes of the
+    /// samples. `of_block` has the code and the index of each series, ordered by series. A group counts against the
+    /// limits only if it has samples.
+    pub(super) fn add_whole(
+        &mut self,
+        input: Input<'_>,
+        reader: &mut PartReader<'_>,
+        of_block: &[(u32, u32)],
+        slots: Slots,
+        per_block: usize,
+        sums: &mut Vec<PartSum>,
+    ) -> Result<(), SelectError> {
+        let Input { part, passing, .. } = input;
+        let per_group = slots.count();
+        self.dense.resize(per_block * per_group);
+        self.seen.resize(if passing.is_some() { per_block * per_group } else { 0 });
+        // One series of each group, by the code of the group in its block.
+        let mut members = vec![None; per_block];
+        for (code, at) in of_block {
+            let Some(series) = part.series.get(*at as usize) else { continue };
+            let in_block = *code as usize % per_block;
+            self.dense.reach(in_block * per_group, per_group);
+            self.seen.reach(in_block * per_group, per_group);
+            let mut adder =
+                WholeAdder { dense: &mut self.dense, slots, passing, seen: &mut self.seen, added: Added::default() };
+            reader.read(series, &mut adder)?;
+            let added = adder.added;
+            self.count(added, series);
+            members[in_block] = Some(series);
+        }
+        let first = sums.len();
+        let mut with_unpassed = None;
+        let no_stack = |group, bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
+        let split = |slot: u32| (slot / per_group as u32, slot % per_group as u32);
+        sums.reserve(self.dense.used_max());
+        self.dense.drain(|slot, sum| match (slots, split(slot)) {
+            (Slots::Buckets(_), (group, bucket)) => {
+                sums.push(PartSum { group, bucket: bucket.into(), pair: 0, series: 0, sum });
+            }
+            (Slots::Pairs(_), (group, pair)) if passing.is_none_or(|passing| passing.has(pair) == Some(true)) => {
+                sums.push(PartSum { group, bucket: 0, pair, series: 0, sum });
+            }
+            (Slots::Pairs(_), (group, _)) => {
+                let is_known = with_unpassed.replace(group) == Some(group);
+                sums.extend((!is_known).then(|| no_stack(group, 0)));
+            }
+        });
+        self.seen.drain(|slot, _| {
+            let (group, bucket) = split(slot);
+            sums.push(no_stack(group, bucket.into()));
+        });
+        let mut numbers = vec![None; per_block];
+        for sum in sums.get_mut(first..).unwrap_or_default() {
+            let in_block = sum.group as usize;
+            let number = match numbers[in_block] {
+                Some(number) => number,
+                None => {
+                    let labels = members[in_block].map(|series| part.labels(series)).unwrap_or_default();
+                    let number = self.groups.number_of_series(self.selection, &labels);
+                    check_size(0, &self.groups)?;
+                    *numbers[in_block].insert(number)
+                }
+            };
+            sum.group = number;
+        }
+        check_size(sums.len(), &self.groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use parking_lot::RwLock;
+    use proptest::prelude::*;
+    use proto::{Answer, Fold, Label, LabelSet, LocationSets, Samples, Selection, StackDetail, TenantId, Tier, Window};
+
+    use super::*;
+    use crate::database::key::PartitionKey;
+    use crate::memory::partition::Partition;
+    use crate::memory::tenant_dictionary::Pair;
+    use crate::select::accumulator::tests::empty_store;
+    use crate::select::gather::{Aggregate, Collector as _, Progress, Query, ReadSummary, gather};
+    use crate::select::plan::{Interval, PartPlan, Tiers};
+    use crate::select::view::View;
+
+    const SERIES: u32 = 12;
+    const PAIRS: u32 = 5;
+
+    /// Returns the service of a series. Neighbouring series have different services, and two series have none.
+    fn service(series: u32) -> Option<String> {
+        (series % 6 != 5).then(|| format!("{}", series % 4))
+    }
+
+    /// Returns a partition with samples, each of a series, a time, a pair and a value.
+    fn partition(samples: &[(u32, i64, u32, i64)]) -> Partition {
+        let tenant = TenantId::default_tenant();
+        let mut partition = Partition::new(PartitionKey::of(Tier::Minute, 0, 0, 1), 0);
+        (1..PAIRS).for_each(|user| assert!(partition.add_pair(Pair { user, kernel: 0 }).1));
+        for series in 0..SERIES {
+            let of_service = service(series).map(|service| Label::new("service", service));
+            let labels =
+                LabelSet::new(of_service.into_iter().chain([Label::new("pod", format!("{series}"))]).collect());
+            partition.add_series(labels.fingerprint(&tenant), || Arc::new(labels));
+        }
+        for &(series, time_ns, pair, value) in samples {
+            let mut one = Samples::default();
+            one.push(time_ns, pair, value, 0);
+            partition.head.add(series, one, 1);
+        }
+        partition
+    }
+
+    #[test]
+    fn blocks_of_any_size_give_the_sums_of_each_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = empty_store(directory.path());
+        let sample = (0..SERIES, 1..31_i64, 0..PAIRS, -2..50_i64);
+        proptest!(ProptestConfig::with_cases(64), |(samples in prop::collection::vec(sample, 0..60), by_pair: bool)| {
+            let windows = Window::between(if by_pair { &[0, 30] } else { &[0, 10, 20, 30] });
+            let mut wanted: BTreeMap<(String, u32), i128> = BTreeMap::new();
+            for &(series, time_ns, _, value) in &samples {
+                let bucket = windows.iter().position(|window| time_ns <= window.end_ns).unwrap() as u32;
+                *wanted.entry((service(series).unwrap_or_default(), bucket)).or_default() += i128::from(value);
+            }
+            let tenant = TenantId::default_tenant();
+            let selection = Selection {
+                tenant: tenant.clone(),
+                matchers: Vec::new(),
+                fold: Fold::Sum(windows.clone()),
+                group_by: vec!["service".to_owned()],
+                group_by_series: false,
+                stacks: if by_pair { StackDetail::Full } else { StackDetail::None },
+                locations: LocationSets::default(),
+            };
+            let query = Query {
+                tenant: &tenant,
+                matchers: &[],
+                buckets: &windows,
+                group_by: &selection.group_by,
+                listed_label: None,
+                by_series: false,
+                aggregate: Aggregate::Sums,
+                tiers: Tiers::RAW,
+                needs_stacks: by_pair,
+                is_wanted: &|| true,
+            };
+            let interval = |(bucket, of): (u32, &Window)| Interval { start_ns: of.start_ns, end_ns: of.end_ns, bucket };
+            let raw = (0..).zip(&windows).map(interval);
+            let plan = PartPlan { raw: raw.collect(), windows: Vec::new() };
+            let partition = partition(&samples);
+            let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
+            let found = RefCell::default();
+            let view = View { shared: None, snapshot: store.database().snapshot(), is_wanted: &|| true, found };
+            for slots_max in [1, 4, 7, 1000] {
+                let mut accumulator = Accumulator::new(&selection, &[]);
+                accumulator.slots_max = slots_max;
+                prop_assert!(matches!(accumulator.add(&view, &part), Ok(Progress::Done)));
+                let Answer { groups, cells, .. } = accumulator.finish(ReadSummary::default());
+                let cell = |cell: &proto::answer::Cell| {
+                    ((groups[cell.group as usize].get("service").to_owned(), cell.bucket), cell.sum)
+                };
+                prop_assert_eq!(cells.iter().map(cell).collect::<BTreeMap<_, _>>(), wanted.clone());
+                prop_assert_eq!(cells.len(), wanted.len());
+            }
+        });
+    }
+}
