@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -19,13 +20,24 @@ use crate::shared::{varve_binary, workspace};
 #[derive(Debug)]
 pub struct Cluster {
     folder: TempDir,
+    /// Environment variables of all processes.
+    environment: Vec<(String, String)>,
+    /// Processes that a test, and not the script, has started.
+    replaced: Mutex<Vec<Child>>,
 }
 
 impl Cluster {
     /// Starts a cluster with two routers, and waits until it serves.
     #[must_use]
     pub fn up(nodes: usize, shards: usize) -> Self {
-        let cluster = Self { folder: tempfile::tempdir().unwrap() };
+        Self::up_with(nodes, shards, &[])
+    }
+
+    /// Starts a cluster whose processes have these environment variables.
+    #[must_use]
+    pub fn up_with(nodes: usize, shards: usize, environment: &[(&str, &str)]) -> Self {
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let cluster = Self { folder: tempfile::tempdir().unwrap(), environment, replaced: Mutex::default() };
         // The ports after the first one are of the same block, which is reserved for this process.
         let [first] = free_addresses();
         let base = first.rsplit(':').next().unwrap();
@@ -39,6 +51,7 @@ impl Cluster {
         let script = workspace().join("deploy/local/cluster");
         let mut run = Command::new(&script);
         run.arg(command).arg("--dir").arg(self.folder.path()).args(options);
+        run.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let output = run.env("VARVE_BINARY", varve_binary()).output().unwrap();
         assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
         output
@@ -62,6 +75,44 @@ impl Cluster {
     /// Starts a node again after it was killed.
     pub fn start(&self, id: usize) {
         self.command("start", &["--node", &id.to_string()]);
+    }
+
+    /// Folder of the data, logs, certificates and tokens of all processes.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Kills a router with SIGKILL, removes its data, and starts it again. Routers are numbered from 0 on.
+    pub fn replace_router(&self, number: usize) {
+        let mut description = self.description();
+        let pid = description["routers"][number]["pid"].as_i64().unwrap() as i32;
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        let arguments: Vec<&str> = command.trim_end_matches('\0').split('\0').collect();
+        signal(pid, libc::SIGKILL);
+        let data = arguments.iter().position(|argument| *argument == "--data-dir").unwrap() + 1;
+        fs::remove_dir_all(arguments[data]).unwrap();
+        let address = arguments.iter().position(|argument| *argument == "--http-listen").unwrap() + 1;
+        let url = format!("http://{}/ready", arguments[address]);
+        let start = Instant::now();
+        let patience = || assert!(start.elapsed() < Duration::from_secs(30), "{url} is not ready");
+        // The port is free when the killed process is gone.
+        while http::request("GET", &url, &[], None).is_ok() {
+            patience();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // `down` stops the process.
+        let log = fs::File::create(self.folder.path().join(format!("replaced-router-{number}.log"))).unwrap();
+        let mut run = Command::new(arguments[0]);
+        run.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let started = run.args(&arguments[1..]).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        description["routers"][number]["pid"] = started.id().into();
+        self.replaced.lock().unwrap().push(started);
+        fs::write(self.folder.path().join("cluster.json"), description.to_string()).unwrap();
+        while !http::request("GET", &url, &[], None).is_ok_and(|reply| reply.status == 200) {
+            patience();
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits until a node says that it is ready.
@@ -140,5 +191,8 @@ impl Drop for Cluster {
             }
         }
         drop(down);
+        for mut process in self.replaced.lock().unwrap().drain(..) {
+            let _ended = process.wait().is_ok();
+        }
     }
 }

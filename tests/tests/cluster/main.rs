@@ -1,6 +1,7 @@
-//! Tests of clusters of several nodes: killed nodes, and nodes that lost their data.
+//! Tests of clusters: killed nodes, nodes that lost their data, and debug files that several routers share.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod debug_files;
 mod kills;
 mod lost_directory;

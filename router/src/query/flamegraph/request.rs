@@ -57,7 +57,7 @@ impl Reader {
             }
         };
         let mut summary = Summary { shards: run.asked(), ..summary };
-        let namer = self.namer(&run);
+        let namer = self.namer(tenant, &run);
         let cache = self.names.clone();
         let tenant = tenant.clone();
         let written = run.blocking(move |cancelled, timings| {

@@ -295,12 +295,13 @@ proptest! {
         let written = |frame: &Frame| frame[0].replace(';', ":").replace('\n', " ");
         let names = Weights::new(&answers, &mut table, written);
         let (_directory, symbols) = symbols();
+        let tenant = proto::TenantId::default_tenant();
         let window = Window { start_ns: 1, end_ns: 2 };
         let write = |format| {
             let request = FlamegraphRequest { query: String::new(), window, format, nodes_max };
             let profile_type = proto::ProfileType::parse(CPU);
             let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
-            let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
+            let namer = Namer::new(symbols.clone(), &tenant, Instant::now() + Duration::from_secs(1));
             let tenant_names = TenantNames::default();
             let named = tenant_names.name(shard_answers(&answers, &tenant_names), &namer);
             let writing = Writing { named, summary, request };
