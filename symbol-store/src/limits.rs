@@ -96,7 +96,7 @@ pub const PUBLISH_TIME_MAX: Duration = Duration::from_secs(300);
 /// Longest time to list the names in a bucket. S3 needs 0.1 s for each thousand.
 pub const LIST_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Maximum number of objects in a bucket. A router holds all of their names, with up to 400 bytes each.
+/// Maximum number of objects in a bucket for an upload. A router holds all of their names, with up to 400 bytes each.
 pub const BUCKET_OBJECTS_MAX: usize = 262_144;
 
 /// Maximum number of failed searches that are remembered. Each takes up to 150 bytes of memory.

@@ -16,6 +16,8 @@ const ALIASES_MAX: usize = 8;
 /// All names in a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
+    /// Number of all objects, also of those that are not varve's.
+    pub(crate) objects: usize,
     tenants: HashMap<TenantId, Names>,
 }
 

@@ -4,6 +4,7 @@
 //! tenant, are found by the hash of their content, and only after the decision.
 
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use host_files::elf::ElfImage;
 use proto::{BuildId, TenantId};
 
 use super::cache::TableKey;
-use super::directory::Origin;
+use super::directory::{Origin, Unfinished};
 use super::jobs::{Begun, Slot};
 use super::make::{Input, Made};
 use super::upload::{AddError, has_file_offsets};
@@ -96,6 +97,12 @@ impl Shared {
         if is_of_file { Ok(table) } else { Err(Reason::DebugFileDamaged) }
     }
 
+    /// Keeps a table that this store has made and the bucket has, too.
+    fn keep_copy(&self, table: &Unfinished, sha256: &[u8; 32]) -> io::Result<()> {
+        self.directory.publish_fetched(table, sha256)?;
+        self.directory.shrink(self.table_bytes_max()).map(|_bytes| ())
+    }
+
     fn make_copy(&self, tenant: &TenantId, stored: &Stored) -> Result<(), BucketError> {
         let Some(bucket) = &self.bucket else { return Err(BucketError::Damaged) };
         if stored.bytes > self.limits.table_bytes_max {
@@ -133,7 +140,7 @@ impl Shared {
         };
         // The table need not be fetched again. If this fails, it is fetched.
         if published.is_used
-            && let Err(error) = self.directory.publish_fetched(&made.table, &published.sha256)
+            && let Err(error) = self.keep_copy(&made.table, &published.sha256)
         {
             tracing::warn!(%error, "an uploaded symbol table was not kept on this host");
         }
@@ -147,6 +154,8 @@ fn reason(tenant: &TenantId, stored: &Stored, error: &BucketError) -> Reason {
     tracing::error!(%tenant, %file, %table, %error, "a symbol table could not be fetched");
     match error {
         BucketError::Damaged => Reason::DebugFileDamaged,
+        // Another router has replaced it. The new names arrive within a second or two.
+        BucketError::Store(object_store::Error::NotFound { .. }) => Reason::Converting,
         _ => Reason::StoreUnavailable,
     }
 }

@@ -114,7 +114,7 @@ impl Directory {
     ) -> io::Result<()> {
         let folder = self.folder(tenant, origin);
         if !folder.exists() {
-            fs::create_dir(&folder)?;
+            fs::create_dir_all(&folder)?;
             File::open(self.root.join("uploaded"))?.sync_all()?;
         }
         for id in ids {
