@@ -129,8 +129,8 @@ struct Known {
 }
 
 impl Bucket {
-    /// Opens the bucket at `url`, which is `file:///path` or `s3://bucket/prefix`. Does not wait for S3. `changes` grows
-    /// with each change of the names.
+    /// Opens the bucket at `url`, which is `file:///path` or `s3://bucket/prefix`. Does not wait for S3. `changes`
+    /// grows with each change of the names.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if the URL or a setting of S3 is invalid; the error of a system call on the

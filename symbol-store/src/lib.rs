@@ -5,8 +5,8 @@
 //! process with limits on memory, time and output ([`convert`]). The result is one immutable, memory-mapped symbol
 //! table. A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
 //! # Limits
-//! Only a configured `bucket` uses the network. The store is not async: [`SymbolStore::symbolize`] blocks, for a limited
-//! time. An uploaded file gives names only to the tenant that has uploaded it.
+//! Only a configured `bucket` uses the network. The store is not async: [`SymbolStore::symbolize`] blocks, for a
+//! limited time. An uploaded file gives names only to the tenant that has uploaded it.
 //! # Read in this order
 //! [`convert`] (from a file to a symbol table) → `table` (format on disk, lookup) → `host` (search for files by build
 //! ID) → `store` (tables on disk and in memory, uploads, concurrency) → `bucket` (tables that several stores share) →

@@ -86,8 +86,8 @@ pub const FETCHES_MAX: usize = 8;
 /// Longest time of one fetch from a bucket, including the wait for other fetches. A table of 2 GiB needs 17 MiB/s.
 pub const FETCH_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Time for which a failed fetch is remembered. Until it has passed, the table is not fetched again, so that queries stay
-/// fast while the bucket does not work.
+/// Time for which a failed fetch is remembered. Until it has passed, the table is not fetched again, so that queries
+/// stay fast while the bucket does not work.
 pub const FETCH_FAILURE_REMEMBERED: Duration = Duration::from_secs(10);
 
 /// Longest time to add a table to a bucket or to remove tables from it.

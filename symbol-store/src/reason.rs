@@ -48,8 +48,8 @@ pub enum Reason {
     /// The symbol table is being made or fetched.
     #[error("the symbol table is being built: retry in a few seconds")]
     Converting,
-    /// The directory or the bucket of the store cannot be read or written, or no process can be started. The error is in
-    /// the log.
+    /// The directory or the bucket of the store cannot be read or written, or no process can be started. The error is
+    /// in the log.
     #[error("the symbol store does not work: see the log for the error of the disk, S3 or the operating system")]
     StoreUnavailable,
 }

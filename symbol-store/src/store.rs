@@ -198,8 +198,8 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// Returns a table from memory or disk. Starts a search for a better file if one is due. `was_searched` is passed to
-    /// [`Shared::load`].
+    /// Returns a table from memory or disk. Starts a search for a better file if one is due. `was_searched` is passed
+    /// to [`Shared::load`].
     fn known_table(&self, sought: &Sought, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(&sought.key, &self.shared.limits);
         if let Some((table, improve)) = mapped {

@@ -12,8 +12,9 @@
 //! `<id>` is a [`FileName`]. A table with several build IDs is one file with several names (hard links), one for each
 //! build ID. Beyond the disk budget, the least recently used tables in `host` and `fetched` are evicted.
 //!
-//! Invariant: every name in `uploaded`, `host` and `fetched` refers to a complete table. Tables are written in `making`,
-//! and only then renamed. Tables in `uploaded` and `host` are synced before; a damaged one in `fetched` is fetched again.
+//! Invariant: every name in `uploaded`, `host` and `fetched` refers to a complete table. Tables are written in
+//! `making`, and only then renamed. Tables in `uploaded` and `host` are synced before; a damaged one in `fetched` is
+//! fetched again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -207,7 +208,8 @@ impl Directory {
         Table::open(&self.path(of, origin))
     }
 
-    /// Evicts tables of files of this host and fetched tables, the least recently used first, until all tables together have at most
+    /// Evicts tables of files of this host and fetched tables, the least recently used first, until all tables together
+    /// have at most
     /// `bytes_max` bytes. Returns the size of all tables, which is larger than `bytes_max` if the uploaded tables alone
     /// are larger.
     pub(crate) fn shrink(&self, bytes_max: u64) -> io::Result<u64> {

@@ -1,5 +1,5 @@
-//! Jobs in progress. A job is the search for the file with one build ID and its conversion to a table, or the fetch of a
-//! table from a bucket.
+//! Jobs in progress. A job is the search for the file with one build ID and its conversion to a table, or the fetch of
+//! a table from a bucket.
 //!
 //! Invariant: there is at most one job for each table, and at most [`limits::CONVERSIONS_MAX`] conversions. No file
 //! is read or written while the lock of the jobs is held.

@@ -172,8 +172,8 @@ pub(super) fn has_file_offsets(segments: &[Segment]) -> bool {
 }
 
 impl Shared {
-    /// Makes the table of an uploaded file, and keeps it in the directory of this store. Returns it, and whether its names
-    /// are used.
+    /// Makes the table of an uploaded file, and keeps it in the directory of this store. Returns it, and whether its
+    /// names are used.
     fn add_to_directory(
         &self,
         of: Of<'_>,

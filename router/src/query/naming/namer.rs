@@ -19,7 +19,8 @@ pub(crate) struct Namer {
 }
 
 impl Namer {
-    /// Creates a namer for the profiles of a tenant. The query waits until `deadline` for symbol tables that are being built.
+    /// Creates a namer for the profiles of a tenant. The query waits until `deadline` for symbol tables that are being
+    /// built.
     pub(crate) fn new(symbols: SymbolStore, tenant: &TenantId, deadline: Instant) -> Self {
         Self { symbols, tenant: tenant.clone(), deadline }
     }
