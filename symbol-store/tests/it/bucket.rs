@@ -140,7 +140,7 @@ fn the_better_file_is_used_wherever_it_was_uploaded() {
     let fleet = Fleet::new();
     let (id, address) = fleet.build("whole");
     fleet.0.run("strip --strip-debug -o symbols whole");
-    fleet.0.run("objcopy --only-keep-debug whole debug");
+    fleet.0.run("objcopy --only-keep-debug whole detached");
     let image = crate::workshop::image(&fleet.0.path("whole"));
     let offset = image.segments.iter().find_map(|segment| {
         let within = segment.executable && (segment.address..segment.address + segment.memory_size).contains(&address);
@@ -151,13 +151,13 @@ fn the_better_file_is_used_wherever_it_was_uploaded() {
         outermost(router, tenant, &id, offset, PATIENCE).map(|(function, line)| (function == "outer", line > 0))
     };
     // A debug file has lines but no file offsets, and a program without debug information has the opposite.
-    for (tenant, first, second) in [("x", "symbols", "debug"), ("y", "debug", "symbols")] {
+    for (tenant, first, second) in [("x", "symbols", "detached"), ("y", "detached", "symbols")] {
         let (a, b) = (fleet.router("a"), fleet.router("b"));
         fleet.add(&a, tenant, first).unwrap();
-        let expected = if first == "debug" { Err(Reason::SegmentsUnknown) } else { Ok((true, false)) };
+        let expected = if first == "detached" { Err(Reason::SegmentsUnknown) } else { Ok((true, false)) };
         assert_eq!(has_lines(&a, tenant), expected);
         let changes = a.changes();
-        assert_eq!(fleet.add(&b, tenant, second).unwrap().is_used, second == "debug");
+        assert_eq!(fleet.add(&b, tenant, second).unwrap().is_used, second == "detached");
         assert_eq!(has_lines(&b, tenant), Ok((true, true)));
         until("the first router knows the other file", || a.changes() > changes);
         assert_eq!(has_lines(&a, tenant), Ok((true, true)));
