@@ -14,7 +14,7 @@ pub(crate) mod tenants;
 use std::net::IpAddr;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use proto::meta::Role;
@@ -131,7 +131,12 @@ impl Auth {
     }
 
     /// Returns the tenant of an HTTP request. `path` is that of the matched route; `None` if there is no such route.
-    pub(crate) async fn http(&self, path: Option<&str>, headers: &HeaderMap) -> Result<TenantId, Denied> {
+    pub(crate) async fn http(
+        &self,
+        method: &Method,
+        path: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Result<TenantId, Denied> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text(header::HOST);
         if let Some(origin) = text(header::ORIGIN) {
@@ -141,24 +146,24 @@ impl Auth {
             }
         }
         let is_local = host.is_none_or(is_loopback);
-        self.permit(path, text(header::AUTHORIZATION), is_local).await
+        self.permit(path.map(|path| (method.as_str(), path)), text(header::AUTHORIZATION), is_local).await
     }
 
     /// Returns the tenant of a call over gRPC. `authorization` is the value of the metadata key with this name.
     pub(crate) async fn grpc(&self, path: &str, authorization: Option<&str>) -> Result<TenantId, Denied> {
-        self.permit(Some(path), authorization, true).await
+        self.permit(Some(("POST", path)), authorization, true).await
     }
 
     async fn permit(
         &self,
-        path: Option<&str>,
+        request: Option<(&str, &str)>,
         authorization: Option<&str>,
         is_local: bool,
     ) -> Result<TenantId, Denied> {
         let Access { tenant, role } = self.access(authorization, is_local).await?;
         // A path without a route gets the error of a missing path, but only for those who have a token.
-        let Some(path) = path else { return Ok(tenant) };
-        let needs = route::needs(path).ok_or(Denied::NoEntry)?;
+        let Some((method, path)) = request else { return Ok(tenant) };
+        let needs = route::needs(method, path).ok_or(Denied::NoEntry)?;
         match needs {
             Needs::Operator(needed) if tenant != TenantId::default_tenant() => Err(Denied::NotOperator(needed)),
             Needs::Tenant(needed) | Needs::Operator(needed) if !needs.allows(role) => Err(Denied::Role(needed)),
@@ -223,7 +228,7 @@ pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request,
         request.headers_mut().insert(header::HOST, host);
     }
     let path = request.extensions().get::<MatchedPath>().cloned();
-    match auth.http(path.as_ref().map(MatchedPath::as_str), request.headers()).await {
+    match auth.http(request.method(), path.as_ref().map(MatchedPath::as_str), request.headers()).await {
         Ok(tenant) => {
             request.extensions_mut().insert(tenant);
             next.run(request).await

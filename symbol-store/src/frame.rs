@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use thiserror::Error;
 
 use crate::reason::Reason;
@@ -10,6 +10,8 @@ use crate::reason::Reason;
 /// The mapped file to which addresses belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectKey<'a> {
+    /// Tenant whose uploaded files may give names, beside the files of this host.
+    pub tenant: &'a TenantId,
     /// Build ID of the file; `None` if the profile has none, so that the addresses get no names.
     pub build_id: Option<&'a BuildId>,
     /// Path of the file as the profile gives it; empty if unknown. The path only helps to find the file on this host. A

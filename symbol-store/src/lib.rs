@@ -5,10 +5,12 @@
 //! process with limits on memory, time and output ([`convert`]). The result is one immutable, memory-mapped symbol
 //! table. A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
 //! # Limits
-//! The store uses no network, knows no tenants, and is not async: [`SymbolStore::symbolize`] blocks.
+//! Only a configured `bucket` uses the network. The store is not async: [`SymbolStore::symbolize`] blocks, for a
+//! limited time. An uploaded file gives names only to the tenant that has uploaded it.
 //! # Read in this order
 //! [`convert`] (from a file to a symbol table) → `table` (format on disk, lookup) → `host` (search for files by build
-//! ID) → `store` (tables on disk and in memory, uploads, concurrency) → [`limits`].
+//! ID) → `store` (tables on disk and in memory, uploads, concurrency) → `bucket` (tables that several stores share) →
+//! [`limits`].
 //! # Example
 //! ```no_run
 //! use std::time::Duration;
@@ -20,10 +22,12 @@
 //!     converter: Converter { program: "/proc/self/exe".into(), arguments: vec!["convert-debug-file".into()] },
 //!     host_files: true,
 //!     debug_directory: "/usr/lib/debug".into(),
+//!     bucket: None,
 //!     limits: Limits::DEFAULT,
 //! })?;
 //! let build_id = proto::BuildId::parse("gnu:4f53abaf945c95ab11cd89a2bb1d6a9d");
-//! let object = ObjectKey { build_id: build_id.as_ref(), file: "/usr/lib/libc.so.6" };
+//! let tenant = proto::TenantId::default_tenant();
+//! let object = ObjectKey { tenant: &tenant, build_id: build_id.as_ref(), file: "/usr/lib/libc.so.6" };
 //! for answer in store.symbolize(&object, &[Address::Virtual(0x28490)], Duration::from_secs(1)) {
 //!     match answer {
 //!         Ok(frames) => frames.iter().for_each(|frame| println!("{}:{}", frame.function, frame.line)),
@@ -37,6 +41,7 @@
 pub mod convert;
 pub mod limits;
 
+mod bucket;
 mod frame;
 mod host;
 mod reason;

@@ -24,6 +24,9 @@ pub struct Limits {
     /// larger, tables of files of this host are evicted, the least recently used first. If that is not enough, uploads
     /// are refused. Tables that are being made do not count.
     pub disk_bytes_max: u64,
+    /// Largest total size of the symbol tables of one tenant in a bucket, in bytes. Further uploads of the tenant are
+    /// refused. A tenant whose uploads arrive at several routers at the same time may exceed it by these uploads.
+    pub tenant_bytes_max: u64,
     /// Largest total size of the symbol tables that stay mapped between queries, in bytes. Mapped tables are in the
     /// page cache and not in memory of the process, but a host with thousands of binaries must not map all of their
     /// tables forever.
@@ -46,6 +49,7 @@ impl Limits {
         conversion_niceness: 10,
         table_bytes_max: 2 << 30,
         disk_bytes_max: 16 << 30,
+        tenant_bytes_max: 16 << 30,
         mapped_bytes_max: 4 << 30,
         failure_remembered: Duration::from_secs(60),
         improvement_interval: Duration::from_secs(600),
@@ -75,6 +79,25 @@ pub const UPLOAD_STEP_BYTES: u64 = 16 << 20;
 /// also restrict the number of tables. That is needed because the sizes of tables are added up from a list of all their
 /// file names in memory. Also, each mapped table uses one of the 65,530 mappings that a process may have.
 pub const TABLE_COUNTED_BYTES_MIN: u64 = 256 << 10;
+
+/// Maximum number of tables that are fetched from a bucket at one time. More would only share the network.
+pub const FETCHES_MAX: usize = 8;
+
+/// Longest time of one fetch from a bucket, including the wait for other fetches. A table of 2 GiB needs 17 MiB/s.
+pub const FETCH_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Time for which a failed fetch is remembered. Until it has passed, the table is not fetched again, so that queries
+/// stay fast while the bucket does not work.
+pub const FETCH_FAILURE_REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Longest time to add a table to a bucket or to remove tables from it.
+pub const PUBLISH_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Longest time to list the names in a bucket. S3 needs 0.1 s for each thousand.
+pub const LIST_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Maximum number of objects in a bucket for an upload. A router holds all of their names, with up to 400 bytes each.
+pub const BUCKET_OBJECTS_MAX: usize = 262_144;
 
 /// Maximum number of failed searches that are remembered. Each takes up to 150 bytes of memory.
 pub const FAILURES_MAX: usize = 65_536;

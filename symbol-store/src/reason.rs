@@ -24,6 +24,12 @@ pub enum Reason {
     /// The file was found, but could not be converted to a symbol table.
     #[error("the debug file cannot be used: {0}")]
     DebugFileUnusable(#[from] Unusable),
+    /// The stored symbol table does not have its hash or size, or a newer version has written it.
+    #[error(
+        "the stored symbol table is damaged, or a newer varve has written it: \
+         run `varve upload` again with the program or its debug file"
+    )]
+    DebugFileDamaged,
     /// The symbol table has no function at the address.
     #[error("no function at this address in {}", .source_kind.sentence())]
     NoSymbolAtAddress {
@@ -39,11 +45,12 @@ pub enum Reason {
          run `varve upload` with the program too"
     )]
     SegmentsUnknown,
-    /// The symbol table is being made.
+    /// The symbol table is being made or fetched.
     #[error("the symbol table is being built: retry in a few seconds")]
     Converting,
-    /// The directory of the store cannot be read or written, or no process can be started. The error is in the log.
-    #[error("the symbol store does not work: see the log for the error of the disk or the operating system")]
+    /// The directory or the bucket of the store cannot be read or written, or no process can be started. The error is
+    /// in the log.
+    #[error("the symbol store does not work: see the log for the error of the disk, S3 or the operating system")]
     StoreUnavailable,
 }
 
@@ -56,6 +63,7 @@ impl Reason {
             Self::NoDebugFile => "no_debug_file",
             Self::Stripped => "stripped",
             Self::DebugFileUnusable(_) => "debug_file_unusable",
+            Self::DebugFileDamaged => "debug_file_damaged",
             Self::NoSymbolAtAddress { .. } => "no_symbol_at_address",
             Self::AddressOutsideFile => "address_outside_file",
             Self::SegmentsUnknown => "segments_unknown",

@@ -8,8 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use proto::{Address, BuildId};
+use proto::{Address, BuildId, TenantId};
 
+use crate::bucket::Bucket;
+use crate::bucket::name::FileName;
 use crate::convert::{ConvertError, Converter};
 use crate::frame::{Frame, Nameless, ObjectKey};
 use crate::host::{Found, HostSearch};
@@ -18,6 +20,7 @@ use crate::reason::Reason;
 use crate::table::Table;
 use make::Input;
 
+mod bucket_tables;
 mod cache;
 mod directory;
 mod jobs;
@@ -26,8 +29,8 @@ mod named;
 mod staging;
 mod upload;
 
-use cache::{Failures, Mapped};
-use directory::{Directory, Origin};
+use cache::{Failures, Mapped, TableKey};
+use directory::{Directory, Of, Origin};
 use jobs::{Begun, Job, Jobs};
 use named::Named;
 use staging::Staging;
@@ -45,6 +48,9 @@ pub struct Config {
     pub host_files: bool,
     /// Directory in which the distribution puts separate debug files, normally `/usr/lib/debug`.
     pub debug_directory: String,
+    /// URL of a bucket that keeps the uploaded files for several stores: `file:///path` or `s3://bucket/prefix`. `None`
+    /// if this store keeps them in its own directory.
+    pub bucket: Option<String>,
     /// Limits of the store and of its conversions.
     pub limits: Limits,
 }
@@ -69,8 +75,10 @@ struct Shared {
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
     failures: Mutex<Failures>,
+    bucket: Option<Bucket>,
+    fetch_failures: Mutex<Failures>,
     /// Counter of new or improved tables; 0 at the start.
-    changes: AtomicU64,
+    changes: Arc<AtomicU64>,
 }
 
 impl SymbolStore {
@@ -78,10 +86,11 @@ impl SymbolStore {
     ///
     /// # Errors
     ///
-    /// The error of a system call on the directory, or [`io::ErrorKind::WouldBlock`] if another process has the store
-    /// open.
+    /// The error of a system call on the directory or on that of the bucket, [`io::ErrorKind::WouldBlock`] if another
+    /// process has the store open, or [`io::ErrorKind::InvalidInput`] if the bucket is invalid.
     pub fn open(config: Config) -> io::Result<Self> {
-        let Config { directory, converter, host_files, debug_directory, limits } = config;
+        let Config { directory, converter, host_files, debug_directory, bucket, limits } = config;
+        let changes = Arc::default();
         let shared = Shared {
             directory: Directory::open(directory)?,
             converter,
@@ -93,7 +102,9 @@ impl SymbolStore {
             mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
             named: Mutex::default(),
             failures: Mutex::new(Failures::new(limits.failure_remembered)),
-            changes: AtomicU64::new(0),
+            bucket: bucket.map(|url| Bucket::open(&url, Arc::clone(&changes))).transpose()?,
+            fetch_failures: Mutex::new(Failures::new(limits::FETCH_FAILURE_REMEMBERED)),
+            changes,
         };
         shared.directory.shrink(limits.disk_bytes_max)?;
         Ok(Self { shared: Arc::new(shared) })
@@ -142,15 +153,31 @@ impl SymbolStore {
         self.shared.changes.load(Ordering::SeqCst)
     }
 
+    /// Removes the uploaded files of a tenant with the build ID `id`, or all of them. Returns the number of tables.
+    ///
+    /// # Errors
+    /// The error of the disk or of the bucket. The removal may be incomplete; it can be repeated.
+    pub fn remove_uploads(&self, tenant: &TenantId, id: Option<&BuildId>) -> io::Result<u64> {
+        let in_bucket = self.shared.bucket.as_ref().map(|bucket| bucket.remove(tenant, id.map(FileName::of).as_ref()));
+        let removed = self.shared.directory.remove_uploaded(tenant, id)?;
+        self.shared.mapped.lock().clear();
+        self.shared.changes.fetch_add(1, Ordering::SeqCst);
+        Ok(removed + in_bucket.transpose()?.unwrap_or(0))
+    }
+
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
         let id = object.build_id.ok_or(Reason::NoBuildId)?;
+        if let Some(table) = self.bucket_table(object.tenant, id, deadline)? {
+            return Ok(table);
+        }
         // No file has a path of more than the limit, so such a path is ignored. The build ID alone may still be found.
         let path = Some(object.file).filter(|path| path.len() <= limits::PATH_BYTES_MAX).unwrap_or_default();
+        let sought = Sought::new(object.tenant, id, path);
         // A job ends with a table or a remembered failure. If another caller started the job, the failure may be for
         // another path, so a second round is needed. More rounds are needed only with extremely low limits.
         for round in 0..3 {
-            let failure = self.shared.failures.lock().get(id, path);
-            if let Some(table) = self.known_table(id, path, round > 0 || failure.is_some()) {
+            let failure = self.shared.failures.lock().get(&sought.key, path);
+            if let Some(table) = self.known_table(&sought, round > 0 || failure.is_some()) {
                 return Ok(table);
             }
             if let Some(reason) = failure {
@@ -159,39 +186,43 @@ impl SymbolStore {
             if self.shared.host.is_none() {
                 return Err(Reason::NoDebugFile);
             }
-            match self.shared.jobs.begin(id) {
-                Begun::Mine(job) => self.start(job, id.clone(), path.to_owned(), Purpose::Make)?,
+            match self.shared.jobs.begin(&sought.key) {
+                Begun::Mine(job) => self.make_in_background(job, sought.clone(), Purpose::Make)?,
                 Begun::Pending => {}
                 Begun::Full => return Err(Reason::Converting),
             }
-            if !self.shared.jobs.wait(id, deadline) {
+            if !self.shared.jobs.wait(&sought.key, deadline) {
                 return Err(Reason::Converting);
             }
         }
         Err(Reason::Converting)
     }
 
-    /// Returns the table for `id` from memory or disk. Starts a search for a better file if one is due. `was_searched`
-    /// is passed to [`Shared::load`].
-    fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
-        let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
+    /// Returns a table from memory or disk. Starts a search for a better file if one is due. `was_searched` is passed
+    /// to [`Shared::load`].
+    fn known_table(&self, sought: &Sought, was_searched: bool) -> Option<Arc<Table>> {
+        let mapped = self.shared.mapped.lock().get(&sought.key, &self.shared.limits);
         if let Some((table, improve)) = mapped {
-            if improve && let Begun::Mine(job) = self.shared.jobs.begin(id) {
-                let started = self.start(job, id.clone(), path.to_owned(), Purpose::Improve);
+            if improve && let Begun::Mine(job) = self.shared.jobs.begin(&sought.key) {
+                let started = self.make_in_background(job, sought.clone(), Purpose::Improve);
                 if let Err(reason) = started {
                     tracing::debug!(%reason, "the search for a better debug file was not started");
                 }
             }
             return Some(table);
         }
-        self.shared.load(id, was_searched)
+        self.shared.load(sought, was_searched)
+    }
+
+    fn make_in_background(&self, job: Job, sought: Sought, purpose: Purpose) -> Result<(), Reason> {
+        self.start(job, move |shared| shared.make_of_host(&sought, purpose))
     }
 
     /// Does `job` in a separate thread, because the caller may stop waiting before the job is done.
-    fn start(&self, job: Job, id: BuildId, path: String, purpose: Purpose) -> Result<(), Reason> {
+    fn start(&self, job: Job, work: impl FnOnce(&Shared) + Send + 'static) -> Result<(), Reason> {
         let shared = Arc::clone(&self.shared);
         let work = move || {
-            shared.make_of_host(&id, &path, purpose);
+            work(&shared);
             // The end of the job wakes the waiting callers, so it comes last. These callers must find the result. If
             // this thread was the last user of the store, they must also find its directory closed.
             drop(shared);
@@ -207,6 +238,25 @@ impl SymbolStore {
     }
 }
 
+/// The file that a request needs.
+#[derive(Clone, Debug)]
+struct Sought {
+    key: TableKey,
+    tenant: TenantId,
+    id: BuildId,
+    path: String,
+}
+
+impl Sought {
+    fn new(tenant: &TenantId, id: &BuildId, path: &str) -> Self {
+        Self { key: TableKey::of(tenant, id), tenant: tenant.clone(), id: id.clone(), path: path.to_owned() }
+    }
+
+    fn of(&self) -> Of<'_> {
+        Of { tenant: &self.tenant, id: &self.id }
+    }
+}
+
 /// The purpose of a search for a file of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -217,49 +267,50 @@ enum Purpose {
 }
 
 impl Shared {
-    /// Maps the table for `id` that is on disk. A table without names that was made from a file of this host is
+    /// Maps the table that is on disk. A table without names that was made from a file of this host is
     /// returned only if `was_searched` is true, which means that this host was just searched. Symbols may have been
     /// installed since the table was made, so a search must come first.
-    fn load(&self, id: &BuildId, was_searched: bool) -> Option<Arc<Table>> {
+    fn load(&self, sought: &Sought, was_searched: bool) -> Option<Arc<Table>> {
         let removals = self.mapped.lock().removals();
-        let (table, origin) = self.directory.best(id)?;
+        let (table, origin) = self.directory.best(sought.of())?;
         if origin == Origin::Host && table.header().is_nameless() && !was_searched {
             return None;
         }
         let table = Arc::new(table);
-        self.mapped.lock().insert(id, &table, origin, removals);
+        self.mapped.lock().insert(&sought.key, &table, origin, removals);
         Some(table)
     }
 
-    /// Searches this host for the file with the build ID `id`, and makes a table of it. If the purpose is
-    /// [`Purpose::Make`], a failure is remembered.
-    fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
+    /// Searches this host for a file, and makes a table of it. If the purpose is [`Purpose::Make`], a failure is
+    /// remembered.
+    fn make_of_host(&self, sought: &Sought, purpose: Purpose) {
+        let Sought { key, id, path, .. } = sought;
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
-        if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(id, found)) {
+        if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(sought.of(), found)) {
             return;
         }
         let made = match found {
             None => Err(Reason::NoDebugFile),
-            Some(found) => self.make_table_of(&found).map_err(|error| self.reason(id, path, error)),
+            Some(found) => self.make_table_of(&sought.tenant, &found).map_err(|error| self.reason(id, path, error)),
         };
         match made {
             Ok(()) => tracing::info!(build_id = %id, path, "made a symbol table of a file of this host"),
-            Err(reason) if purpose == Purpose::Make => self.failures.lock().insert(id, path, reason),
+            Err(reason) if purpose == Purpose::Make => self.failures.lock().insert(key, path, reason),
             Err(reason) => tracing::debug!(build_id = %id, path, %reason, "the symbol table could not be improved"),
         }
         if purpose == Purpose::Make {
             // The table is mapped here, so that a later caller uses it without another search, even if nobody waits for
             // this search.
-            let _now_mapped = self.load(id, true);
+            let _now_mapped = self.load(sought, true);
         }
     }
 
-    /// Returns whether a file may have more symbols than the table for `id` that was made from a file of this host.
-    fn is_better(&self, id: &BuildId, found: &Found) -> bool {
-        found.has_dwarf || self.directory.header(id, Origin::Host).is_some_and(|header| header.is_old())
+    /// Returns whether a file may have more symbols than the table that was made from a file of this host.
+    fn is_better(&self, of: Of<'_>, found: &Found) -> bool {
+        found.has_dwarf || self.directory.header(of, Origin::Host).is_some_and(|header| header.is_old())
     }
 
-    fn make_table_of(&self, found: &Found) -> Result<(), ConvertError> {
+    fn make_table_of(&self, tenant: &TenantId, found: &Found) -> Result<(), ConvertError> {
         let ids = make::ids(&found.image, &found.file)?;
         let both = Input {
             file: &found.file,
@@ -276,7 +327,7 @@ impl Shared {
             }
             other => other?,
         };
-        self.directory.publish(&made.table, &ids, Origin::Host)?;
+        self.directory.publish(tenant, &made.table, &ids, Origin::Host)?;
         self.directory.shrink(self.table_bytes_max())?;
         self.forget(&ids);
         Ok(())

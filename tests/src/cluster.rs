@@ -49,8 +49,14 @@ impl Cluster {
     /// Starts a cluster with two routers, and waits until it serves.
     #[must_use]
     pub fn up(nodes: usize, shards: usize) -> Self {
-        let cluster =
-            Self::new(Shape { nodes, routers: 2, shards, is_proxied: false, binary: None, environment: Vec::new() });
+        Self::up_with(nodes, shards, &[])
+    }
+
+    /// Starts a cluster whose processes have these environment variables.
+    #[must_use]
+    pub fn up_with(nodes: usize, shards: usize, environment: &[(&str, &str)]) -> Self {
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let cluster = Self::new(Shape { nodes, routers: 2, shards, is_proxied: false, binary: None, environment });
         cluster.launch();
         cluster
     }
@@ -148,6 +154,19 @@ impl Cluster {
     /// Starts a router again after it was killed.
     pub fn start_router(&self, router: usize) {
         self.command("start", &["--router", &router.to_string()]);
+    }
+
+    /// Kills a router with SIGKILL, removes its data, and starts it again. Routers are numbered from 0 on.
+    pub fn replace_router(&self, router: usize) {
+        signal(self.router_pid(router), libc::SIGKILL);
+        fs::remove_dir_all(self.folder.path().join(format!("router-r{}", router + 1))).unwrap();
+        self.start_router(router);
+        let url = format!("{}/ready", self.routers("http")[router]);
+        let start = Instant::now();
+        while !http::request("GET", &url, &[], None).is_ok_and(|reply| reply.status == 200) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{url} is not ready");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Runs `varve admin cluster` with the certificate of node 1, and returns its JSON.

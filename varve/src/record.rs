@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client;
 use crate::command::{Format, RecordOptions};
 use crate::process::log;
-use crate::roles::{self, StopSignals, open_symbols};
+use crate::roles::{self, StopSignals, open_symbols_of_host};
 use output::Output;
 use progress::Progress;
 
@@ -127,7 +127,7 @@ impl Symbols {
         })?;
         // A user waits, so conversions run at normal priority. The disk space of their tables is limited.
         let limits = Limits { disk_bytes_max: SYMBOLS_BYTES_MAX, conversion_niceness: 0, ..Limits::DEFAULT };
-        Ok(Self { store: open_symbols(directory.path(), limits)?, _directory: directory })
+        Ok(Self { store: open_symbols_of_host(directory.path(), limits)?, _directory: directory })
     }
 }
 

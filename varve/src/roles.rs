@@ -16,5 +16,5 @@ mod tls;
 pub(crate) mod up;
 
 pub(crate) use servers::{StopSignals, block_on, block_on_runtime};
-pub(crate) use symbols::{CONVERT_DEBUG_FILE, open_symbols};
+pub(crate) use symbols::{CONVERT_DEBUG_FILE, open_symbols_of_host};
 pub(crate) use tls::credentials;

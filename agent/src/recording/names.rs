@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use proto::build_id::from_hex;
 use proto::otlp::profiles::v1development::{self as otlp, ProfilesDictionary};
-use proto::{BuildId, build_id};
+use proto::{BuildId, TenantId, build_id};
 use symbol_store::{Address, Frame, Nameless, ObjectKey, Reason, SymbolStore};
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +111,7 @@ impl<'a> NamedRecording<'a> {
             progress(done, files.len());
             for (file, _) in files.iter().skip(done).take(AHEAD) {
                 // A call without addresses and without time to wait only requests the symbol table.
-                let _begun = symbols.symbolize(&key(file), &[], Duration::ZERO);
+                let _begun = symbols.symbolize(&key(&TenantId::default_tenant(), file), &[], Duration::ZERO);
             }
             named.name(file, locations, symbols, stop);
         }
@@ -169,7 +169,7 @@ impl<'a> NamedRecording<'a> {
             let address = |index: &usize| self.dictionary.location_table.get(*index).map_or(0, |it| it.address);
             let addresses: Vec<_> = locations.iter().map(address).map(Address::Virtual).collect();
             let results = loop {
-                let results = symbols.symbolize(&key(file), &addresses, WAIT);
+                let results = symbols.symbolize(&key(&TenantId::default_tenant(), file), &addresses, WAIT);
                 if !matches!(results.first(), Some(Err(Nameless { reason: Reason::Converting, .. })))
                     || stop.is_cancelled()
                 {
@@ -256,6 +256,6 @@ fn nameless_function(path: &str, start: u64) -> Frame {
     Frame { function, system_name, file: Arc::from(""), line: 0, start_line: 0, is_cut: false }
 }
 
-fn key<'a>(file: &'a MappedFile<'_>) -> ObjectKey<'a> {
-    ObjectKey { build_id: file.build_id.as_ref(), file: file.path }
+fn key<'a>(tenant: &'a TenantId, file: &'a MappedFile<'_>) -> ObjectKey<'a> {
+    ObjectKey { tenant, build_id: file.build_id.as_ref(), file: file.path }
 }

@@ -179,7 +179,8 @@ fn no_symbols(folder: &std::path::Path) -> SymbolStore {
     let host_files = false;
     let debug_directory = String::new();
     let limits = Limits::DEFAULT;
-    SymbolStore::open(Config { directory, converter, host_files, debug_directory, limits }).unwrap()
+    let bucket = None;
+    SymbolStore::open(Config { directory, converter, host_files, debug_directory, bucket, limits }).unwrap()
 }
 
 #[test]

@@ -78,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
             host_files: false,
             debug_directory: folder.path().join("debug").display().to_string(),
+            bucket: None,
             limits: Limits::DEFAULT,
         })?;
         let shards_of = Placement::uniform(shards);

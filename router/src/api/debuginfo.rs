@@ -7,15 +7,17 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use http_body_util::BodyExt;
+use proto::{BuildId, TenantId};
 use serde_json::{Value, json};
 use symbol_store::{AddError, SymbolStore, Upload};
 
 use super::error::ApiError;
+use super::parameters::Parameters;
 
 /// Longest time to wait for the next byte of the body, including the first byte.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
@@ -24,13 +26,17 @@ const BODY_PATIENCE: Duration = Duration::from_secs(30);
 /// block one of the few upload slots for too long.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// Returns the route `POST /api/v1/debuginfo`.
+/// Returns the routes `POST /api/v1/debuginfo` and `DELETE /api/v1/debuginfo`.
 pub(crate) fn routes(symbols: SymbolStore) -> Router {
-    Router::new().route("/api/v1/debuginfo", post(upload)).with_state(symbols)
+    Router::new().route("/api/v1/debuginfo", post(upload).delete(delete)).with_state(symbols)
 }
 
-async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<Json<Value>, ApiError> {
-    let upload = on_disk(move || symbols.upload().map_err(ApiError::from)).await?;
+async fn upload(
+    State(symbols): State<SymbolStore>,
+    Extension(tenant): Extension<TenantId>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let upload = on_disk(move || symbols.upload(&tenant).map_err(ApiError::from)).await?;
     let upload = receive(request.into_body(), upload, BODY_PATIENCE).await?;
     let added = on_disk(move || upload.finish().map_err(ApiError::from)).await?;
     let data = json!({
@@ -40,6 +46,28 @@ async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<
         "is_used": added.is_used,
     });
     Ok(Json(json!({"status": "success", "data": data})))
+}
+
+/// Deletes the symbol tables of one build ID, or all of the tenant's with `all=true`.
+async fn delete(
+    State(symbols): State<SymbolStore>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Json<Value>, ApiError> {
+    let id = match (parameters.get("build_id"), parameters.get("all")) {
+        (Some(text), None) => {
+            let wrong = || ApiError::bad_data(format!("build_id={text:?}: use gnu:HEX, go:TEXT or htlhash:HEX"));
+            Some(BuildId::parse(text).ok_or_else(wrong)?)
+        }
+        (None, Some("true")) => None,
+        _ => return Err(ApiError::bad_data("name the file with build_id=gnu:HEX, or delete all files with all=true")),
+    };
+    let tables = on_disk(move || {
+        symbols
+            .remove_uploads(&tenant, id.as_ref())
+            .map_err(|error| ApiError::unavailable(format!("some symbol tables may remain: {error}: try again")))
+    });
+    Ok(Json(json!({"status": "success", "data": {"tables": tables.await?}})))
 }
 
 /// Writes the body to the upload as the body arrives. No piece may take longer than `stall` to arrive.
@@ -127,6 +155,7 @@ mod tests {
             converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
             host_files: false,
             debug_directory: String::new(),
+            bucket: None,
             limits: Limits::DEFAULT,
         })
         .unwrap()
@@ -145,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn an_upload_over_the_limit_is_refused_at_once_with_retry_after() {
         let directory = tempfile::tempdir().unwrap();
-        let routes = routes(store(directory.path()));
+        let routes = routes(store(directory.path())).layer(Extension(TenantId::default_tenant()));
         let stalled: Vec<_> =
             (0..limits::UPLOADS_MAX).map(|_| tokio::spawn(routes.clone().oneshot(post(stalled())))).collect();
         let making = directory.path().join("symbols/making");
@@ -170,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn stalled_bodies_time_out() {
         let directory = tempfile::tempdir().unwrap();
-        let upload = store(directory.path()).upload().unwrap();
+        let upload = store(directory.path()).upload(&TenantId::default_tenant()).unwrap();
         let refused = receive(stalled(), upload, Duration::from_millis(20)).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
         assert_eq!(std::fs::read_dir(directory.path().join("symbols/making")).unwrap().count(), 0);

@@ -45,7 +45,7 @@ impl Needs {
 pub struct Route {
     /// Port on which the route is.
     pub port: Port,
-    /// Method of the usual request. Other methods of the route need the same right.
+    /// Method of the request. A method of the path that has no entry needs the right of the path's first entry.
     pub method: &'static str,
     /// Path, in which `{name}` stands for one segment and `{*name}` for the rest.
     pub path: &'static str,
@@ -62,7 +62,7 @@ const READ: Needs = Needs::Tenant(Role::Read);
 const OPERATOR: Needs = Needs::Operator(Role::Admin);
 
 /// All routes.
-pub const ROUTES: [Route; 27] = [
+pub const ROUTES: [Route; 28] = [
     http("POST", "/api/v1/push", PUSH),
     Route { port: Port::OtlpHttp, method: "POST", path: "/v1development/profiles", needs: PUSH },
     Route { port: Port::OtlpGrpc, method: "POST", path: OTLP_EXPORT, needs: PUSH },
@@ -75,8 +75,8 @@ pub const ROUTES: [Route; 27] = [
     http("GET", "/api/v1/status/buildinfo", READ),
     http("GET", "/api/v1/flamegraph", READ),
     http("POST", "/api/v1/delete", Needs::Tenant(Role::Admin)),
-    // Debug files name the frames of all tenants, so no other tenant may change them.
-    http("POST", "/api/v1/debuginfo", Needs::Operator(Role::Push)),
+    http("POST", "/api/v1/debuginfo", PUSH),
+    http("DELETE", "/api/v1/debuginfo", Needs::Tenant(Role::Admin)),
     // The agent in this process pushes as the operator's tenant.
     http("GET", "/api/v1/agent", Needs::Operator(Role::Read)),
     // The metrics count the requests of all tenants.
@@ -95,9 +95,11 @@ pub const ROUTES: [Route; 27] = [
     http("GET", "/favicon.svg", Needs::Nothing),
 ];
 
-/// Returns the right that a path needs; `None` if the path has no entry.
-pub(crate) fn needs(path: &str) -> Option<Needs> {
-    ROUTES.iter().find(|route| route.path == path).map(|route| route.needs)
+/// Returns the right that a request needs; `None` if its path has no entry.
+pub(crate) fn needs(method: &str, path: &str) -> Option<Needs> {
+    let mut routes = ROUTES.iter().filter(|route| route.path == path);
+    let first = routes.clone().next();
+    routes.find(|route| route.method == method).or(first).map(|route| route.needs)
 }
 
 #[cfg(test)]
@@ -131,7 +133,17 @@ mod tests {
         served(&root.join("varve/src"), &mut paths);
         let entries: BTreeSet<String> = ROUTES.iter().map(|route| route.path.to_owned()).collect();
         assert_eq!(paths, entries);
-        assert_eq!(entries.len(), ROUTES.len(), "each path has one entry");
+        let requests: BTreeSet<_> = ROUTES.iter().map(|route| (route.path, route.method)).collect();
+        assert_eq!(requests.len(), ROUTES.len(), "each request has one entry");
+    }
+
+    #[test]
+    fn a_method_without_an_entry_needs_the_right_of_the_path() {
+        assert_eq!(needs("DELETE", "/api/v1/debuginfo"), Some(Needs::Tenant(Role::Admin)));
+        assert_eq!(needs("POST", "/api/v1/debuginfo"), Some(PUSH));
+        assert_eq!(needs("PUT", "/api/v1/debuginfo"), Some(PUSH));
+        assert_eq!(needs("POST", "/api/v1/query"), Some(READ));
+        assert_eq!(needs("GET", "/api/v1/none"), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ async fn ask(auth: &Auth, path: &str, token: Option<&str>) -> Result<String, Den
     let bearer = token.map(|token| format!("Bearer {token}"));
     let mut pairs = vec![("host", "varve.example")];
     pairs.extend(bearer.iter().map(|bearer| ("authorization", bearer.as_str())));
-    auth.http(Some(path), &headers(&pairs)).await.map(|tenant| tenant.as_str().to_owned())
+    auth.http(&Method::GET, Some(path), &headers(&pairs)).await.map(|tenant| tenant.as_str().to_owned())
 }
 
 fn token(role: Role) -> Token {
@@ -47,7 +47,7 @@ fn with(auth: Auth, state: Arc<State>) -> (watch::Sender<Arc<State>>, Auth) {
 #[tokio::test]
 async fn without_tokens_host_must_be_loopback_and_origin_the_same() {
     async fn check(auth: &Auth, pairs: &[(&'static str, &str)]) -> Option<Denied> {
-        auth.http(Some(READ), &headers(pairs)).await.err()
+        auth.http(&Method::GET, Some(READ), &headers(pairs)).await.err()
     }
     let auth = Auth::loopback();
     assert_eq!(check(&auth, &[("host", "127.0.0.1:4040")]).await, None);
@@ -115,7 +115,7 @@ async fn all_tokens_that_are_not_valid_are_refused_with_one_text() {
     texts.dedup();
     assert_eq!(texts.len(), 1, "{texts:?}");
     let basic = headers(&[("authorization", "Basic a-read")]);
-    assert_eq!(auth.http(Some(READ), &basic).await, Err(Denied::Unauthenticated));
+    assert_eq!(auth.http(&Method::GET, Some(READ), &basic).await, Err(Denied::Unauthenticated));
 }
 
 #[tokio::test]
@@ -123,9 +123,9 @@ async fn the_first_token_of_the_meta_group_ends_anonymous_access() {
     for auth in [Auth::loopback(), Auth::open()] {
         let (states, auth) = with(auth, state(&[("a", Limits::default(), &[])]));
         let local = headers(&[("host", "localhost")]);
-        assert_eq!(auth.http(Some(READ), &local).await.unwrap().as_str(), "default");
+        assert_eq!(auth.http(&Method::GET, Some(READ), &local).await.unwrap().as_str(), "default");
         states.send_replace(two_tenants());
-        assert_eq!(auth.http(Some(READ), &local).await, Err(Denied::Unauthenticated));
+        assert_eq!(auth.http(&Method::GET, Some(READ), &local).await, Err(Denied::Unauthenticated));
         assert_eq!(ask(&auth, READ, Some("a-read")).await, Ok("a".to_owned()));
         // The agent in this process still pushes, and does nothing else.
         let own = Tokens::parse("varve_fedcba9876543210").unwrap();
@@ -144,7 +144,7 @@ async fn nobody_is_let_in_before_the_tokens_are_known() {
     let early = [Auth::loopback(), Auth::open(), Auth::required()].map(|auth| async {
         let (_states, auth) = with(auth, Arc::default());
         let local = headers(&[("host", "localhost"), ("authorization", "Bearer a-read")]);
-        auth.http(Some(PUSH), &local).await
+        auth.http(&Method::GET, Some(PUSH), &local).await
     });
     for denied in futures::future::join_all(early).await {
         // Not a refusal after which senders drop the push.
@@ -159,6 +159,6 @@ async fn routes_without_an_entry_serve_nobody() {
     let auth = Auth::open();
     assert_eq!(ask(&auth, "/api/v1/forgotten", None).await, Err(Denied::NoEntry));
     // A path without a route is answered with its own error, but only to those who have a token.
-    assert!(auth.http(None, &HeaderMap::new()).await.is_ok());
-    assert_eq!(Auth::required().http(None, &HeaderMap::new()).await, Err(Denied::Unauthenticated));
+    assert!(auth.http(&Method::GET, None, &HeaderMap::new()).await.is_ok());
+    assert_eq!(Auth::required().http(&Method::GET, None, &HeaderMap::new()).await, Err(Denied::Unauthenticated));
 }

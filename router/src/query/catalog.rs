@@ -224,7 +224,7 @@ impl Reader {
         let mut missing = MissingData::default();
         missing.of_answers(fetched.plain());
         missing.names(fetched.missing_names.clone());
-        let namer = self.namer(run);
+        let namer = self.namer(&request.tenant, run);
         let cache = self.names.clone();
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Default::default()) };

@@ -103,6 +103,7 @@ impl Server {
             host_files: converter.is_some(),
             converter: converter.unwrap_or(Converter { program: "/bin/false".into(), arguments: Vec::new() }),
             debug_directory: directory.path().join("debug").display().to_string(),
+            bucket: None,
             limits: Limits::DEFAULT,
         });
         let mut registry = Registry::default();

@@ -3,15 +3,18 @@
 //! ```text
 //! lock                       held while the store is open
 //! making/<number>            tables that are being made; leftovers of a process that died are deleted at start
-//! uploaded/<id>.symbols      tables of uploaded files, which are kept
-//! host/<id>.symbols          tables of files of this host; the least recently used are evicted beyond the disk budget
+//! uploaded/<id>.symbols      tables of files that the default tenant has uploaded, which are kept
+//! uploaded/<tenant>/<id>.symbols   the same of other tenants
+//! host/<id>.symbols          tables of files of this host
+//! fetched/<sha256>.symbols   copies of tables in the bucket, by the hash of their content
 //! ```
 //!
-//! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A table with
-//! several build IDs is one file with several names (hard links), one for each build ID.
+//! `<id>` is a [`FileName`]. A table with several build IDs is one file with several names (hard links), one for each
+//! build ID. Beyond the disk budget, the least recently used tables in `host` and `fetched` are evicted.
 //!
-//! Invariant: every name in `uploaded` and `host` refers to a complete table. Tables are written in `making`, synced,
-//! and only then renamed.
+//! Invariant: every name in `uploaded`, `host` and `fetched` refers to a complete table. Tables are written in
+//! `making`, and only then renamed. Tables in `uploaded` and `host` are synced before; a damaged one in `fetched` is
+//! fetched again.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -21,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use proto::BuildId;
-use sha2::{Digest as _, Sha256};
+use proto::{BuildId, TenantId};
 
+use crate::bucket::name::FileName;
 use crate::table::{Header, Table, TableError, counted_bytes};
 
 /// Origin of the program or debug file from which a table was made.
@@ -33,6 +36,8 @@ pub(crate) enum Origin {
     Host,
     /// The file was uploaded.
     Uploaded,
+    /// The table was fetched from the bucket.
+    Fetched,
 }
 
 /// The directory of a store.
@@ -60,6 +65,13 @@ impl Drop for Unfinished {
     }
 }
 
+/// The files that a request may use: those of this host, and those that a tenant has uploaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Of<'a> {
+    pub(crate) tenant: &'a TenantId,
+    pub(crate) id: &'a BuildId,
+}
+
 /// The file of a table, and all names of this file in the directory.
 #[derive(Debug)]
 struct Stored {
@@ -72,7 +84,7 @@ struct Stored {
 impl Directory {
     /// Opens or creates the directory. Fails with `WouldBlock` if another process has it open.
     pub(crate) fn open(root: PathBuf) -> io::Result<Self> {
-        for part in ["making", "uploaded", "host"] {
+        for part in ["making", "uploaded", "host", "fetched"] {
             fs::create_dir_all(root.join(part))?;
         }
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(root.join("lock"))?;
@@ -94,29 +106,68 @@ impl Directory {
     }
 
     /// Stores a complete table under one name for each of `ids`. Older tables with these names are replaced.
-    pub(crate) fn publish(&self, table: &Unfinished, ids: &[BuildId], origin: Origin) -> io::Result<()> {
+    pub(crate) fn publish(
+        &self,
+        tenant: &TenantId,
+        table: &Unfinished,
+        ids: &[BuildId],
+        origin: Origin,
+    ) -> io::Result<()> {
+        let folder = self.folder(tenant, origin);
+        if !folder.exists() {
+            fs::create_dir_all(&folder)?;
+            File::open(self.root.join("uploaded"))?.sync_all()?;
+        }
         for id in ids {
-            // A rename replaces a file atomically; a link does not.
-            let link = self.making();
-            fs::hard_link(&table.path, &link)?;
-            fs::rename(&link, self.path(id, origin)).inspect_err(|_failed| remove(&link))?;
+            self.link(table, &self.path(Of { tenant, id }, origin))?;
         }
         // Without this sync, a power cut may lose the new names.
-        File::open(self.root.join(folder(origin)))?.sync_all()
+        File::open(folder)?.sync_all()
+    }
+
+    /// Stores the copy of a table in the bucket.
+    pub(crate) fn publish_fetched(&self, table: &Unfinished, sha256: &[u8; 32]) -> io::Result<()> {
+        self.link(table, &self.fetched_path(sha256))
+    }
+
+    fn link(&self, table: &Unfinished, name: &Path) -> io::Result<()> {
+        // A rename replaces a file atomically; a link does not.
+        let link = self.making();
+        fs::hard_link(&table.path, &link)?;
+        fs::rename(&link, name).inspect_err(|_failed| remove(&link))?;
+        // If both are the same file, the rename has done nothing.
+        remove(&link);
+        Ok(())
+    }
+
+    /// Opens the copy of a table in the bucket. `None` if there is none, or if it was damaged.
+    pub(crate) fn fetched(&self, sha256: &[u8; 32]) -> Option<Table> {
+        let path = self.fetched_path(sha256);
+        match Table::open(&path) {
+            Ok(table) => {
+                note_use(&path);
+                Some(table)
+            }
+            Err(TableError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.drop_damaged(&path, &error);
+                None
+            }
+        }
     }
 
     /// Returns the table for `id`, and its origin. If both a file of this host and an uploaded file have a table for
     /// `id`, returns the one with the better source, or the uploaded one if the sources are equal. Removes damaged
     /// tables.
-    pub(crate) fn best(&self, id: &BuildId) -> Option<(Table, Origin)> {
+    pub(crate) fn best(&self, of: Of<'_>) -> Option<(Table, Origin)> {
         let mut headers: Vec<(Header, Origin)> = [Origin::Uploaded, Origin::Host]
             .into_iter()
-            .filter_map(|origin| Some((self.header(id, origin)?, origin)))
+            .filter_map(|origin| Some((self.header(of, origin)?, origin)))
             .collect();
         headers.sort_by_key(|(header, origin)| (header.source, *origin));
         while let Some((_, origin)) = headers.pop() {
-            let path = self.path(id, origin);
-            match self.open_table(id, origin) {
+            let path = self.path(of, origin);
+            match self.open_table(of, origin) {
                 Ok(mut table) => {
                     for (other, _) in &headers {
                         table.take_segments(other);
@@ -132,15 +183,15 @@ impl Directory {
 
     /// Reads the header of the table for `id`. `None` if there is no table, or if it cannot be read. A damaged table is
     /// removed.
-    pub(crate) fn header(&self, id: &BuildId, origin: Origin) -> Option<Header> {
-        let path = self.path(id, origin);
+    pub(crate) fn header(&self, of: Of<'_>, origin: Origin) -> Option<Header> {
+        let path = self.path(of, origin);
         let header = match File::open(&path) {
             Ok(file) => Header::read(&file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => Err(error.into()),
         };
         match header {
-            Ok((header, _)) if header.ids.contains(id) => Some(header),
+            Ok((header, _)) if header.ids.contains(of.id) => Some(header),
             Ok(_) => {
                 self.drop_damaged(&path, &TableError::Damaged { check: "build ID" });
                 None
@@ -153,17 +204,18 @@ impl Directory {
     }
 
     /// Opens the table for `id`.
-    pub(crate) fn open_table(&self, id: &BuildId, origin: Origin) -> Result<Table, TableError> {
-        Table::open(&self.path(id, origin))
+    pub(crate) fn open_table(&self, of: Of<'_>, origin: Origin) -> Result<Table, TableError> {
+        Table::open(&self.path(of, origin))
     }
 
-    /// Evicts tables of files of this host, the least recently used first, until all tables together have at most
+    /// Evicts tables of files of this host and fetched tables, the least recently used first, until all tables together
+    /// have at most
     /// `bytes_max` bytes. Returns the size of all tables, which is larger than `bytes_max` if the uploaded tables alone
     /// are larger.
     pub(crate) fn shrink(&self, bytes_max: u64) -> io::Result<u64> {
         let mut stored = self.stored()?;
         let mut bytes: u64 = stored.iter().map(|table| table.bytes).sum();
-        stored.retain(|table| table.origin == Origin::Host);
+        stored.retain(|table| table.origin != Origin::Uploaded);
         stored.sort_by_key(|table| table.used);
         for table in stored {
             if bytes <= bytes_max {
@@ -175,21 +227,49 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Size of all uploaded tables except the table for `id`, in bytes.
-    pub(crate) fn uploaded_bytes_without(&self, id: &BuildId) -> io::Result<u64> {
-        let path = self.path(id, Origin::Uploaded);
+    /// Size of all uploaded tables except the one for `of`, in bytes.
+    pub(crate) fn uploaded_bytes_without(&self, of: Of<'_>) -> io::Result<u64> {
+        let path = self.path(of, Origin::Uploaded);
         let others = self.stored()?.into_iter().filter(|table| table.origin == Origin::Uploaded);
         Ok(others.filter(|table| !table.names.contains(&path)).map(|table| table.bytes).sum())
+    }
+
+    /// Removes the uploaded table of a tenant for `id`, or all of its uploaded tables. Returns the number of tables.
+    pub(crate) fn remove_uploaded(&self, tenant: &TenantId, id: Option<&BuildId>) -> io::Result<u64> {
+        let folder = self.folder(tenant, Origin::Uploaded);
+        let path = id.map(|id| self.path(Of { tenant, id }, Origin::Uploaded));
+        let is_wanted = |name: &PathBuf| match &path {
+            Some(path) => name == path,
+            None => name.parent() == Some(&folder),
+        };
+        let mut removed = 0;
+        for table in self.stored()?.into_iter().filter(|table| table.origin == Origin::Uploaded) {
+            if table.names.iter().any(is_wanted) {
+                table.names.iter().for_each(|name| remove(name));
+                removed += 1;
+            }
+        }
+        if removed > 0 {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(removed)
     }
 
     /// Lists the file of every table. A file with several names is listed once.
     fn stored(&self) -> io::Result<Vec<Stored>> {
         let mut stored: HashMap<u64, Stored> = HashMap::new();
-        for origin in [Origin::Host, Origin::Uploaded] {
-            for entry in fs::read_dir(self.root.join(folder(origin)))? {
+        let mut folders: Vec<(PathBuf, Origin)> = [Origin::Host, Origin::Uploaded, Origin::Fetched]
+            .map(|origin| (self.folder(&TenantId::default_tenant(), origin), origin))
+            .into();
+        while let Some((folder, origin)) = folders.pop() {
+            for entry in fs::read_dir(folder)? {
                 let entry = entry?;
                 // The file may have been removed since the directory was read.
                 let Ok(metadata) = entry.metadata() else { continue };
+                if metadata.is_dir() {
+                    folders.push((entry.path(), origin));
+                    continue;
+                }
                 let table = stored.entry(metadata.ino()).or_insert_with(|| Stored {
                     names: Vec::new(),
                     origin,
@@ -202,13 +282,21 @@ impl Directory {
         Ok(stored.into_values().collect())
     }
 
-    fn path(&self, id: &BuildId, origin: Origin) -> PathBuf {
-        let name = match id {
-            BuildId::Gnu(bytes) => format!("gnu-{}", proto::build_id::to_hex(bytes)),
-            BuildId::Go(text) => format!("go-{}", proto::build_id::to_hex(&Sha256::digest(text))),
-            BuildId::Htlhash(hash) => format!("htlhash-{}", proto::build_id::to_hex(hash)),
-        };
-        self.root.join(folder(origin)).join(format!("{name}.symbols"))
+    fn path(&self, of: Of<'_>, origin: Origin) -> PathBuf {
+        self.folder(of.tenant, origin).join(format!("{}.symbols", FileName::of(of.id)))
+    }
+
+    fn folder(&self, tenant: &TenantId, origin: Origin) -> PathBuf {
+        match origin {
+            Origin::Host => self.root.join("host"),
+            Origin::Fetched => self.root.join("fetched"),
+            Origin::Uploaded if *tenant == TenantId::default_tenant() => self.root.join("uploaded"),
+            Origin::Uploaded => self.root.join("uploaded").join(tenant.as_str()),
+        }
+    }
+
+    fn fetched_path(&self, sha256: &[u8; 32]) -> PathBuf {
+        self.root.join("fetched").join(format!("{}.symbols", proto::build_id::to_hex(sha256)))
     }
 
     /// Returns an unused name in `making`.
@@ -225,13 +313,6 @@ impl Directory {
             let error = error as &dyn std::error::Error;
             tracing::error!(path = %path.display(), error, "cannot read a symbol table");
         }
-    }
-}
-
-fn folder(origin: Origin) -> &'static str {
-    match origin {
-        Origin::Host => "host",
-        Origin::Uploaded => "uploaded",
     }
 }
 

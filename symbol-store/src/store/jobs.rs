@@ -1,6 +1,7 @@
-//! Jobs in progress. A job is the search for the file with one build ID, and the conversion of this file to a table.
+//! Jobs in progress. A job is the search for the file with one build ID and its conversion to a table, or the fetch of
+//! a table from a bucket.
 //!
-//! Invariant: there is at most one job for each build ID, and at most [`limits::CONVERSIONS_MAX`] conversions. No file
+//! Invariant: there is at most one job for each table, and at most [`limits::CONVERSIONS_MAX`] conversions. No file
 //! is read or written while the lock of the jobs is held.
 
 use std::collections::HashSet;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use proto::BuildId;
 
+use super::cache::TableKey;
 use crate::limits;
 
 /// The jobs of a store.
@@ -21,7 +22,7 @@ pub(crate) struct Jobs {
 
 #[derive(Debug, Default)]
 struct State {
-    pending: HashSet<BuildId>,
+    pending: HashSet<TableKey>,
     converting: usize,
 }
 
@@ -36,11 +37,11 @@ pub(crate) enum Begun {
     Full,
 }
 
-/// The right to search for one build ID and to make its table. The job ends when this value is dropped.
+/// The right to make or fetch one table. The job ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
-    id: BuildId,
+    key: TableKey,
 }
 
 /// The right to run a converter, until this value is dropped.
@@ -50,24 +51,24 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Jobs {
-    pub(crate) fn begin(self: &Arc<Self>, id: &BuildId) -> Begun {
+    pub(crate) fn begin(self: &Arc<Self>, key: &TableKey) -> Begun {
         let mut state = self.state.lock();
-        if state.pending.contains(id) {
+        if state.pending.contains(key) {
             return Begun::Pending;
         }
         if state.pending.len() >= limits::JOBS_MAX {
             return Begun::Full;
         }
-        state.pending.insert(id.clone());
-        Begun::Mine(Job { jobs: Arc::clone(self), id: id.clone() })
+        state.pending.insert(key.clone());
+        Begun::Mine(Job { jobs: Arc::clone(self), key: key.clone() })
     }
 
-    /// Waits until the job for `id` has ended, if there is one. Returns false if the deadline passed first.
-    pub(crate) fn wait(&self, id: &BuildId, deadline: Instant) -> bool {
+    /// Waits until the job for `key` has ended, if there is one. Returns false if the deadline passed first.
+    pub(crate) fn wait(&self, key: &TableKey, deadline: Instant) -> bool {
         let mut state = self.state.lock();
-        while state.pending.contains(id) {
+        while state.pending.contains(key) {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return !state.pending.contains(id);
+                return !state.pending.contains(key);
             }
         }
         true
@@ -95,7 +96,7 @@ impl Jobs {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        self.jobs.state.lock().pending.remove(&self.id);
+        self.jobs.state.lock().pending.remove(&self.key);
         self.jobs.changed.notify_all();
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use host_files::elf::{ElfError, ElfImage, Segment};
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use thiserror::Error;
 
-use super::directory::{Origin, Unfinished};
-use super::jobs::{Begun, Job};
+use super::cache::TableKey;
+use super::directory::{Of, Origin, Unfinished};
+use super::jobs::{Begun, Job, Slot};
 use super::make::{self, Input, Made};
 use super::staging::Reservation;
 use super::{Shared, SymbolStore};
@@ -63,8 +64,8 @@ pub enum AddError {
     /// Too many other files are being received or converted. The upload can be retried.
     #[error("too many files are being received or converted: try again later")]
     Busy,
-    /// The disk failed, or no process could be started. The upload can be retried.
-    #[error("the symbol store cannot write its directory or start its converter")]
+    /// The disk or the bucket failed, or no process could be started. The upload can be retried.
+    #[error("the symbol store cannot write its directory or bucket, or start its converter")]
     Io(#[from] io::Error),
 }
 
@@ -83,6 +84,7 @@ impl From<ConvertError> for AddError {
 #[derive(Debug)]
 pub struct Upload {
     store: SymbolStore,
+    tenant: TenantId,
     received: Unfinished,
     bytes: u64,
     /// Disk space that is reserved for this file, in bytes. It is at least `bytes`.
@@ -100,7 +102,7 @@ impl Upload {
     ///
     /// Any [`AddError`].
     pub fn finish(self) -> Result<Added, AddError> {
-        self.store.add_file(&self.received.file)
+        self.store.add_file(&self.tenant, &self.received.file)
     }
 }
 
@@ -129,33 +131,58 @@ impl Write for Upload {
 }
 
 impl SymbolStore {
-    /// Begins to receive a file.
+    /// Begins to receive a file. Its names are only for `tenant`.
     ///
     /// # Errors
     ///
     /// [`AddError::Busy`] if [`limits::UPLOADS_MAX`] uploads are in progress. [`AddError::Io`] if the directory of
     /// the store cannot be written.
-    pub fn upload(&self) -> Result<Upload, AddError> {
+    pub fn upload(&self, tenant: &TenantId) -> Result<Upload, AddError> {
         let reservation = self.shared.staging.admit().ok_or(AddError::Busy)?;
         let received = self.shared.directory.unfinished()?;
-        Ok(Upload { store: self.clone(), received, bytes: 0, reserved: 0, reservation })
+        Ok(Upload { store: self.clone(), tenant: tenant.clone(), received, bytes: 0, reserved: 0, reservation })
     }
 
     /// Makes and keeps the symbol table of `file`, which is a program, library or debug file. The file itself is not
-    /// kept. Blocks until the table is made. Reads the whole file, whatever its position.
+    /// kept. Blocks until the table is made and stored. Reads the whole file, whatever its position.
     ///
     /// # Errors
     ///
     /// Any [`AddError`].
-    pub fn add_file(&self, file: &File) -> Result<Added, AddError> {
+    pub fn add_file(&self, tenant: &TenantId, file: &File) -> Result<Added, AddError> {
         let image = ElfImage::read(file)?;
-        let mut ids = make::ids(&image, file)?;
+        let ids = make::ids(&image, file)?;
         let build_id = ids.first().cloned().ok_or(AddError::NoBuildId)?;
         let shared = &self.shared;
         let deadline = Instant::now() + shared.limits.conversion_time_max;
-        let _job = shared.only_job(&build_id, deadline)?;
+        let _job = shared.only_job(&TableKey::of(tenant, &build_id), deadline)?;
         let slot = shared.jobs.slot_until(deadline).ok_or(AddError::Busy)?;
-        let known = shared.directory.header(&build_id, Origin::Uploaded);
+        let (made, is_used) = match &shared.bucket {
+            Some(bucket) => shared.add_to_bucket(bucket, tenant, file, &image, &ids, slot)?,
+            None => shared.add_to_directory(Of { tenant, id: &build_id }, file, &image, ids, slot)?,
+        };
+        let Made { functions, source, .. } = made;
+        tracing::info!(%tenant, %build_id, functions, source = source.code(), is_used, "a debug file was uploaded");
+        Ok(Added { build_id, functions, source, is_used })
+    }
+}
+
+pub(super) fn has_file_offsets(segments: &[Segment]) -> bool {
+    segments.iter().any(|segment| segment.executable && segment.file_size > 0)
+}
+
+impl Shared {
+    /// Makes the table of an uploaded file, and keeps it in the directory of this store. Returns it, and whether its
+    /// names are used.
+    fn add_to_directory(
+        &self,
+        of: Of<'_>,
+        file: &File,
+        image: &ElfImage,
+        mut ids: Vec<BuildId>,
+        slot: Slot<'_>,
+    ) -> Result<(Made, bool), AddError> {
+        let known = self.directory.header(of, Origin::Uploaded);
         let mut segments = image.segments.clone();
         if let Some(known) = &known {
             // A program and its debug file have the same build ID and the same addresses. Only the program has segments
@@ -169,29 +196,23 @@ impl SymbolStore {
             ids.dedup();
             ids.truncate(limits::IDS_MAX);
         }
-        let input = Input { file, debug_file: None, image: &image, ids: &ids, segments: &segments };
-        let made = shared.make(&input, slot)?;
-        // A table without names is useful for files of this host, but an upload must have names.
-        if made.source == Source::CallFrames {
-            return Err(AddError::Stripped);
-        }
+        let made = self.make_named(&Input { file, debug_file: None, image, ids: &ids, segments: &segments }, slot)?;
         let is_used = known.is_none_or(|known| known.source <= made.source);
         if is_used {
-            shared.publish_uploaded(&build_id, &made.table, &ids)?;
+            self.publish_uploaded(of, &made.table, &ids)?;
         } else if has_file_offsets(&segments) {
-            shared.add_segments(&build_id, segments)?;
+            self.add_segments(of, segments)?;
         }
-        let Made { functions, source, .. } = made;
-        tracing::info!(%build_id, functions, source = source.code(), is_used, "a debug file was uploaded");
-        Ok(Added { build_id, functions, source, is_used })
+        Ok((made, is_used))
     }
-}
 
-fn has_file_offsets(segments: &[Segment]) -> bool {
-    segments.iter().any(|segment| segment.executable && segment.file_size > 0)
-}
+    /// Makes the table of an uploaded file.
+    pub(super) fn make_named(&self, input: &Input<'_>, slot: Slot<'_>) -> Result<Made, AddError> {
+        let made = self.make(input, slot)?;
+        // A table without names is useful for files of this host, but an upload must have names.
+        if made.source == Source::CallFrames { Err(AddError::Stripped) } else { Ok(made) }
+    }
 
-impl Shared {
     /// Reserves `more` bytes of disk space for an upload. Evicts tables of files of this host if necessary.
     fn reserve(&self, reservation: &mut Reservation, more: u64) -> io::Result<()> {
         let staged = reservation.grow(more);
@@ -203,26 +224,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the job for `id`. Waits while another caller has it.
-    fn only_job(self: &Arc<Self>, id: &BuildId, deadline: Instant) -> Result<Job, AddError> {
+    /// Returns the job for `key`. Waits while another caller has it.
+    fn only_job(self: &Arc<Self>, key: &TableKey, deadline: Instant) -> Result<Job, AddError> {
         loop {
-            match self.jobs.begin(id) {
+            match self.jobs.begin(key) {
                 Begun::Mine(job) => return Ok(job),
-                Begun::Pending if self.jobs.wait(id, deadline) => {}
+                Begun::Pending if self.jobs.wait(key, deadline) => {}
                 Begun::Pending | Begun::Full => return Err(AddError::Busy),
             }
         }
     }
 
-    fn publish_uploaded(&self, build_id: &BuildId, table: &Unfinished, ids: &[BuildId]) -> Result<(), AddError> {
+    fn publish_uploaded(&self, of: Of<'_>, table: &Unfinished, ids: &[BuildId]) -> Result<(), AddError> {
         let bytes_max = self.limits.disk_bytes_max;
         let _publishing = self.publishing.lock();
-        let others = self.directory.uploaded_bytes_without(build_id)?;
+        let others = self.directory.uploaded_bytes_without(of)?;
         let bytes = others.saturating_add(counted_bytes(table.file.metadata()?.len()));
         if bytes > bytes_max {
             return Err(AddError::Full { bytes, bytes_max });
         }
-        self.directory.publish(table, ids, Origin::Uploaded)?;
+        self.directory.publish(of.tenant, table, ids, Origin::Uploaded)?;
         self.directory.shrink(self.table_bytes_max())?;
         self.forget(ids);
         Ok(())
@@ -230,13 +251,13 @@ impl Shared {
 
     /// Adds the segments of a program to the table of its debug file. That table has better names, but no file offsets
     /// in its segments.
-    fn add_segments(&self, build_id: &BuildId, segments: Vec<Segment>) -> Result<(), AddError> {
-        let Ok(table) = self.directory.open_table(build_id, Origin::Uploaded) else { return Ok(()) };
+    fn add_segments(&self, of: Of<'_>, segments: Vec<Segment>) -> Result<(), AddError> {
+        let Ok(table) = self.directory.open_table(of, Origin::Uploaded) else { return Ok(()) };
         if table.header().has_file_offsets() {
             return Ok(());
         }
         let mut copy = self.directory.unfinished()?;
         table.copy_with_segments(&mut copy.file, segments)?;
-        self.publish_uploaded(build_id, &copy, &table.header().ids)
+        self.publish_uploaded(of, &copy, &table.header().ids)
     }
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::Duration;
 
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use symbol_store::convert::Converter;
 use symbol_store::{AddError, Address, Frame, Nameless, ObjectKey, Reason, Source, SymbolStore};
 use testkit::workshop::{have, skip};
@@ -39,7 +39,7 @@ fn build(workshop: &StoreWorkshop, flags: &str) {
 /// Returns the innermost function at each address, or the reason why the function has no name, and its start.
 fn outcomes(store: &SymbolStore, path: &Path, addresses: &[u64]) -> Vec<Result<String, (Reason, Option<u64>)>> {
     let id = gnu_build_id(path);
-    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: path.to_str().unwrap() };
     let addresses: Vec<Address> = addresses.iter().copied().map(Address::Virtual).collect();
     let found = store.symbolize(&object, &addresses, PATIENCE).into_iter();
     let name = |frames: std::sync::Arc<[Frame]>| frames[0].function.to_string();
@@ -72,7 +72,7 @@ fn every_address_of_a_nameless_function_has_its_start() {
         let exported = outcomes(&store, &path, &[workshop.address_of("whole", "exported") + 1]).remove(0);
         assert_eq!(exported.ok(), is_library.then(|| "exported".to_owned()), "{flags}");
         // After the file with names is added, both functions have names.
-        store.add_file(&File::open(workshop.path("whole")).unwrap()).unwrap();
+        store.add_file(&TenantId::default_tenant(), &File::open(workshop.path("whole")).unwrap()).unwrap();
         let start = workshop.address_of("whole", "block");
         assert_eq!(outcomes(&store, &path, &[start + 50, silent]), [Ok("block".to_owned()), Ok("silent".to_owned())]);
     }
@@ -97,7 +97,7 @@ fn a_table_without_names_is_made_once_even_if_nobody_waits() {
     let block = workshop.address_of("whole", "block");
     let store = open(config);
     let address = block + 50;
-    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: path.to_str().unwrap() };
     let mut found = Vec::new();
     let conversions = || fs::read(&started).unwrap_or_default().len();
     until("the response is final, or there is another conversion", || {
@@ -120,7 +120,7 @@ fn a_table_without_names_outlives_the_file() {
     let path = workshop.path("bare");
     let id = gnu_build_id(&path);
     let block = workshop.address_of("whole", "block");
-    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: path.to_str().unwrap() };
     let address = block + 50;
     let described = Nameless { reason: Reason::Stripped, virtual_address: Some(address), function_start: Some(block) };
     let described = [Err(described)];
@@ -156,7 +156,7 @@ fn a_nameless_file_offset_has_its_virtual_address() {
     let code = image(&path).segments.into_iter().find(|segment| segment.executable).unwrap();
     let offset = address - code.address + code.offset;
     assert_ne!(offset, address);
-    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: path.to_str().unwrap() };
     let found = workshop.host_store().symbolize(&object, &[Address::FileOffset(offset)], PATIENCE);
     let expected = Nameless { reason: Reason::Stripped, virtual_address: Some(address), function_start: None };
     assert_eq!(found, [Err(expected)]);
@@ -222,7 +222,7 @@ fn an_upload_without_names_is_refused_and_changes_nothing() {
     let workshop = StoreWorkshop::new();
     build(&workshop, "-no-pie");
     let store = workshop.store();
-    let refused = store.add_file(&File::open(workshop.path("bare")).unwrap());
+    let refused = store.add_file(&TenantId::default_tenant(), &File::open(workshop.path("bare")).unwrap());
     assert!(matches!(refused, Err(AddError::Stripped)), "{refused:?}");
     let start = workshop.address_of("whole", "block");
     assert_eq!(outcomes(&store, &workshop.path("bare"), &[start]), [Err((Reason::NoDebugFile, None))]);
@@ -267,7 +267,7 @@ fn tables_of_version_1_keep_their_names_and_host_tables_are_remade() {
     drop(store);
 
     let store = workshop.store();
-    store.add_file(&File::open(&whole).unwrap()).unwrap();
+    store.add_file(&TenantId::default_tenant(), &File::open(&whole).unwrap()).unwrap();
     drop(store);
     make_old(&table("uploaded"));
     assert_eq!(outcomes(&workshop.store(), &bare, &[block]), [Ok("block".to_owned())], "it cannot be made again");

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use host_files::elf::ElfError;
+use proto::TenantId;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use symbol_store::convert::Converter;
@@ -21,7 +22,7 @@ fn build(workshop: &StoreWorkshop) -> Vec<u8> {
 }
 
 fn add(store: &SymbolStore, path: &Path) -> Result<symbol_store::Added, AddError> {
-    store.add_file(&File::open(path).unwrap())
+    store.add_file(&TenantId::default_tenant(), &File::open(path).unwrap())
 }
 
 fn store_with(workshop: &StoreWorkshop, limits: Limits) -> SymbolStore {
@@ -237,7 +238,7 @@ fn deep_inlining_everywhere_does_not_multiply_the_frames_of_a_response() {
     let (deepest, address) = (start..start + 32).map(|address| (depth(address), address)).max().unwrap();
     assert!(deepest > 50, "{deepest}");
 
-    let object = ObjectKey { build_id: Some(&id), file: "" };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: "" };
     let answers = store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO);
     assert_eq!(store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO), answers);
     let frames: Vec<_> = answers.into_iter().map(Result::unwrap).collect();

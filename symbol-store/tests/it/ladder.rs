@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
+use proto::TenantId;
 use symbol_store::{Address, ObjectKey, Reason, Source};
 use testkit::workshop::{NESTED, have};
 
@@ -36,12 +37,12 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
     let source = workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     let store = workshop.store();
-    let added = store.add_file(&File::open(workshop.path("nested")).unwrap()).unwrap();
+    let added = store.add_file(&TenantId::default_tenant(), &File::open(workshop.path("nested")).unwrap()).unwrap();
     assert_eq!((added.source, added.is_used), (Source::Dwarf, true));
     assert_eq!(added.build_id, gnu_build_id(&workshop.path("nested")));
 
     let outer = workshop.address_of("nested", "outer");
-    let object = ObjectKey { build_id: Some(&added.build_id), file: "" };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&added.build_id), file: "" };
     let addresses: Vec<Address> = (outer..outer + 60).map(Address::Virtual).collect();
     let answers = store.symbolize(&object, &addresses, PATIENCE);
     let deepest = answers.iter().flatten().max_by_key(|frames| frames.len()).unwrap();
@@ -133,18 +134,19 @@ fn a_debug_file_alone_is_enough() {
     let id = gnu_build_id(&workshop.path("nested"));
     let address = workshop.address_of("whole", "outer");
     let store = workshop.store();
-    let added = store.add_file(&File::open(workshop.path("nested.debug")).unwrap()).unwrap();
+    let added =
+        store.add_file(&TenantId::default_tenant(), &File::open(workshop.path("nested.debug")).unwrap()).unwrap();
     assert_eq!((added.build_id, added.source), (id.clone(), Source::Dwarf));
     let path = workshop.path("nested");
     assert_eq!(names(&store, &id, &path, address).unwrap().last().unwrap(), "outer");
     // The segments of a debug file have no file offsets, so file offsets cannot be converted.
-    let object = ObjectKey { build_id: Some(&id), file: "" };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: "" };
     let offset = [offset_of(&path, address)];
     assert_eq!(store.symbolize(&object, &offset, PATIENCE), [Err(Reason::SegmentsUnknown.into())]);
     // An upload of the program with `.symtab` but without DWARF adds its segments. The better names of the debug file
     // stay.
     workshop.run("strip --strip-debug -o symbols whole");
-    let added = store.add_file(&File::open(workshop.path("symbols")).unwrap()).unwrap();
+    let added = store.add_file(&TenantId::default_tenant(), &File::open(workshop.path("symbols")).unwrap()).unwrap();
     assert_eq!((added.source, added.is_used), (Source::Symtab, false));
     let frames = store.symbolize(&object, &offset, PATIENCE).remove(0).unwrap();
     assert_eq!(&*frames.last().unwrap().function, "outer");
@@ -201,7 +203,8 @@ fn mini_debug_info_as_fedora_makes_it_names_hidden_functions() {
         let id = gnu_build_id(&path);
         assert_eq!(names(&store, &id, &path, workshop.address_of("whole", "hidden")).unwrap(), ["hidden"], "{check}");
         assert_eq!(names(&store, &id, &path, workshop.address_of("whole", "outer")).unwrap(), ["outer"], "{check}");
-        let added = workshop.store_at("second").add_file(&File::open(&path).unwrap()).unwrap();
+        let added =
+            workshop.store_at("second").add_file(&TenantId::default_tenant(), &File::open(&path).unwrap()).unwrap();
         assert_eq!(added.source, Source::GnuDebugdata);
     }
 }
@@ -312,7 +315,7 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
         let path = workshop.path("names");
         let store = workshop.store_at(flags);
         let id = gnu_build_id(&path);
-        store.add_file(&File::open(&path).unwrap()).unwrap();
+        store.add_file(&TenantId::default_tenant(), &File::open(&path).unwrap()).unwrap();
         let mut seen = Vec::new();
         for line in workshop.run("nm names").lines() {
             if let [address, "t" | "T" | "W", symbol] = line.split(' ').collect::<Vec<_>>()[..]
@@ -339,7 +342,7 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
         let path = workshop.path("names_rs");
         let store = workshop.store_at(mangling);
         let id = gnu_build_id(&path);
-        store.add_file(&File::open(&path).unwrap()).unwrap();
+        store.add_file(&TenantId::default_tenant(), &File::open(&path).unwrap()).unwrap();
         let table = workshop.run("nm names_rs");
         let works: Vec<&str> = table.lines().filter(|line| line.contains("deep") && line.contains("work")).collect();
         assert_eq!(works.len(), 2);

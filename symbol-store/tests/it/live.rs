@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use symbol_store::limits::Limits;
 use symbol_store::{Config, Reason};
 use testkit::workshop::have;
@@ -115,7 +115,8 @@ fn a_file_with_another_build_id_gives_no_names() {
         assert_eq!(names(&store, &wrong, &path, address), Err(Reason::NoDebugFile), "{wrong}");
     }
     assert_eq!(names(&store, &BuildId::Htlhash(htlhash), &path, address).unwrap(), ["first"]);
-    let unknown = symbol_store::ObjectKey { build_id: None, file: path.to_str().unwrap() };
+    let unknown =
+        symbol_store::ObjectKey { tenant: &TenantId::default_tenant(), build_id: None, file: path.to_str().unwrap() };
     let answer = store.symbolize(&unknown, &[symbol_store::Address::Virtual(address)], Duration::ZERO);
     assert_eq!(answer, [Err(Reason::NoBuildId.into())]);
 }

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 
+use proto::TenantId;
 use symbol_store::{Address, ObjectKey, Source};
 use testkit::workshop::{NESTED, have};
 
@@ -61,11 +62,11 @@ fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
 /// one address, and a description of each difference.
 fn compare(workshop: &StoreWorkshop, program: &str) -> (usize, usize, Vec<String>) {
     let store = workshop.store();
-    let added = store.add_file(&File::open(workshop.path(program)).unwrap()).unwrap();
+    let added = store.add_file(&TenantId::default_tenant(), &File::open(workshop.path(program)).unwrap()).unwrap();
     assert_eq!(added.source, Source::Dwarf);
     let addresses = code_addresses(workshop, program);
     let expected = addr2line(workshop, program, &addresses);
-    let object = ObjectKey { build_id: Some(&added.build_id), file: program };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&added.build_id), file: program };
     let asked: Vec<Address> = addresses.iter().map(|address| Address::Virtual(*address)).collect();
     let answers = store.symbolize(&object, &asked, PATIENCE);
     let mut differences = Vec::new();

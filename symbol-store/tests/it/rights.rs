@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use proto::TenantId;
 use symbol_store::convert::Converter;
 use symbol_store::{AddError, Config, Unusable};
 use testkit::workshop::{NESTED, have, skip};
@@ -35,7 +36,7 @@ fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     let nested = File::open(workshop.path("nested")).unwrap();
     let mut status = String::new();
     thread::scope(|scope| {
-        let conversion = scope.spawn(|| store.add_file(&nested));
+        let conversion = scope.spawn(|| store.add_file(&TenantId::default_tenant(), &nested));
         until("the child waits without its rights", || {
             assert!(!conversion.is_finished(), "{way}: it ended; last seen:\n{status}");
             let Ok(pid) = fs::read_to_string(workshop.path("process")) else { return false };

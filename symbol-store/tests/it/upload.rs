@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use symbol_store::convert::Converter;
 use symbol_store::limits::{Limits, TABLE_COUNTED_BYTES_MIN, UPLOAD_STEP_BYTES, UPLOADS_MAX};
 use symbol_store::{AddError, Address, Config, ObjectKey, Reason, Source, SymbolStore};
@@ -22,7 +22,7 @@ fn build(workshop: &StoreWorkshop, name: &str) -> BuildId {
 }
 
 fn add(store: &SymbolStore, path: &Path) -> Result<symbol_store::Added, AddError> {
-    store.add_file(&File::open(path).unwrap())
+    store.add_file(&TenantId::default_tenant(), &File::open(path).unwrap())
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     let address = workshop.address_of("program", "outer");
     let store = workshop.host_store();
     assert_eq!(names(&store, &id, Path::new("/absent"), address), Err(Reason::NoDebugFile));
-    let mut upload = store.upload().unwrap();
+    let mut upload = store.upload(&TenantId::default_tenant()).unwrap();
     for piece in fs::read(&path).unwrap().chunks(1000) {
         upload.write_all(piece).unwrap();
     }
@@ -151,7 +151,7 @@ fn an_upload_beyond_the_size_limit_is_refused_while_it_is_received() {
     let workshop = StoreWorkshop::new();
     let limits = Limits { input_bytes_max: 1000, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(false) });
-    let mut upload = store.upload().unwrap();
+    let mut upload = store.upload(&TenantId::default_tenant()).unwrap();
     upload.write_all(&[0; 1000]).unwrap();
     assert_eq!(upload.write_all(&[0]).unwrap_err().kind(), ErrorKind::FileTooLarge);
     drop(upload);
@@ -162,11 +162,11 @@ fn an_upload_beyond_the_size_limit_is_refused_while_it_is_received() {
 fn an_excess_upload_is_refused_until_another_one_has_ended() {
     let store = StoreWorkshop::new();
     let store = store.store();
-    let mut uploads: Vec<_> = (0..UPLOADS_MAX).map(|_| store.upload().unwrap()).collect();
-    assert!(matches!(store.upload(), Err(AddError::Busy)));
+    let mut uploads: Vec<_> = (0..UPLOADS_MAX).map(|_| store.upload(&TenantId::default_tenant()).unwrap()).collect();
+    assert!(matches!(store.upload(&TenantId::default_tenant()), Err(AddError::Busy)));
     assert!(uploads.pop().unwrap().finish().is_err(), "an empty file");
-    uploads.push(store.upload().unwrap());
-    assert!(matches!(store.upload(), Err(AddError::Busy)));
+    uploads.push(store.upload(&TenantId::default_tenant()).unwrap());
+    assert!(matches!(store.upload(&TenantId::default_tenant()), Err(AddError::Busy)));
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn files_in_transfer_count_against_the_disk_budget() {
     assert!(of_one > 0 && tables("host") > 0, "{kept}");
 
     let step = vec![0; usize::try_from(UPLOAD_STEP_BYTES).unwrap()];
-    let mut first = store.upload().unwrap();
-    let mut second = store.upload().unwrap();
+    let mut first = store.upload(&TenantId::default_tenant()).unwrap();
+    let mut second = store.upload(&TenantId::default_tenant()).unwrap();
     first.write_all(&step).unwrap();
     assert!(tables("host") > 0, "there is room for all");
     second.write_all(&step[1..]).unwrap();
@@ -265,7 +265,7 @@ fn a_caller_that_does_not_wait_gets_a_retryable_reason() {
     let address = [Address::Virtual(workshop.address_of("program", "outer"))];
     let config = Config { converter: slow_converter(&workshop, "0.5"), ..workshop.config(true) };
     let store = open(config);
-    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(&id), file: path.to_str().unwrap() };
     for wait in [Duration::ZERO, Duration::from_millis(20)] {
         assert_eq!(store.symbolize(&object, &address, wait), [Err(Reason::Converting.into())]);
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use host_files::elf::ElfImage;
-use proto::BuildId;
+use proto::{BuildId, TenantId};
 use symbol_store::convert::Converter;
 use symbol_store::limits::Limits;
 use symbol_store::{Address, Config, Frame, ObjectKey, Reason, SymbolStore};
@@ -55,6 +55,7 @@ impl StoreWorkshop {
             converter: Converter { program: env!("CARGO_BIN_EXE_symbol-converter").into(), arguments: Vec::new() },
             host_files,
             debug_directory: self.debug_directory().to_str().unwrap().to_owned(),
+            bucket: None,
             limits: Limits::DEFAULT,
         }
     }
@@ -99,7 +100,7 @@ pub(crate) fn gnu_build_id(path: &Path) -> BuildId {
 
 /// Returns the frames of one address of the file at `path`.
 pub(crate) fn symbolize(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<Frame>, Reason> {
-    let object = ObjectKey { build_id: Some(id), file: path.to_str().unwrap() };
+    let object = ObjectKey { tenant: &TenantId::default_tenant(), build_id: Some(id), file: path.to_str().unwrap() };
     let mut answers = store.symbolize(&object, &[Address::Virtual(address)], PATIENCE);
     assert_eq!(answers.len(), 1);
     answers.remove(0).map(|frames| frames.to_vec()).map_err(|nameless| nameless.reason)

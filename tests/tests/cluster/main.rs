@@ -1,7 +1,9 @@
-//! Tests of clusters of several nodes: nodes that lost their data, shards without a majority, epochs.
+//! Tests of clusters of several nodes: nodes that lost their data, shards without a majority, epochs, and debug files
+//! that several routers share.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod debug_files;
 mod epochs;
 mod lost_directory;
 mod no_quorum;

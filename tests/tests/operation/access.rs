@@ -19,7 +19,7 @@ fn push() -> Vec<u8> {
 }
 
 /// Methods and paths of the requests to the HTTP port that need the right to read or to write.
-const CALLS: [(&str, &str); 11] = [
+const CALLS: [(&str, &str); 12] = [
     ("GET", "/metrics"),
     ("GET", "/api/v1/query?query=process_cpu"),
     ("GET", "/api/v1/query_range?query=process_cpu&start=1&end=2&step=1"),
@@ -31,6 +31,7 @@ const CALLS: [(&str, &str); 11] = [
     ("GET", "/api/v1/agent"),
     ("POST", "/api/v1/push?service_name=x"),
     ("POST", "/api/v1/debuginfo"),
+    ("DELETE", "/api/v1/debuginfo?build_id=gnu:00"),
 ];
 
 #[test]

@@ -153,6 +153,7 @@ fn example(route: &Route) -> Example {
             let nothing = encode(&[("query", "{service_name=\"none\"}"), ("start", "now-1h"), ("end", "now")]);
             (format!("/api/v1/delete?{nothing}"), empty())
         }
+        "/api/v1/debuginfo" if route.method == "DELETE" => ("/api/v1/debuginfo?build_id=gnu:00".to_owned(), None),
         "/api/v1/debuginfo" => (route.path.to_owned(), Some(b"no ELF file".to_vec())),
         "/api/v1/agent" | "/metrics" | "/api/v1/admin/stats" | "/api/v1/admin/clock" => (route.path.to_owned(), None),
         "/api/v1/admin/compact" | "/api/v1/admin/verify" | "/api/v1/admin/clock/accept" => {

@@ -182,6 +182,10 @@ pub(crate) struct RouterRoleOptions {
     /// Directory of symbol tables; created if it does not exist
     #[arg(long, env = "VARVE_DATA_DIR", default_value = "./varve-router-data", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// URL of the uploaded debug files that all routers share; file:///DIR (a shared directory) or s3://BUCKET/PREFIX
+    /// (with the AWS_* variables). Without it, each router has only its own uploads
+    #[arg(long, env = "VARVE_DEBUG_FILES", value_name = "URL")]
+    pub(crate) debug_files: Option<String>,
     #[command(flatten)]
     pub(crate) router: RouterOptions,
     /// URLs of the gRPC servers of some nodes of the cluster, which name the others; https://HOST:PORT with --tls-ca

@@ -6,12 +6,11 @@ use ::router::api::agent::{AgentStatus, AgentStatusSource};
 use ::router::auth::Tenants;
 use ::router::nodes::Nodes;
 use anyhow::Context as _;
-use symbol_store::limits::Limits;
 use transport::Dialer;
 
 use super::receiver::{Backing, Receiver};
 use super::servers::{Servers, StopSignals};
-use super::symbols::open_symbols;
+use super::symbols::open_symbols_of_router;
 use super::{listen, operations, tls};
 use crate::command::RouterRoleOptions;
 use crate::process::allocator;
@@ -19,7 +18,7 @@ use crate::process::allocator;
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     allocator::keep_free_memory().context("starting threads")?;
-    let RouterRoleOptions { data_dir, router, node_endpoint, tls, access } = options;
+    let RouterRoleOptions { data_dir, debug_files, router, node_endpoint, tls, access } = options;
     let auth = listen::router_auth(&access, &router)?;
     let credentials = tls::credentials(tls)?;
     // A certificate replaces the token: the node does not get a credential of users.
@@ -29,7 +28,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let seeds = seeds.collect::<Result<Vec<_>, _>>().context("--node-endpoint")?;
     let receiver = Receiver::bind(&router).await?;
     std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
-    let symbols = open_symbols(&data_dir, Limits::DEFAULT)?;
+    let symbols = open_symbols_of_router(&data_dir, debug_files)?;
     let agent = AgentStatusSource(Arc::new(|| AgentStatus {
         state: "off",
         reason: "this is a router: agents run as `varve agent`".to_owned(),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::receiver::{Backing, Receiver};
 use super::servers::{Servers, StopSignals};
-use super::symbols::open_symbols;
+use super::symbols::open_symbols_of_host;
 use super::{listen, operations};
 use crate::command::{AccessOptions, SamplingOptions, UpOptions};
 use crate::process::{allocator, open_files, random_token};
@@ -38,7 +38,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let config = super::node::config(&data, &storage);
     let opened = stop_signals.unless_stopped(Node::open(config, &mut registry)).await;
     let Some(node) = opened.transpose()? else { return Ok(()) };
-    let symbols = match open_symbols(&data.data_dir, Limits::DEFAULT) {
+    let symbols = match open_symbols_of_host(&data.data_dir, Limits::DEFAULT) {
         Ok(symbols) => symbols,
         Err(error) => {
             node.shutdown().await;

@@ -8,7 +8,7 @@ use proto::Consistency;
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
 
-use crate::nodes::cluster::Cluster;
+use crate::nodes::cluster::{Cluster, SLOW};
 use crate::nodes::reading::{Point, Reading};
 use crate::nodes::remote::Remote;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto::meta::{ClusterId, DirectoryId, Node, Shard};
+use proto::meta::{ClusterId, DirectoryId, Member, Node, Shard};
 use proto::placement::{Epoch, SLOTS};
 
 use super::*;

@@ -59,7 +59,7 @@ impl Reader {
         };
         run.check()?;
         let mut summary = Summary { coverage: run.coverage(), ..summary };
-        let namer = self.namer(&run);
+        let namer = self.namer(tenant, &run);
         let cache = self.names.clone();
         let tenant = tenant.clone();
         let written = run.blocking(move |cancelled, timings| {

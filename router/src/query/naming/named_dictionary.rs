@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use proto::{Address, BuildId, Dictionary, Location};
+use proto::{Address, BuildId, Dictionary, Location, TenantId};
 use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 
 use crate::query::naming::frame::{FrameTable, KeptLine};
@@ -81,8 +81,8 @@ pub(crate) struct SymbolRequest {
 }
 
 impl SymbolRequest {
-    pub(super) fn key(&self) -> ObjectKey<'_> {
-        ObjectKey { build_id: self.build_id.as_ref(), file: &self.file }
+    pub(super) fn key<'a>(&'a self, tenant: &'a TenantId) -> ObjectKey<'a> {
+        ObjectKey { tenant, build_id: self.build_id.as_ref(), file: &self.file }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use proto::TenantId;
 use symbol_store::SymbolStore;
 
 use crate::query::naming::named_dictionary::{
@@ -13,13 +14,15 @@ use crate::query::naming::named_dictionary::{
 #[derive(Debug)]
 pub(crate) struct Namer {
     symbols: SymbolStore,
+    tenant: TenantId,
     deadline: Instant,
 }
 
 impl Namer {
-    /// Creates a namer. The query waits until `deadline` for symbol tables that are being built.
-    pub(crate) fn new(symbols: SymbolStore, deadline: Instant) -> Self {
-        Self { symbols, deadline }
+    /// Creates a namer for the profiles of a tenant. The query waits until `deadline` for symbol tables that are being
+    /// built.
+    pub(crate) fn new(symbols: SymbolStore, tenant: &TenantId, deadline: Instant) -> Self {
+        Self { symbols, tenant: tenant.clone(), deadline }
     }
 
     /// Returns the requests that these locations of a dictionary need, as [`NamedDictionary::requests`] does.
@@ -34,18 +37,18 @@ impl Namer {
         // The first calls ask for no address and do not wait. They start the construction of all missing tables at
         // once, so that the first table does not use up the time until the deadline.
         for request in &requests {
-            let _none_wanted: Vec<Symbolized> = self.symbols.symbolize(&request.key(), &[], Duration::ZERO);
+            let _none_wanted: Vec<Symbolized> = self.symbols.symbolize(&request.key(&self.tenant), &[], Duration::ZERO);
         }
         let wait = || self.deadline.saturating_duration_since(Instant::now());
         let symbolize = |request: SymbolRequest| {
-            let table = self.symbols.table_number(&request.key(), wait());
+            let table = self.symbols.table_number(&request.key(&self.tenant), wait());
             // All names of a mapping must come from the same table.
             let is_same = request.known.as_ref() == Some(&table);
             let wanted = if is_same { &request.unnamed } else { &request.wanted };
             let (locations, addresses): (Vec<u32>, Vec<_>) = wanted.iter().copied().unzip();
             let symbolized = match addresses.is_empty() {
                 true => Vec::new(),
-                false => self.symbols.symbolize(&request.key(), &addresses, wait()),
+                false => self.symbols.symbolize(&request.key(&self.tenant), &addresses, wait()),
             };
             let now = MappingSource { table, changes, requested: Instant::now() };
             SymbolResponse {
@@ -73,7 +76,7 @@ mod tests {
     #[test]
     fn all_wanted_locations_have_names_of_a_new_table() {
         let (_directory, symbols) = symbols();
-        let namer = Namer::new(symbols, Instant::now());
+        let namer = Namer::new(symbols, &TenantId::default_tenant(), Instant::now());
         let mut dictionary = addresses(3);
         let mut table = FrameTable::default();
         let old: Arc<[Found]> = Arc::from([Found {
@@ -102,7 +105,7 @@ mod tests {
     #[test]
     fn a_frame_with_omitted_inlined_calls_is_requested_again() {
         let (_directory, symbols) = symbols();
-        let namer = Namer::new(symbols, Instant::now());
+        let namer = Namer::new(symbols, &TenantId::default_tenant(), Instant::now());
         let mut dictionary = addresses(2);
         let mut table = FrameTable::default();
         let frame = |is_cut| -> Symbolized {

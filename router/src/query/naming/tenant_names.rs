@@ -342,7 +342,7 @@ pub(in crate::query::naming) mod tests {
     #[test]
     fn a_query_that_holds_the_lock_names_all_locations_in_one_round() {
         let (_directory, symbols) = crate::query::tests::symbols::symbols();
-        let namer = Namer::new(symbols, std::time::Instant::now());
+        let namer = Namer::new(symbols, &proto::TenantId::default_tenant(), std::time::Instant::now());
         let mut dictionary = Dictionary::default();
         let file = dictionary.strings.intern("/usr/bin/app");
         let frame_type = dictionary.strings.intern("native");

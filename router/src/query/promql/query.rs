@@ -143,7 +143,7 @@ impl Reader {
             loaded.missing.names(fetched.missing_names.clone());
             let query = Arc::clone(query);
             let windows = Arc::clone(&windows);
-            let namer = self.namer(run);
+            let namer = self.namer(&selection.tenant, run);
             let attributes = attributes.clone();
             let budget_left = *budget;
             let cache = self.names.clone();

@@ -205,7 +205,7 @@ impl Reader {
         missing_names: &mut BTreeSet<MissingNames>,
         run: &mut Run,
     ) -> Result<Vec<LocationSets>, QueryError> {
-        let namer = self.namer(run);
+        let namer = self.namer(tenant, run);
         let cache = self.names.clone();
         let tenant = tenant.clone();
         let names = names.clone();
@@ -221,9 +221,9 @@ impl Reader {
         Ok(named.sets)
     }
 
-    /// Makes the namer of one query.
-    pub(crate) fn namer(&self, run: &Run) -> Namer {
-        Namer::new(self.symbols.clone(), run.symbols_deadline())
+    /// Makes the namer of one query of a tenant.
+    pub(crate) fn namer(&self, tenant: &TenantId, run: &Run) -> Namer {
+        Namer::new(self.symbols.clone(), tenant, run.symbols_deadline())
     }
 }
 

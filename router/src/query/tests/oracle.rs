@@ -296,6 +296,7 @@ proptest! {
         let written = |frame: &Frame| frame[0].replace(';', ":").replace('\n', " ");
         let names = Weights::new(&answers, &mut table, written);
         let (_directory, symbols) = symbols();
+        let tenant = proto::TenantId::default_tenant();
         let window = Window { start_ns: 1, end_ns: 2 };
         let write = |format| {
             let options = Default::default();
@@ -303,7 +304,7 @@ proptest! {
             let profile_type = proto::ProfileType::parse(CPU);
             let coverage = Coverage { asked: 1, ..Coverage::default() };
             let summary = Summary { profile_type, samples: 3, series: 2, coverage, ..Summary::of(window) };
-            let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
+            let namer = Namer::new(symbols.clone(), &tenant, Instant::now() + Duration::from_secs(1));
             let tenant_names = TenantNames::default();
             let named = tenant_names.name(shard_answers(&answers, &tenant_names), &namer);
             let writing = Writing { named, summary, request };

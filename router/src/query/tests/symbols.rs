@@ -12,6 +12,7 @@ pub(crate) fn symbols() -> (tempfile::TempDir, SymbolStore) {
         converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
         host_files: false,
         debug_directory: directory.path().join("debug").display().to_string(),
+        bucket: None,
         limits: Limits::DEFAULT,
     });
     (directory, symbols.unwrap())
