@@ -24,7 +24,7 @@ pub use self::epochs::{SpreadChanges, propose_epoch};
 pub use self::members::{REPLICAS, propose_shards};
 pub use self::record::{decode_state, encode_state};
 pub use self::refusal::Refusal;
-pub(crate) use self::replica::{MetaReplica, ProposeError};
+pub(crate) use self::replica::{META_GROUP, MetaReplica, ProposeError};
 pub use self::slots::divide_slots;
 
 /// The result of a command that was not refused.

@@ -155,14 +155,14 @@ pub const SHARD_MEMBERS_MAX: usize = 7;
 /// week, this is enough for five years.
 pub const PLACEMENT_EPOCHS_MAX: usize = 256;
 
-/// Largest time by which a new epoch may begin before the command that adds the epoch was proposed, in nanoseconds.
-/// Clocks of nodes differ by less.
-pub const EPOCH_PAST_MAX_NS: i64 = 60 * 1_000_000_000;
+/// Least time from the proposal of a new epoch to its begin, in nanoseconds, by the clock of the meta group's leader.
+/// All nodes and routers learn of the epoch in this time. Otherwise, a push could be stored by the old placement, and
+/// its retry by the new one in another shard.
+pub const EPOCH_LEAD_MIN_NS: i64 = 15 * 1_000_000_000;
 
 /// Time after the end of an epoch, in nanoseconds, for which queries still ask the epoch's shards. Samples of this time
-/// may have been placed before the next epoch was known. They may be [`TIME_AHEAD_MAX_NS`] ahead, and the epoch may
-/// begin [`EPOCH_PAST_MAX_NS`] before its proposal. The rest of the time is for nodes that learn of the epoch late. So
-/// a node must not accept batches if it could not confirm its placement for 45 minutes.
+/// may have been placed before the next epoch was known, and they may be [`TIME_AHEAD_MAX_NS`] ahead. The rest of the
+/// time is for nodes that learn of the epoch late.
 pub const EPOCH_OVERLAP_NS: i64 = 3600 * 1_000_000_000;
 
 /// Maximum number of services that one epoch spreads over several slots. Only the largest services of a fleet need it.

@@ -196,6 +196,8 @@ impl Auth {
         let has_tokens = state.is_some_and(|state| state.tenants.values().any(|tenant| !tenant.tokens.is_empty()));
         match self.anonymous {
             Anonymous::Refused => Err(Denied::Unauthenticated),
+            // A token that was revoked, even if it was the last one, gives no right at all.
+            _ if token.is_some() => Err(Denied::Unauthenticated),
             _ if has_tokens => Err(Denied::Unauthenticated),
             Anonymous::Loopback if !is_local => Err(Denied::ForeignHost),
             Anonymous::Loopback | Anonymous::Open => Ok(of_default(Role::Admin)),

@@ -5,8 +5,8 @@
 //!
 //! A leader notes the time of the last message to which a majority has responded: it was the leader then, so no other
 //! leader had acknowledged anything that it does not know. A follower that accepts a message of its leader has not
-//! voted for another leader. In a group of up to three members, no other leader was elected before that message was
-//! made.
+//! voted for another leader. If both vote and there are up to three voters, no other leader was elected before that
+//! message was made.
 
 use std::time::Instant;
 

@@ -3,7 +3,7 @@
 pub(super) mod membership;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,6 +117,12 @@ impl Handle {
             }
         }
     }
+}
+
+/// Returns true if nobody can be elected without the vote of the leader or of a follower: they are a majority of all
+/// voters, in each set of a joint membership.
+fn rules_out_others(voters: &[BTreeSet<u64>], leader: u64, follower: u64) -> bool {
+    voters.iter().all(|voters| voters.len() <= 3 && voters.contains(&leader) && voters.contains(&follower))
 }
 
 /// Returns a random part of a duration.
@@ -240,14 +246,33 @@ impl Group {
         if self.is_alone() {
             return Some(Duration::ZERO);
         }
+        {
+            let metrics = self.raft().metrics();
+            let metrics = metrics.borrow_watched();
+            let voters = metrics.membership_config.membership().get_joint_config();
+            let is_leader = metrics.current_leader == Some(metrics.id);
+            if !is_leader && !metrics.current_leader.is_some_and(|leader| rules_out_others(voters, leader, metrics.id))
+            {
+                return None;
+            }
+        }
         let complete = self.handle.freshness.complete_since(self.machine.applied_index());
         complete.map(|since| since.elapsed())
     }
 
-    /// Returns true if no other node has a vote. The engine then has everything that was acknowledged, even if
+    /// Returns true if only this node has a vote. The engine then has everything that was acknowledged, even if
     /// consensus does not run.
     pub(crate) fn is_alone(&self) -> bool {
-        self.machine.voters().is_ok_and(|voters| voters == 1)
+        self.machine.voters().is_ok_and(|voters| voters.into_iter().eq([*self.raft().node_id()]))
+    }
+
+    /// Returns the other member that leads the group, as far as this member knows.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let node = metrics.current_leader.filter(|&leader| leader != metrics.id)?;
+        let Member { address, .. } = metrics.membership_config.membership().get_node(&node)?;
+        Some(Leader { node, address: address.clone() })
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -267,6 +292,15 @@ impl Group {
         } else {
             self.handle.leader_heard_at.lock().elapsed() < CONTACT_MAX
         }
+    }
+
+    /// Returns true if this member leads, and no majority has responded for [`CONTACT_MAX`]. The others have another
+    /// leader by then, if they are a majority.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let acked = metrics.last_quorum_acked.filter(|_| metrics.state.is_leader());
+        acked.is_some_and(|acked| acked.into_inner().elapsed() >= CONTACT_MAX) && !self.is_alone()
     }
 
     /// Returns the members of the group and learners, by node id, as far as this member knows them.
@@ -379,4 +413,20 @@ async fn watch(handle: Arc<Handle>, failure: Failure) {
 /// Converts an error of openraft to text, because openraft's error types contain types that are private to this folder.
 fn consensus_error(error: impl std::fmt::Display) -> ReplicaError {
     ReplicaError::Consensus(error.to_string().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_knows_that_nobody_else_leads_only_if_it_votes_in_every_set() {
+        let sets = |sets: &[&[u64]]| sets.iter().map(|set| set.iter().copied().collect()).collect::<Vec<_>>();
+        let knows = |voters: &[&[u64]]| rules_out_others(&sets(voters), 1, 2);
+        assert!(knows(&[&[1, 2]]) && knows(&[&[1, 2, 3]]) && knows(&[&[1, 2, 3], &[1, 2, 4]]));
+        assert!(!knows(&[&[1, 3]]), "a member without a vote");
+        assert!(!knows(&[&[1, 2, 3], &[1, 3, 4]]), "it has no vote in the new set");
+        assert!(!knows(&[&[2, 3, 4]]), "the leader leaves");
+        assert!(!knows(&[&[1, 2, 3, 4, 5]]), "three others are a majority");
+    }
 }

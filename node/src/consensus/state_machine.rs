@@ -4,6 +4,7 @@
 //! log, and finds that a follower needs the state itself. The follower then fetches the state from this node and
 //! installs the state while its own member is closed, so openraft never installs anything.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -43,8 +44,8 @@ impl StateMachine {
     }
 
     /// Returns the number of members that have a vote, by the membership at the last applied entry.
-    pub(super) fn voters(&self) -> Result<usize, RecordError> {
-        Ok(decode(self.state.applied())?.membership.voter_ids().count())
+    pub(super) fn voters(&self) -> Result<BTreeSet<u64>, RecordError> {
+        Ok(decode(self.state.applied())?.membership.voter_ids().collect())
     }
 
     /// Returns the index of the last applied entry; 0 if there is none.

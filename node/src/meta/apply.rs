@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_PAST_MAX_NS, PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX,
     TOKENS_MAX,
 };
 use proto::meta::{ClusterId, Command, DirectoryId, Node, Policy, Retention, Shard, State, Tenant, Token, TokenHash};
@@ -158,8 +158,8 @@ fn add_epoch(state: &mut State, proposed_at_ns: i64, epoch: &Epoch) -> Result {
         Some(newest) if epoch.begins_ns() <= newest.begins_ns() => {
             return Err(Refusal::EpochOrder { newest_ns: newest.begins_ns() });
         }
-        Some(_) if epoch.begins_ns() < proposed_at_ns.saturating_sub(EPOCH_PAST_MAX_NS) => {
-            return Err(Refusal::EpochPast { proposed_at_ns });
+        Some(_) if epoch.begins_ns() < proposed_at_ns.saturating_add(EPOCH_LEAD_MIN_NS) => {
+            return Err(Refusal::EpochTooEarly { proposed_at_ns });
         }
         Some(_) => {}
     }

@@ -56,7 +56,7 @@ impl Loads {
         let mut members: Vec<Member> =
             chosen.iter().map(|node| Member { node: node.id, directory: node.directory }).collect();
         members.sort_unstable();
-        let shard = Shard { number, members, target: Vec::new(), creator, is_created: false };
+        let shard = Shard { number, members, target: Vec::new(), leaving: Vec::new(), creator, is_created: false };
         self.add(&shard);
         Some(shard)
     }

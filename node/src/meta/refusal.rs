@@ -2,7 +2,7 @@
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_PAST_MAX_NS, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX,
     RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
 };
 use proto::meta::{ClusterId, DirectoryId, MetaError, TokenHash};
@@ -149,12 +149,12 @@ pub enum Refusal {
         /// Begin of the newest epoch.
         newest_ns: i64,
     },
-    /// The epoch begins too long before the command was proposed.
+    /// The epoch begins before all routers can know it.
     #[error(
-        "an epoch must not begin more than {} s before it is proposed, at {proposed_at_ns} ns: choose a later begin",
-        EPOCH_PAST_MAX_NS / 1_000_000_000
+        "an epoch must begin at least {} s after it is proposed, at {proposed_at_ns} ns: choose a later begin",
+        EPOCH_LEAD_MIN_NS / 1_000_000_000
     )]
-    EpochPast {
+    EpochTooEarly {
         /// Time at which the command was proposed.
         proposed_at_ns: i64,
     },

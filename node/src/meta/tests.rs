@@ -45,7 +45,7 @@ fn epoch(number: u64, begins_ns: i64, shards: &[u32]) -> Epoch {
 
 fn shard(number: u32, nodes: &[u64]) -> Shard {
     let members = nodes.iter().map(|&node| Member { node, directory: directory(node) }).collect();
-    Shard { number, members, target: Vec::new(), creator: nodes[0], is_created: false }
+    Shard { number, members, target: Vec::new(), leaving: Vec::new(), creator: nodes[0], is_created: false }
 }
 
 fn member(node: u64, identity: u64) -> Member {
@@ -123,12 +123,13 @@ fn each_command_changes_its_part_of_the_state() {
     assert_eq!(replaced.shards[&2].target, [member(2, 2), member(3, 30)], "other shards have their own leaders");
     let moving = apply(Command::MoveMember { shard: 1, from: 1, to: member(4, 40) });
     assert_eq!(moving.shards[&1].target, [member(2, 2), member(3, 30), member(4, 40)]);
+    apply(Command::MembersChanged { shard: 2, members: vec![member(2, 2), member(3, 30)] });
     let repaired = apply(Command::ReplaceReplica { shard: 2, member: member(2, 20) });
     assert_eq!(repaired.shards[&2].target, [member(2, 20), member(3, 30)]);
     let added = apply(Command::AddShards(vec![shard(4, &[4])]));
     assert!(!added.shards[&4].is_created);
     assert!(apply(Command::ShardCreated(4)).shards[&4].is_created);
-    let placed = apply(Command::AddEpoch(epoch(2, 99 * MINUTE_NS, &[1, 2, 4])));
+    let placed = apply(Command::AddEpoch(epoch(2, 101 * MINUTE_NS, &[1, 2, 4])));
     assert_eq!(placed.placement().unwrap().shards(), [1, 2, 4]);
     let created = apply(Command::CreateTenant(tenant("other"), policy(7)));
     assert_eq!((created.tenants[&tenant("other")].retention_class, created.retention_classes.len()), (1, 2));

@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{
-    Change, ConsensusError, DirectoryId, Group, GroupState, LogDatabase, LogStore, Member, Outcome as Applied, Peers,
-    Proposal, Receiving, Wanted,
+    Change, ConsensusError, DirectoryId, Group, GroupState, Leader, LogDatabase, LogStore, Member, Outcome as Applied,
+    Peers, Proposal, Receiving, Wanted,
 };
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -151,8 +151,18 @@ impl Replica {
         self.group.is_alone()
     }
 
+    /// Returns the other member that leads the group, as far as this member knows.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        self.group.leader()
+    }
+
     pub(crate) fn is_leader(&self) -> bool {
         self.group.is_leader()
+    }
+
+    /// Returns true if this member leads, and no majority has responded for some seconds.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.group.is_cut_off()
     }
 
     /// Returns false if the group has no leader, or the leader no majority, as far as this member knows.

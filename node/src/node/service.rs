@@ -71,6 +71,9 @@ impl Shards for Node {
         placement_epoch: u64,
         consistency: Consistency,
     ) -> Result<ReadPoint, Status> {
+        if consistency == Consistency::Linearizable {
+            self.shared.check_leader(&*self.shared.hosted(shard)?)?;
+        }
         self.shared.check_placement(shard, placement_epoch)?;
         self.shared.read_point(shard, consistency).await
     }
@@ -103,6 +106,7 @@ impl Shards for Node {
     }
 
     async fn delete(&self, shard: u32, placement_epoch: u64, deletion: Deletion) -> Result<Deleted, Status> {
+        self.shared.check_leader(&*self.shared.hosted(shard)?)?;
         self.shared.check_placement(shard, placement_epoch)?;
         let shared = Arc::clone(&self.shared);
         let delete = tokio::spawn(async move { delete(&shared, shard, deletion).await });
@@ -121,6 +125,18 @@ impl Shared {
     pub(super) fn hosted(&self, shard: u32) -> Result<Arc<Hosted>, Status> {
         let missing = || Status::not_found(format!("shard {shard} is not on this node: read the placement again"));
         self.shard(shard).ok_or_else(missing)
+    }
+
+    /// Refuses a request that only the leader can process if another member leads the shard, or probably does because
+    /// this leader is cut off. This comes before all other checks: an old placement or a full disk of this node does not
+    /// matter to the leader.
+    fn check_leader(&self, hosted: &Hosted) -> Result<(), Status> {
+        match hosted.serving() {
+            Some(replica) if replica.is_cut_off() || !(replica.is_leader() || replica.is_alone()) => {
+                Err(unavailable(&ConsensusError::NotLeader { leader: replica.leader() }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a request to a shard that is not on this node, or that was chosen by another placement. The router then
@@ -174,7 +190,10 @@ impl Shared {
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
-            State::ReadOnly(_) => Err(full()),
+            State::ReadOnly(replica) => Err(match replica.is_alone() {
+                true => full(),
+                false => of_other_members(full()),
+            }),
             State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
             State::Serving(replica) => Ok(replica),
         }
@@ -200,6 +219,12 @@ fn full_text(is_over_cap: bool, is_unrepaired: bool) -> &'static str {
     }
 }
 
+/// Adds to a refusal that another member may lead the shard, because consensus has stopped on this one.
+fn of_other_members(Refused(reason, status): Refused) -> Refused {
+    let details = proto::refusal::Refusal::NotLeader { leader: None }.encode().into();
+    Refused(reason, Status::with_details(status.code(), status.message(), details))
+}
+
 fn failed(error: &ReplicaError) -> Status {
     Status::unavailable(format!("the replica has failed: {error}"))
 }
@@ -209,6 +234,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Ba
         batch.id = None;
     }
     let misplaced = |status| Refused(Refusal::Misplaced, status);
+    shared.check_leader(&*shared.hosted(shard).map_err(misplaced)?).map_err(|s| Refused(Refusal::Uncommitted, s))?;
     let hosted = shared.check_placement(shard, placement_epoch).map_err(misplaced)?;
     // The batch counts from now on, because it is in memory while the append waits for a repair.
     let bytes = batch.memory_bytes();

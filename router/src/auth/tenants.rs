@@ -108,20 +108,28 @@ impl Tenants {
     /// # Errors
     /// [`Exceeded`] if earlier pushes have used up the rate of samples or bytes.
     pub(crate) fn admit_push(&self, tenant: &TenantId) -> Result<(), Exceeded> {
-        self.charge_push(tenant, 0, 0)
+        self.charge_push(tenant, 0)
     }
 
-    /// Counts a push of `bytes` bytes after decompression with `samples` samples. A push that begins within the rates
-    /// is never too large for them: the next ones wait until it is paid off.
+    /// Counts a push of `bytes` bytes after decompression. A push that begins within the rates is never too large for
+    /// them: the next ones wait until it is paid off.
     ///
     /// # Errors
     /// [`Exceeded`] if earlier pushes have used up a rate. Nothing is counted then.
-    pub(crate) fn charge_push(&self, tenant: &TenantId, bytes: u64, samples: u64) -> Result<(), Exceeded> {
+    pub(crate) fn charge_push(&self, tenant: &TenantId, bytes: u64) -> Result<(), Exceeded> {
         let limits = self.limits(tenant);
         if limits.samples_per_second_max.is_none() && limits.bytes_per_second_max.is_none() {
             return Ok(());
         }
-        self.usage(tenant).charge(&limits, bytes, samples, Instant::now())
+        self.usage(tenant).charge(&limits, bytes, Instant::now())
+    }
+
+    /// Counts the samples of a push that [`Self::charge_push`] has accepted.
+    pub(crate) fn charge_samples(&self, tenant: &TenantId, samples: u64) {
+        let limits = self.limits(tenant);
+        if limits.samples_per_second_max.is_some() {
+            self.usage(tenant).take_samples(&limits, samples, Instant::now());
+        }
     }
 
     /// Counts a query until the share is dropped.

@@ -127,6 +127,10 @@ async fn the_first_token_of_the_meta_group_ends_anonymous_access() {
         states.send_replace(two_tenants());
         assert_eq!(auth.http(&Method::GET, Some(READ), &local).await, Err(Denied::Unauthenticated));
         assert_eq!(ask(&auth, READ, Some("a-read")).await, Ok("a".to_owned()));
+        // After the last token is revoked, nobody gets in with it.
+        states.send_replace(state(&[("a", Limits::default(), &[])]));
+        assert_eq!(ask(&auth, READ, Some("a-read")).await, Err(Denied::Unauthenticated));
+        states.send_replace(two_tenants());
         // The agent in this process still pushes, and does nothing else.
         let own = Tokens::parse("varve_fedcba9876543210").unwrap();
         let auth = auth.with_own_agent(own);

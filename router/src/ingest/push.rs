@@ -76,6 +76,8 @@ struct Attempt {
     definitions: Definitions,
     /// Shards that have acknowledged their parts.
     acknowledged: Vec<u32>,
+    /// True if the push counts against the limits of its tenant: in the first run.
+    is_charged: bool,
 }
 
 /// A push that is ready to be appended.
@@ -83,8 +85,6 @@ struct Placed {
     first: Round,
     rounds: Rounds,
     accepted: Accepted,
-    /// Size of the body after decompression, in bytes.
-    bytes: usize,
     /// Stacks that the batches define.
     defined: Vec<StackKey>,
 }
@@ -171,7 +171,7 @@ impl Pusher {
         let own_id = random_id();
         let mut acknowledged = Acknowledged::default();
         let mut retries = Retries::new(self.retry_pauses);
-        let mut is_charged = false;
+        let mut is_charged = true;
         // All runs use the same placement, until the push is placed again.
         let mut placement = self.nodes.placement().await;
         loop {
@@ -179,7 +179,9 @@ impl Pusher {
             let tenant_id = tenant.clone();
             let request = Arc::clone(&request);
             let definitions = retries.definitions;
-            let attempt = Attempt { arrived_ns, own_id, definitions, acknowledged: acknowledged.shards.clone() };
+            let acknowledged_shards = acknowledged.shards.clone();
+            let attempt = Attempt { arrived_ns, own_id, definitions, acknowledged: acknowledged_shards, is_charged };
+            is_charged = false;
             // Without a node, any placement is enough to refuse a faulty request.
             let assumed = placement.as_ref().map_or_else(|_| Arc::new(Placement::uniform(NonZeroU16::MIN)), Arc::clone);
             let placed;
@@ -190,11 +192,7 @@ impl Pusher {
                     this.prepare(destination, head, body, &attempt, in_flight)
                 })
                 .await?;
-            let Placed { first, rounds, accepted, bytes, defined } = placed?;
-            if !is_charged {
-                self.tenants.charge_push(tenant, bytes as u64, accepted.samples)?;
-                is_charged = true;
-            }
+            let Placed { first, rounds, accepted, defined } = placed?;
             let pinned = placement?;
             let failures;
             (in_flight, failures) = self.send(&pinned, first, rounds, in_flight, &mut acknowledged).await?;
@@ -224,6 +222,10 @@ impl Pusher {
     ) -> Result<Placed, PushError> {
         let known = (attempt.definitions == Definitions::OfUnknownStacks).then_some(&*self.known_stacks);
         let message = unpack(body, head, in_flight)?;
+        // Also a push that turns out to be invalid has its cost.
+        if attempt.is_charged {
+            self.tenants.charge_push(destination.tenant, message.len() as u64)?;
+        }
         let normalized = decode(&message, &head.format)
             .and_then(|decoded| normalize(&decoded, message.len(), attempt.arrived_ns, destination, known))
             .map_err(|error| recognized(error, &message, &head.format))?;
@@ -233,13 +235,16 @@ impl Pusher {
             rejected_profiles: push.rejected,
             warnings: push.warnings.clone(),
         };
+        if attempt.is_charged {
+            self.tenants.charge_samples(destination.tenant, accepted.samples);
+        }
         let id = batch_id(destination.tenant, head, &message, push.has_own_times).unwrap_or(attempt.own_id);
         let id = if is_planted("new-ids") { random_id() } else { id };
         let mut parts = place(push, id, destination);
         parts.remove(&attempt.acknowledged);
         let mut rounds = Rounds::new(parts);
         let first = rounds.next_round(in_flight);
-        Ok(Placed { first, rounds, accepted, bytes: message.len(), defined: normalized.defined })
+        Ok(Placed { first, rounds, accepted, defined: normalized.defined })
     }
 
     /// Runs the last step: appends all parts, one round after the other. Returns the errors of all rounds.

@@ -282,6 +282,10 @@ enum Next {
 /// Returns the node to which a call is made again after `status`; `None` if the status is the answer.
 fn next_step(status: &Status, is_repeatable: bool, members: usize, is_first_round: bool) -> Option<Next> {
     match Refusal::decode(status.details()) {
+        // The disk of this member is full, and perhaps those of all others.
+        Some(Refusal::NotLeader { leader: None }) if status.code() == Code::ResourceExhausted => {
+            (is_first_round && members > 1).then_some(Next::Another)
+        }
         Some(Refusal::NotLeader { leader: Some(leader) }) => Some(Next::Leader(leader)),
         // The only member of a shard is not called again, because nothing else would take its place.
         Some(Refusal::NotLeader { leader: None }) => (members > 1).then_some(Next::Another),

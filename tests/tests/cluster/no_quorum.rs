@@ -1,5 +1,6 @@
 //! Tests of shards without a majority: responses are partial or refused, and stale reads still work.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -7,6 +8,7 @@ use tests::cluster::Cluster;
 use tests::http::{self, Reply};
 use tests::payload::otlp::{Request, now_ns, stack};
 use tests::report::alone;
+use tests::shared::varve_binary;
 
 const SERVICES: usize = 12;
 
@@ -73,6 +75,17 @@ fn two_of_three_nodes_killed_leave_stale_reads_and_named_shards() {
     assert_eq!(stale.json()["shards"]["staleness_seconds"], Value::from(age));
     let since_kill = killed.elapsed().as_secs_f64();
     assert!(since_kill - 1.0 < age && age < since_kill + 10.0, "{age} s, {since_kill} s after the kill");
+
+    // The command line asks for the same, and says that the response is stale.
+    let query = |more: &[&str]| {
+        let mut command = Command::new(varve_binary());
+        command.args(["query", "count(process_cpu)", "--endpoint", &cluster.routers("http")[0]]).args(more);
+        command.env("VARVE_TOKEN_FILE", cluster.folder().join("token-read")).output().unwrap()
+    };
+    let stale = query(&["--consistency", "stale", "--partial", "refuse"]);
+    let said = String::from_utf8_lossy(&stale.stderr).into_owned();
+    assert!(stale.status.success() && said.starts_with("stale response: it may lack samples of the last "), "{said}");
+    assert!(!query(&[]).status.success(), "a linearizable read without a majority");
 
     // With a second node, every shard has a majority again.
     cluster.start(2);

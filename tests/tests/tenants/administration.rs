@@ -2,10 +2,29 @@
 
 use std::time::{Duration, Instant};
 
+use proto::wire::SelectRequest;
+use proto::wire::node_client::NodeClient;
 use serde_json::Value;
 use tests::cluster::{Administration, Cluster};
 use tests::report::alone;
 use tests::server::{Setup, Varve};
+use tonic::{Code, Status};
+use transport::{Credentials, Dialer, TlsFiles};
+
+/// Reads profiles from a node directly, with a certificate of the cluster and a placement that no node has. Returns the
+/// refusal.
+fn select_as(cluster: &Cluster, certificate: &str, node: &str) -> Status {
+    let certs = cluster.folder().join("certs");
+    let file = |name: &str| certs.join(name);
+    let (cert, key) = (file(&format!("{certificate}.pem")), file(&format!("{certificate}.key")));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let dialer = Dialer::tls(Credentials::load(TlsFiles { ca: file("ca.pem"), cert, key }).unwrap());
+        let mut client = NodeClient::new(dialer.connect_lazy(&dialer.endpoint(node).unwrap()));
+        let request = SelectRequest { shard: 1, placement_epoch: 99, ..SelectRequest::default() };
+        client.select(request).await.unwrap_err()
+    })
+}
 
 #[test]
 fn tenants_and_tokens_are_created_changed_listed_and_deleted() {
@@ -125,6 +144,10 @@ fn a_cluster_is_shown_and_administered_only_by_its_administrator() {
     let node = cluster.description()["nodes"][0]["address"].as_str().unwrap().to_owned();
     let plaintext = Administration { options: vec!["--node-endpoint".to_owned(), format!("http://{node}")] };
     assert!(plaintext.refusal(&["cluster"]).contains("requires TLS"));
+    let refused = select_as(&cluster, "admin-operator", &node);
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
+    let of_router = select_as(&cluster, "router-r1", &node);
+    assert_ne!(of_router.code(), Code::PermissionDenied, "{of_router}");
 
     // With a node down, changes are made by the other two, and the view says which node is missing.
     let begun = Instant::now();

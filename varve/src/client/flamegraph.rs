@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::destination::Destination;
 use super::printable::printable;
-use super::server::Server;
+use super::server::{Read, Server};
 use super::table::render;
 use crate::command::{FlamegraphOptions, Time};
 
@@ -33,8 +33,10 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
         ("end", end.to_string()),
         ("format", if format == "table" { "json" } else { format }.to_owned()),
     ];
+    parameters.extend(options.read.parameters());
     parameters.extend(nodes.map(|nodes| ("max_nodes", nodes.to_string())));
-    let mut body = Server::new(&options.server)?.get_bytes("/api/v1/flamegraph", &parameters)?;
+    let Read { mut body, shortfalls } = Server::new(&options.server)?.read("/api/v1/flamegraph", &parameters)?;
+    shortfalls.iter().for_each(|shortfall| eprintln!("{shortfall}"));
     let nothing = || format!("no samples match {} from {start} to {end}\n", printable(&options.selector));
     match format {
         "table" => {

@@ -5,14 +5,17 @@ use serde_json::Value;
 
 use super::output::print;
 use super::printable::printable;
-use super::server::Server;
+use super::server::{Read, Server};
 use super::table::render;
 use crate::command::{QueryOptions, Time};
 
 pub(crate) fn run(options: &QueryOptions) -> anyhow::Result<()> {
     let time = options.time.unwrap_or_else(Time::now);
-    let parameters = [("query", options.promql.clone()), ("time", time.to_string())];
-    let body = Server::new(&options.server)?.get("/api/v1/query", &parameters)?;
+    let mut parameters = vec![("query", options.promql.clone()), ("time", time.to_string())];
+    parameters.extend(options.read.parameters());
+    let Read { body, shortfalls } = Server::new(&options.server)?.read("/api/v1/query", &parameters)?;
+    shortfalls.iter().for_each(|shortfall| eprintln!("{shortfall}"));
+    let body = String::from_utf8(body).context("the response is not UTF-8")?;
     if options.format == "json" {
         return print(&format!("{}\n", body.trim_end()));
     }

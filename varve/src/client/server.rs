@@ -1,12 +1,12 @@
 //! HTTP requests to a running varve.
 
-use std::io::Read;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use proto::Tokens;
 use serde_json::Value;
-use ureq::http::StatusCode;
+use ureq::http::{HeaderMap, StatusCode};
 
 use super::printable::printable;
 use super::wrong_port;
@@ -26,6 +26,14 @@ pub(crate) enum Posted {
         /// Time to wait before a retry.
         retry_after: Duration,
     },
+}
+
+/// Response to a query.
+pub(crate) struct Read {
+    /// Body, which may be binary.
+    pub(crate) body: Vec<u8>,
+    /// Sentences about what the response may lack: shards that did not answer, and samples that are too recent.
+    pub(crate) shortfalls: Vec<String>,
 }
 
 /// HTTP client of a running varve.
@@ -59,15 +67,16 @@ impl Server {
         parameters: &[(&str, String)],
         patience: Duration,
     ) -> anyhow::Result<String> {
-        String::from_utf8(self.bytes_within(path, parameters, patience)?).context("the response is not UTF-8")
+        let body = self.read_within(path, parameters, patience)?.body;
+        String::from_utf8(body).context("the response is not UTF-8")
     }
 
-    /// Returns the body of a successful response, which may be binary.
-    pub(crate) fn get_bytes(&self, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<Vec<u8>> {
-        self.bytes_within(path, parameters, PATIENCE)
+    /// Returns the successful response to a query.
+    pub(crate) fn read(&self, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<Read> {
+        self.read_within(path, parameters, PATIENCE)
     }
 
-    fn bytes_within(&self, path: &str, parameters: &[(&str, String)], patience: Duration) -> anyhow::Result<Vec<u8>> {
+    fn read_within(&self, path: &str, parameters: &[(&str, String)], patience: Duration) -> anyhow::Result<Read> {
         let request = self.agent.get(format!("{}{path}", self.endpoint));
         let mut request = request.config().timeout_recv_response(Some(patience)).build();
         for (name, value) in parameters {
@@ -76,7 +85,9 @@ impl Server {
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        self.answer(request.call())
+        let answer = request.call();
+        let shortfalls = answer.as_ref().map(|answer| shortfalls(answer.headers())).unwrap_or_default();
+        Ok(Read { body: self.answer(answer)?, shortfalls })
     }
 
     /// Posts a body. Sends the body only after the server has agreed to receive it.
@@ -84,7 +95,7 @@ impl Server {
         &self,
         path: &str,
         parameters: &[(&str, String)],
-        body: impl Read + 'static,
+        body: impl io::Read + 'static,
         patience: Duration,
     ) -> anyhow::Result<Posted> {
         let request = self.agent.post(format!("{}{path}", self.endpoint)).header("Expect", "100-continue");
@@ -135,5 +146,47 @@ impl Server {
         // The text has several lines if a regular expression is invalid.
         let said: Vec<String> = said.unwrap_or(&body).lines().map(printable).collect();
         bail!("{} answered {}: {}", self.endpoint, answer.status(), said.join("\n"))
+    }
+}
+
+/// Returns a sentence for each header that says what a response may lack.
+fn shortfalls(headers: &HeaderMap) -> Vec<String> {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(printable);
+    let partial = header("varve-partial").map(|value| {
+        let field = |name: &str| value.split("; ").find_map(|field| field.strip_prefix(name)).unwrap_or("?");
+        let [shards, asked, answered] = ["shards=", "asked=", "answered="].map(field);
+        format!(
+            "partial response: only {answered} of {asked} shards answered (missing: {shards}), so values may be too low"
+        )
+    });
+    let stale = header("varve-staleness").map(|seconds| match seconds.as_str() {
+        "unknown" => "stale response: nobody knows how many of the latest samples it lacks".to_owned(),
+        seconds => format!("stale response: it may lack samples of the last {seconds} s"),
+    });
+    partial.into_iter().chain(stale).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ureq::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn headers_say_what_a_response_lacks() {
+        let said = |pairs: &[(&'static str, &'static str)]| {
+            shortfalls(
+                &pairs.iter().map(|&(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect(),
+            )
+        };
+        assert!(said(&[("server-timing", "asked")]).is_empty());
+        assert_eq!(
+            said(&[("varve-partial", "shards=2,5; asked=8; answered=6"), ("varve-staleness", "0.412")]),
+            [
+                "partial response: only 6 of 8 shards answered (missing: 2,5), so values may be too low",
+                "stale response: it may lack samples of the last 0.412 s",
+            ]
+        );
+        assert!(said(&[("varve-staleness", "unknown")])[0].contains("nobody knows"));
     }
 }

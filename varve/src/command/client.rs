@@ -20,6 +20,25 @@ pub(crate) struct ServerOptions {
     pub(crate) token_file: Option<Tokens>,
 }
 
+/// What a query accepts from a cluster in which some members do not respond.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReadOptions {
+    /// What to do if some shards do not answer: allow prints the response without them and a warning; refuse fails
+    #[arg(long, default_value = "allow", value_parser = ["allow", "refuse"])]
+    pub(crate) partial: String,
+    /// State that is read: linearizable has everything acknowledged before the query; stale may lack the latest
+    /// samples, but needs only one member of each shard
+    #[arg(long, default_value = "linearizable", value_parser = ["linearizable", "stale"])]
+    pub(crate) consistency: String,
+}
+
+impl ReadOptions {
+    /// Returns the options as parameters of a request.
+    pub(crate) fn parameters(&self) -> [(&'static str, String); 2] {
+        [("partial", self.partial.clone()), ("consistency", self.consistency.clone())]
+    }
+}
+
 /// Options of `varve query`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct QueryOptions {
@@ -31,6 +50,8 @@ pub(crate) struct QueryOptions {
     /// Output format
     #[arg(long, default_value = "table", value_parser = ["table", "json"])]
     pub(crate) format: String,
+    #[command(flatten)]
+    pub(crate) read: ReadOptions,
     #[command(flatten)]
     pub(crate) server: ServerOptions,
 }
@@ -59,6 +80,8 @@ pub(crate) struct FlamegraphOptions {
     /// Maximum number of rows of the table, or of nodes of the other formats
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) read: ReadOptions,
     #[command(flatten)]
     pub(crate) server: ServerOptions,
 }

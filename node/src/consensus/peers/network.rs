@@ -14,6 +14,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest, VoteResponse,
 };
+use parking_lot::Mutex;
 use proto::wire;
 use proto::wire::peer_reply::Reply as WireReply;
 
@@ -48,7 +49,8 @@ impl RaftNetworkFactory<Types> for GroupNetwork {
 
     async fn new_client(&mut self, target: u64, member: &Member) -> Peer {
         let link = self.peers.link(target, &member.address);
-        Peer { peers: Arc::clone(&self.peers), shard: self.shard, target, member: member.clone(), link }
+        let calls = EarlierCalls::default();
+        Peer { peers: Arc::clone(&self.peers), shard: self.shard, target, member: member.clone(), link, calls }
     }
 }
 
@@ -61,6 +63,23 @@ pub(crate) struct Peer {
     member: Member,
     /// The connection, or the reason why there cannot be one.
     link: Result<Arc<Link>, Arc<str>>,
+    calls: EarlierCalls,
+}
+
+/// The last reply of the connection as of the last two calls.
+///
+/// Openraft fixes the commit index of a heartbeat when it queues the heartbeat. It does so after it has taken the one
+/// before from the queue, and therefore after the call before that one. The reply as of that call is thus older than
+/// the commit index, whatever else the connection has received since.
+#[derive(Clone, Debug, Default)]
+struct EarlierCalls(Arc<Mutex<[u64; 2]>>);
+
+impl EarlierCalls {
+    /// Records a call, and returns the last reply as of the call before the last one. `newest` is the last reply now.
+    fn note(&self, newest: u64) -> u64 {
+        let [before_last, last] = &mut *self.0.lock();
+        std::mem::replace(before_last, std::mem::replace(last, newest))
+    }
 }
 
 impl Peer {
@@ -71,8 +90,8 @@ impl Peer {
             shard: self.shard,
             sender: self.peers.node_id(),
             directory: Bytes::copy_from_slice(&self.member.directory),
-            // Read before anything else: the receiver concludes that the request was made after this reply.
-            replied: self.link.as_ref().map_or(0, |link| link.replied()),
+            // The receiver concludes that the request was made after this reply.
+            replied: self.link.as_ref().map_or(0, |link| self.calls.note(link.replied())),
             message: Some(request.to_wire(self.shard)),
         };
         let replied = match &self.link {

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Largest number of replies that are remembered. A peer names the reply that it received last, so few are needed.
-const REMEMBERED_MAX: usize = 1024;
+/// Largest number of replies that are remembered. A peer names a reply that it received two
+/// heartbeats ago.
+const REMEMBERED_MAX: usize = 8192;
 
 /// Numbers and times of the last replies of one stream, in the order of the times.
 #[derive(Debug, Default)]

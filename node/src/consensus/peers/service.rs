@@ -137,14 +137,14 @@ impl Receiver {
             && *cluster != own.0.to_be_bytes()
         {
             return Err(format!(
-                "node {} belongs to cluster {own}, and the request is of another cluster: correct the address of this \\
+                "node {} belongs to cluster {own}, and the request is of another cluster: correct the address of this \
                  node in that cluster",
                 self.node_id
             ));
         }
         match self.peer {
             Some(peer) if peer != sender => Err(format!(
-                "the request names node {sender} as its sender, and the certificate is that of node {peer}: start \\
+                "the request names node {sender} as its sender, and the certificate is that of node {peer}: start \
                  each node with its own certificate"
             )),
             _ => Ok(()),

@@ -1,5 +1,7 @@
 //! Property tests: equal commands give equal states, and no command breaks an invariant.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use proto::meta::State;
 
@@ -104,6 +106,43 @@ fn any_actions() -> impl Strategy<Value = Vec<(Action, i64)>> {
         .prop_map(|(first, rest)| first.unwrap_or_default().into_iter().chain(rest).collect())
 }
 
+/// Checks that a node keeps a replica that may be in the group of its shard, unless the group is known to have other
+/// members or the data is lost, and that a lost replica is never made again. `lost` has shards, nodes and identities.
+fn check_replicas(before: &State, after: &State, command: &Command, lost: &mut BTreeSet<(u32, Member)>) {
+    for (number, shard) in &before.shards {
+        let after = &after.shards[number];
+        for node in shard.nodes() {
+            let replica = *shard.replica_on(node).unwrap();
+            let may_change = match command {
+                Command::MembersChanged { shard, .. } => shard == number,
+                Command::ReplaceReplica { shard, member } => (shard, member.node) == (number, node),
+                Command::AcceptDirectory { node: accepted, .. } => *accepted == node,
+                _ => false,
+            };
+            let is_kept = after.replica_on(node) == Some(&replica);
+            assert!(is_kept || may_change, "shard {number} loses {replica:?} by {command:?}");
+            // The only member stays listed, because the shard has no other one.
+            if !is_kept && matches!(command, Command::AcceptDirectory { .. }) {
+                lost.insert((*number, replica));
+            }
+        }
+    }
+    // A command that names an identity says that it is new.
+    match command {
+        Command::MoveMember { shard, to: named, .. } | Command::ReplaceReplica { shard, member: named } => {
+            lost.remove(&(*shard, *named));
+        }
+        Command::AcceptDirectory { node, directory } => {
+            lost.retain(|(_, replica)| (replica.node, replica.directory) != (*node, *directory));
+        }
+        _ => {}
+    }
+    for (number, replica) in lost.iter() {
+        let held = after.shards[number].replica_on(replica.node);
+        assert_ne!(held, Some(replica), "a replica of shard {number} that was lost is made again by {command:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -112,6 +151,7 @@ proptest! {
         // The second member applies decoded commands, and is restored from its record after each of them.
         let mut members = [MetaState::default(), MetaState::default()];
         let mut now_ns = 0;
+        let mut lost = BTreeSet::new();
         for (index, (action, passed_ns)) in (1..).zip(&actions) {
             now_ns += passed_ns;
             let command = command(action, members[0].state(), now_ns);
@@ -127,6 +167,7 @@ proptest! {
             prop_assert_eq!(&records[0], &records[1]);
             prop_assert!(first.state().check().is_ok(), "{:?} after {:?}", first.state().check(), command);
             if matches!(results[0], Ok(Applied::Changed)) {
+                check_replicas(before.state(), first.state(), &command, &mut lost);
                 prop_assert_eq!(first.state().revision, index);
                 prop_assert_ne!(&*first, &before);
                 if !matches!(command, Command::DeleteTenant(_) | Command::RevokeToken(..)) {

@@ -50,14 +50,44 @@ fn a_move_is_complete_when_the_group_has_the_target() {
 #[test]
 fn a_member_that_has_not_joined_can_be_replaced_by_another() {
     let mut meta = cluster_of_four();
-    let before = meta.state().shards[&1].clone();
     applied(&mut meta, Command::RegisterNode(node(5)));
     applied(&mut meta, moved(1, 1, member(4, 40)));
     applied(&mut meta, moved(1, 4, member(5, 50)));
     assert_eq!(meta.state().shards[&1].target, [member(2, 2), member(3, 3), member(5, 50)]);
     refused(&meta, moved(1, 5, member(1, 99)), "node 1 is a member of shard 1 already");
+    // A member of an earlier target may vote by now, so it keeps its replica until the group has the new members.
+    assert_eq!(meta.state().shards[&1].replica_on(4), Some(&member(4, 40)));
+    refused(&meta, moved(1, 5, member(4, 41)), "node 4 is a member of shard 1 already");
     applied(&mut meta, moved(1, 5, member(1, 1)));
-    assert_eq!(meta.state().shards[&1], before);
+    let before = shard(1, &[1, 2, 3]).members;
+    let undone = &meta.state().shards[&1];
+    assert_eq!((undone.wanted(), undone.nodes()), (before.as_slice(), vec![1, 2, 3, 4, 5]));
+    assert_eq!([4, 5].map(|node| undone.replica_on(node).copied()), [Some(member(4, 40)), Some(member(5, 50))]);
+    applied(&mut meta, Command::MembersChanged { shard: 1, members: before.clone() });
+    let undone = &meta.state().shards[&1];
+    assert_eq!((&undone.members, undone.target.len(), undone.leaving.len()), (&before, 0, 0));
+}
+
+#[test]
+fn a_node_that_was_to_leave_and_lost_its_data_gets_no_replica_with_its_old_identity() {
+    let mut meta = cluster_of_four();
+    applied(&mut meta, moved(1, 1, member(4, 40)));
+    applied(&mut meta, Command::AcceptDirectory { node: 1, directory: directory(10) });
+    let target = [member(2, 2), member(3, 3), member(4, 40)];
+    let state = &meta.state().shards[&1];
+    assert_eq!((state.replica_on(1), state.wanted()), (None, target.as_slice()));
+    // It may come back as another member.
+    applied(&mut meta, moved(1, 4, member(1, 10)));
+    assert_eq!(meta.state().shards[&1].replica_on(1), Some(&member(1, 10)));
+}
+
+#[test]
+fn only_one_replica_of_a_shard_is_replaced_at_a_time() {
+    let mut meta = cluster();
+    let replace = |node, number| Command::ReplaceReplica { shard: 1, member: member(node, number) };
+    applied(&mut meta, replace(1, 10));
+    assert_eq!(applied(&mut meta, replace(1, 10)), Applied::Unchanged);
+    refused(&meta, replace(2, 20), "changing its members already");
 }
 
 #[test]

@@ -1,20 +1,22 @@
 //! The members of Raft groups follow the state of the meta group. The leader of each group makes the changes.
 //!
 //! Every look derives the next step from the state of the meta group and from the membership in the log of the group.
-//! A leader that takes over therefore continues where the last one stopped. Groups change at the same time, so that one
+//! A leader that takes over therefore continues where the last one stopped. Each group has its own task, so that one
 //! without a majority does not delay the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::iter;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
 use proto::meta::{Command, Shard, State};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use crate::consensus::{Change, Member, Voters, Wanted};
-use crate::meta::MetaReplica;
+use crate::meta::{META_GROUP, MetaReplica};
 use crate::node::cluster::{identity_of, propose};
 use crate::node::hosted;
 use crate::node::shared::Shared;
@@ -27,18 +29,43 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Changes the members of the groups that this node leads, whenever that is due. Never returns.
 pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Infallible {
     let mut states = shared.cluster.state.subscribe();
+    let mut looks = JoinSet::new();
+    let mut looked_at = BTreeSet::new();
     loop {
         let state = Arc::clone(&states.borrow_and_update());
-        let mut is_changing = false;
         if state.cluster.is_some() {
-            let shards = join_all(state.shards.values().map(|shard| change_shard(shared, &state, shard)));
-            let (meta, shards) = tokio::join!(change_meta_group(replica, &state), shards);
-            is_changing = meta || shards.contains(&true);
+            for group in iter::once(META_GROUP).chain(state.shards.keys().copied()) {
+                // A look at a group without a majority goes on beside the next looks at the others.
+                if looked_at.insert(group) {
+                    looks.spawn(look(Arc::clone(shared), Arc::clone(replica), Arc::clone(&state), group));
+                }
+            }
         }
-        let interval = if is_changing { INTERVAL } else { IDLE_INTERVAL };
-        // The sender of the states lives as long as `shared`, so an elapsed time is the only other result.
-        let _changed_or_elapsed = timeout(interval, states.changed()).await.is_ok();
+        let mut next = Instant::now() + IDLE_INTERVAL;
+        loop {
+            tokio::select! {
+                Some(done) = looks.join_next() => {
+                    let (group, is_changing) = done.unwrap_or_else(|error| resume_unwind(error.into_panic()));
+                    looked_at.remove(&group);
+                    if is_changing {
+                        next = next.min(Instant::now() + INTERVAL);
+                    }
+                }
+                () = sleep_until(next) => break,
+                // The sender of the states lives as long as `shared`.
+                _changed = states.changed() => break,
+            }
+        }
     }
+}
+
+/// Makes the next step of one group, if this node leads it. Returns the group, and whether it is changing.
+async fn look(shared: Arc<Shared>, replica: Arc<MetaReplica>, state: Arc<State>, group: u32) -> (u32, bool) {
+    let is_changing = match state.shards.get(&group) {
+        Some(shard) => change_shard(&shared, &state, shard).await,
+        None => change_meta_group(&replica, &state).await,
+    };
+    (group, is_changing)
 }
 
 /// Makes the next step towards the members of the meta group, if this node leads it: all nodes of the cluster. Only few

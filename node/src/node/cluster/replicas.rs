@@ -2,7 +2,8 @@
 //!
 //! Invariant: a replica whose log and votes were deleted never takes part in a group again with its old identity.
 //! Therefore, the log, the votes and the identity are deleted at once; the files of the state follow. An older state of
-//! the meta group than the one that asked for this changes nothing.
+//! the meta group than the one that asked for this changes nothing. No replica is made for a member that is to leave:
+//! its data is lost, and its identity may have voted.
 
 use std::sync::Arc;
 
@@ -21,7 +22,11 @@ pub(in crate::node) async fn open_known(shared: &Arc<Shared>) -> Result<(), Node
     for shard in shared.directory.shards().map_err(failed)? {
         match log.replica(shard).identity {
             Some(identity) => shared.host(shard, identity).await.map_err(failed)?,
-            None => shared.directory.remove_shard(shard).map_err(failed)?,
+            None => {
+                let directory = Arc::clone(&shared.directory);
+                let removed = spawn_blocking(move || directory.remove_shard(shard)).await;
+                removed.map_err(std::io::Error::other).and_then(|removed| removed).map_err(failed)?;
+            }
         }
     }
     Ok(())
@@ -36,8 +41,10 @@ pub(super) async fn follow(shared: &Arc<Shared>, state: &State) -> bool {
     let Some(log) = shared.raft_log.current() else { return false };
     let own = shared.cluster.own_replicas(state);
     let mut is_done = true;
-    for &shard in state.shards.keys() {
-        if let Err(error) = follow_shard(shared, &log, shard, own.get(&shard).copied(), state.revision).await {
+    for (&shard, members) in &state.shards {
+        let wanted = own.get(&shard).copied();
+        let may_make = members.is_wanted(shared.cluster.node_id);
+        if let Err(error) = follow_shard(shared, &log, shard, wanted, may_make, state.revision).await {
             tracing::error!(shard, %error, "the replica of a shard cannot be made or deleted; will retry");
             is_done = false;
         }
@@ -50,6 +57,7 @@ async fn follow_shard(
     log: &Arc<LogDatabase>,
     shard: u32,
     wanted: Option<DirectoryId>,
+    may_make: bool,
     revision: u64,
 ) -> Result<(), Arc<ReplicaError>> {
     let held = log.replica(shard);
@@ -60,7 +68,9 @@ async fn follow_shard(
         return shared.host(shard, identity).await.map_err(|error| Arc::new(failed(error)));
     }
     let is_hosted = shared.shard(shard).is_some();
-    if revision <= held.revision || (wanted.is_none() && !is_hosted) {
+    // A node that stopped after it had given up its replica for this very state makes the new one.
+    let is_older = revision < held.revision || (revision == held.revision && held.identity.is_some());
+    if is_older || (wanted.is_none() && !is_hosted) || (wanted.is_some() && !may_make) {
         return Ok(());
     }
     if is_hosted {

@@ -148,6 +148,9 @@ pub struct Shard {
     /// Members that the group is to have instead, ascending by node; empty if the members stay as they are. The leader
     /// of the shard changes the Raft group step by step, and then reports that these are the members.
     pub target: Vec<Member>,
+    /// Members of earlier targets, ascending by node. The Raft group may still need their votes, until the leader
+    /// reports that it has the members of this target.
+    pub leaving: Vec<Member>,
     /// ID of the node that creates the group. It never changes, so that no second group is ever created.
     pub creator: u64,
     /// True if the group exists. The creator then never creates it again, even with an empty data directory.
@@ -158,20 +161,26 @@ impl Shard {
     /// Checks the fields.
     ///
     /// # Errors
-    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, and for
-    /// a target that is equal to the members. The creator of a group that does not exist yet must be a member.
+    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, for a
+    /// target that is equal to the members although none is leaving, and for a leaving member on a node of another one.
+    /// The creator of a group that does not exist yet must be a member.
     pub fn check(&self) -> Result<(), MetaError> {
         if self.number < FIRST_DATA_SHARD {
             return Err(MetaError::Invalid("shards must have numbers from 1 on: 0 is the meta group"));
         }
-        if self.members.is_empty() || self.members.len().max(self.target.len()) > SHARD_MEMBERS_MAX {
+        let lists = [&self.members, &self.target, &self.leaving];
+        if self.members.is_empty() || lists.iter().any(|members| members.len() > SHARD_MEMBERS_MAX) {
             return Err(MetaError::Invalid("a shard must have 1 to 7 members"));
         }
-        if ![&self.members, &self.target].iter().all(|members| members.is_sorted_by(|a, b| a.node < b.node)) {
+        if !lists.iter().all(|members| members.is_sorted_by(|a, b| a.node < b.node)) {
             return Err(MetaError::Invalid("the members of a shard must be different nodes, ascending by ID"));
         }
-        if self.members == self.target {
+        if self.leaving.is_empty() && self.members == self.target {
             return Err(MetaError::Invalid("the target of a shard must differ from its members"));
+        }
+        let is_here = |member: &Member| self.member(member.node).is_some() || self.is_wanted(member.node);
+        if self.leaving.iter().any(|member| self.target.is_empty() || is_here(member)) {
+            return Err(MetaError::Invalid("a leaving member of a shard must be on a node without another member"));
         }
         if !self.is_created && self.member(self.creator).is_none() {
             return Err(MetaError::Invalid("the creator of a shard must be one of its members"));
@@ -191,35 +200,42 @@ impl Shard {
         if self.target.is_empty() { &self.members } else { &self.target }
     }
 
+    /// Returns true if the group is to have a member on a node.
+    #[must_use]
+    pub fn is_wanted(&self, node: u64) -> bool {
+        self.wanted().iter().any(|member| member.node == node)
+    }
+
     /// The replica that a node is to hold; `None` if it is to hold none. A member that is to leave holds its replica
     /// until the group has the members of the target.
     #[must_use]
     pub fn replica_on(&self, node: u64) -> Option<&Member> {
-        self.target.iter().find(|member| member.node == node).or_else(|| self.member(node))
+        [&self.target, &self.members, &self.leaving].into_iter().flatten().find(|member| member.node == node)
     }
 
-    /// IDs of the nodes that may lead the group: the present members, and then those of the target.
+    /// IDs of the nodes that may lead the group: the present members, then those of the target and of earlier targets.
     #[must_use]
     pub fn nodes(&self) -> Vec<u64> {
-        let joining = self.target.iter().filter(|member| self.member(member.node).is_none());
-        self.members.iter().chain(joining).map(|member| member.node).collect()
+        let others = self.target.iter().chain(&self.leaving).filter(|member| self.member(member.node).is_none());
+        self.members.iter().chain(others).map(|member| member.node).collect()
     }
 
     pub(super) fn to_wire(&self) -> wire::ShardGroup {
-        let Self { number, members, target, creator, is_created } = self;
+        let Self { number, members, target, leaving, creator, is_created } = self;
         wire::ShardGroup {
             number: *number,
             members: members_to_wire(members),
             creator: *creator,
             is_created: *is_created,
             target: members_to_wire(target),
+            leaving: members_to_wire(leaving),
         }
     }
 
     pub(super) fn from_wire(from: wire::ShardGroup) -> Result<Self, MetaError> {
-        let wire::ShardGroup { number, members, creator, is_created, target } = from;
-        let [members, target] = [members, target].map(members_from_wire);
-        let shard = Self { number, members: members?, target: target?, creator, is_created };
+        let wire::ShardGroup { number, members, creator, is_created, target, leaving } = from;
+        let [members, target, leaving] = [members, target, leaving].map(members_from_wire);
+        let shard = Self { number, members: members?, target: target?, leaving: leaving?, creator, is_created };
         shard.check()?;
         Ok(shard)
     }

@@ -96,7 +96,11 @@ prop_compose! {
             if let Some(first) = target.first_mut() {
                 first.directory.0 ^= 1 << 100;
             }
-            (number, Shard { number, members: members.clone(), target, creator, is_created })
+            let leaving = match target.is_empty() {
+                true => Vec::new(),
+                false => vec![Member { node: u64::MAX, directory: DirectoryId(u128::from(number)) }],
+            };
+            (number, Shard { number, members: members.clone(), target, leaving, creator, is_created })
         };
         let mut state = State {
             cluster: Some(ClusterId(cluster)), format_version, revision, nodes, epochs, ..State::default()
@@ -198,6 +202,7 @@ fn sent() -> wire::MetaState {
         number,
         members,
         target,
+        leaving: Vec::new(),
         creator: number.into(),
         is_created,
     };

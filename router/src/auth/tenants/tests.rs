@@ -40,15 +40,18 @@ async fn a_tenant_over_its_rates_is_refused_and_others_are_not() {
     };
     let (states, receiver) = watch::channel(state(&[("a", limits(10, 0), &[]), ("b", limits(0, 1_000_000), &[])]));
     let tenants = Tenants::of_node(receiver);
-    tenants.charge_push(&name("a"), 5, 100_000).unwrap();
+    tenants.charge_push(&name("a"), 5).unwrap();
+    tenants.charge_samples(&name("a"), 100_000);
     let refused = tenants.admit_push(&name("a")).unwrap_err();
     assert_eq!(refused, Exceeded::Samples(NonZeroU64::new(10).unwrap()));
     assert!(refused.to_string().contains("10 samples a second"), "{refused}");
-    tenants.charge_push(&name("b"), 1_000_000_000, 100_000).unwrap();
+    tenants.charge_push(&name("b"), 1_000_000_000).unwrap();
+    tenants.charge_samples(&name("b"), 100_000);
     assert_eq!(tenants.admit_push(&name("b")), Err(Exceeded::Bytes(NonZeroU64::new(1_000_000).unwrap())));
     // Neither a tenant without limits nor one that the meta group does not know is limited.
     for _ in 0..3 {
-        tenants.charge_push(&name("default"), 1 << 40, 1 << 40).unwrap();
+        tenants.charge_push(&name("default"), 1 << 40).unwrap();
+        tenants.charge_samples(&name("default"), 1 << 40);
     }
     // A limit that is lifted no longer applies.
     states.send_replace(state(&[("a", Limits::default(), &[])]));

@@ -51,8 +51,8 @@ impl Drop for QueryShare {
 }
 
 impl Usage {
-    /// Counts a push, or returns the rate that is used up.
-    pub(super) fn charge(&self, limits: &Limits, bytes: u64, samples: u64, now: Instant) -> Result<(), Exceeded> {
+    /// Counts the bytes of a push, or returns the rate that is used up.
+    pub(super) fn charge(&self, limits: &Limits, bytes: u64, now: Instant) -> Result<(), Exceeded> {
         let Limits { samples_per_second_max, bytes_per_second_max, .. } = *limits;
         let pushes = &mut *self.pushes.lock();
         if let Some(max) = samples_per_second_max
@@ -65,13 +65,17 @@ impl Usage {
         {
             return Err(Exceeded::Bytes(max));
         }
-        if let Some(max) = samples_per_second_max {
-            pushes.samples.take(samples, max.get(), now);
-        }
         if let Some(max) = bytes_per_second_max {
             pushes.bytes.take(bytes, max.get(), now);
         }
         Ok(())
+    }
+
+    /// Counts the samples of a push that was within its rates.
+    pub(super) fn take_samples(&self, limits: &Limits, samples: u64, now: Instant) {
+        if let Some(max) = limits.samples_per_second_max {
+            self.pushes.lock().samples.take(samples, max.get(), now);
+        }
     }
 
     /// Counts a query, unless `max` queries are counted.

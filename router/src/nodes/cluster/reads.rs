@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Consistency;
+use proto::meta::Shard;
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
 
@@ -74,9 +75,8 @@ impl Cluster {
         call: impl Fn(Arc<Remote>) -> F,
     ) -> Result<(u64, T), Status> {
         let state = self.state().await?;
-        let members = state.shards.get(&shard).map(|shard| shard.members.as_slice()).unwrap_or_default();
+        let mut nodes = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
         let leader = self.leaders.lock().get(&shard).copied();
-        let mut nodes: Vec<u64> = members.iter().map(|member| member.node).collect();
         nodes.sort_by_key(|&node| (self.is_silent(node), Some(node) != first, Some(node) != leader));
         let mut last = Status::not_found(format!("shard {shard} does not exist: read the placement again"));
         for node in nodes {
@@ -90,8 +90,9 @@ impl Cluster {
                     self.note_silence(node);
                     last = status;
                 }
-                // A member that lost its data does not have the shard.
-                Err(status) if status.code() == Code::NotFound => {
+                // A member that lost its data, or has not joined yet, does not have the shard. A member that lags does
+                // not have the placement.
+                Err(status) if matches!(status.code(), Code::NotFound | Code::FailedPrecondition) => {
                     if last.code() != Code::Unavailable {
                         last = status;
                     }

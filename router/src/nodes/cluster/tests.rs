@@ -18,7 +18,8 @@ fn state(cluster: u128, revision: u64, ids: &[u64]) -> State {
     let node =
         |&id: &u64| (id, Node { id, address: address(id), zone: String::new(), directory: DirectoryId(id.into()) });
     let members = ids.iter().map(member).collect();
-    let shard = Shard { number: SHARD, members, target: Vec::new(), creator: ids[0], is_created: true };
+    let shard =
+        Shard { number: SHARD, members, target: Vec::new(), leaving: Vec::new(), creator: ids[0], is_created: true };
     State {
         cluster: Some(ClusterId(cluster)),
         format_version: 1,

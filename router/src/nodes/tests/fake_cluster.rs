@@ -19,7 +19,17 @@ impl OneNode {
         let member = Member { node: 1, directory: DirectoryId(1) };
         let node = Node { id: 1, address: address.to_string(), zone: String::new(), directory: member.directory };
         let shard = |number| {
-            (number, Shard { number, members: vec![member], target: Vec::new(), creator: 1, is_created: true })
+            (
+                number,
+                Shard {
+                    number,
+                    members: vec![member],
+                    target: Vec::new(),
+                    leaving: Vec::new(),
+                    creator: 1,
+                    is_created: true,
+                },
+            )
         };
         let slots = (0..u32::from(SLOTS)).map(|slot| slot % shards + 1).collect();
         let state = State {

@@ -122,6 +122,7 @@ mod tests {
             number,
             members: vec![member],
             target: Vec::new(),
+            leaving: Vec::new(),
             creator: 1,
             is_created: number < 3,
         };

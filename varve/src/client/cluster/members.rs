@@ -70,7 +70,7 @@ pub(super) async fn move_member(options: &MoveOptions) -> anyhow::Result<()> {
         );
     }
     // A member that was to leave stays with its own replica. Any other replica is new.
-    let directory = known.member(*to).map_or_else(random_identity, |member| Ok(member.directory))?;
+    let directory = known.replica_on(*to).map_or_else(random_identity, |member| Ok(member.directory))?;
     let to_member = Member { node: *to, directory };
     let changed =
         change(&connection, state.clone(), &Command::MoveMember { shard: *shard, from: *from, to: to_member }, options)
