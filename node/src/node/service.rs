@@ -189,7 +189,7 @@ impl Shared {
             _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
-            State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
+            State::Damaged(error) | State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
             State::ReadOnly(replica) => Err(match replica.is_alone() {
                 true => full(),
                 false => of_other_members(full()),

@@ -52,6 +52,11 @@ fn r2_power_cuts() {
 }
 
 #[test]
+fn r7_damaged_files() {
+    at_ci_size("R7");
+}
+
+#[test]
 fn r8_errors_of_the_disk() {
     at_ci_size("R8");
 }
@@ -64,6 +69,11 @@ fn r9_slow_and_stalled_disks() {
 #[test]
 fn r10_full_disks() {
     at_ci_size("R10");
+}
+
+#[test]
+fn r11_unreadable_blocks() {
+    at_ci_size("R11");
 }
 
 #[test]
