@@ -116,6 +116,11 @@ impl Config {
         self.initial_nodes.clone()
     }
 
+    /// Returns true if the node is one of several, or joins others.
+    pub(crate) fn has_others(&self) -> bool {
+        self.initial_nodes.len() > 1 || !self.join.is_empty()
+    }
+
     /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag.
     /// `shards` is the number of shards of the node.
     pub(crate) fn keep_limits(&self, shards: NonZeroU16) -> KeepLimits {

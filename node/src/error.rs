@@ -249,6 +249,34 @@ impl ReplicaError {
         }
     }
 
+    /// Returns true if the log of all shards is damaged. A full or failing disk is no damage.
+    pub(crate) fn is_log_damage(&self) -> bool {
+        match self {
+            Self::Lost { .. } => true,
+            Self::Record(error) => matches!(
+                error,
+                RecordError::Length { .. }
+                    | RecordError::Checksum { .. }
+                    | RecordError::Absent { .. }
+                    | RecordError::Missing { .. }
+            ),
+            Self::Files(error) | Self::Mark(error) => error.kind() == std::io::ErrorKind::InvalidData,
+            Self::Log(error) => {
+                error.kind() == rocksdb::ErrorKind::Corruption || error.as_ref().contains("No such file or directory")
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns true if the state cannot be used, and the log can. The state of another member can then take its place.
+    pub(crate) fn is_state_lost(&self) -> bool {
+        match self {
+            Self::Engine(_) => !self.is_disk_full(),
+            Self::Pointer { .. } | Self::Gap { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Returns true if the disk is full. Everything acknowledged is then in the log, and the node opens the replica
     /// again when there is space.
     #[must_use]

@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     quarantined_windows: Family<ShardLabels, Gauge>,
     damaged_reads: Family<ShardLabels, Counter>,
     unrepaired: Family<ShardLabels, Gauge>,
+    repairs: Family<RepairLabels, Counter>,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
     pub(crate) clock_jump_seconds: Gauge,
@@ -57,6 +58,13 @@ struct ShardLabels {
 pub(crate) struct DiskLabels {
     /// Part of the data directory: `raft` or `shards`.
     pub(crate) part: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RepairLabels {
+    shard: u32,
+    /// `repaired` or `failed`.
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -131,6 +139,7 @@ impl Metrics {
             quarantined_windows: Family::default(),
             unrepaired: Family::default(),
             damaged_reads: Family::default(),
+            repairs: Family::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
             clock_jump_seconds: Gauge::default(),
@@ -170,6 +179,11 @@ impl Metrics {
             "1 if damaged table files cannot be repaired, so that nothing is compacted and space is not freed",
             it.unrepaired,
         );
+        registry.register(
+            "repairs",
+            "Attempts to replace a damaged state by that of another member, by their outcome",
+            it.repairs,
+        );
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the present state of the replica, else 0", it.replica_state);
         registry.register(
@@ -195,6 +209,12 @@ impl Metrics {
             damaged_reads: self.damaged_reads.get_or_create_owned(&labels),
             unrepaired: self.unrepaired.get_or_create_owned(&labels),
         }
+    }
+
+    /// Counts an attempt to replace the state of a shard by that of another member.
+    pub(crate) fn repaired(&self, shard: u32, is_repaired: bool) {
+        let outcome = if is_repaired { "repaired" } else { "failed" };
+        self.repairs.get_or_create(&RepairLabels { shard, outcome }).inc();
     }
 
     pub(crate) fn refused(&self, reason: Refusal) {

@@ -121,7 +121,8 @@ impl Node {
         let starting = |shard| UnreadyShard { shard, state: "starting" };
         let cluster = self.shared.cluster.state();
         let mut unready = Vec::new();
-        if cluster.epochs.is_empty() {
+        // A state that does not name this data directory is older than the acceptance of the directory.
+        if cluster.epochs.is_empty() || !self.shared.cluster.is_known(&cluster) {
             unready.push(starting(0));
         }
         let hosted = self.shared.shards();

@@ -14,7 +14,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message as _;
-use storage_engine::{Budgets, DamageCounts, Engine, Flushed, LogBarrier, Position};
+use storage_engine::{Budgets, DamageCounts, Engine, Flushed, LogBarrier, Position, Verified};
 
 use crate::consensus::{GroupState, Outcome, Payload};
 use crate::directory::DataDirectory;
@@ -40,6 +40,8 @@ pub(crate) struct Shard {
     unflushed_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
+    /// Faults that a verification has found.
+    faults: Mutex<Option<String>>,
     metrics: ShardMetrics,
     /// Marker that the engine is open. It is dropped last: once a weak reference to it cannot be upgraded, all files
     /// are closed.
@@ -82,6 +84,7 @@ impl Shard {
             kept_log: Mutex::new(kept_log),
             unflushed_bytes: AtomicU64::new(0),
             damage_reported: AtomicU64::new(0),
+            faults: Mutex::default(),
             metrics,
             open: Arc::default(),
             directory: Arc::clone(directory),
@@ -134,6 +137,26 @@ impl Shard {
         // Windows also end in a shard that receives no entries.
         self.engine.pass_time(log_ns);
         self.engine.wants_flush()
+    }
+
+    /// Describes the damage of the state; `None` if none is known.
+    pub(crate) fn damage(&self) -> Option<String> {
+        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        let faults = self.faults.lock().clone();
+        let unrepaired = || self.engine.repair_failure().map(|error| format!("damaged files: {error}"));
+        let quarantined = || (windows > 0).then(|| format!("{windows} quarantined windows"));
+        let read = || (damaged_reads > 0).then(|| format!("{damaged_reads} damaged values"));
+        faults.or_else(unrepaired).or_else(quarantined).or_else(read)
+    }
+
+    /// Reads and checks everything on disk. Faults count as damage from then on. Blocks for a long time.
+    pub(crate) fn verify(&self) -> Result<Verified, storage_engine::EngineError> {
+        let verified = self.engine.verify()?;
+        if verified.faults > 0 {
+            let first = verified.described.first().map_or("", String::as_str);
+            *self.faults.lock() = Some(format!("{} faults, the first: {first}", verified.faults));
+        }
+        Ok(verified)
     }
 
     /// Counts the damage that was found since the last call in the metrics, and logs it.

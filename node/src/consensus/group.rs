@@ -36,6 +36,8 @@ const LEASE: Duration = Duration::from_millis(600);
 /// Random time, on top of [`LEASE`], after which a follower that does not hear its leader starts an election. A new
 /// leader then usually acknowledges within a second. At least two heartbeats must be missing for that.
 const ELECTION_SPREAD: Duration = Duration::from_millis(300);
+/// Further time after which a member that stands back starts an election: others have had two attempts by then.
+const STAND_BACK: Duration = Duration::from_secs(3);
 /// Time without contact to the leader, or to a majority, after which the member reports that nothing can be committed.
 /// It is longer than an election usually takes.
 const CONTACT_MAX: Duration = Duration::from_secs(3);
@@ -67,6 +69,8 @@ pub(super) struct Handle {
     election_at: parking_lot::Mutex<Instant>,
     /// Time at which this member last heard its leader.
     leader_heard_at: parking_lot::Mutex<Instant>,
+    /// True if this member leaves elections to others for [`STAND_BACK`].
+    stands_back: AtomicBool,
     pub(super) freshness: Freshness,
 }
 
@@ -92,7 +96,7 @@ impl Handle {
             self.heard();
             self.note_quorum();
             if beats { self.raft.trigger().heartbeat().await } else { Ok(()) }
-        } else if *self.election_at.lock() <= Instant::now() {
+        } else if *self.election_at.lock() + self.stand_back() <= Instant::now() {
             // After a refusal, the next attempt needs no lease to expire.
             *self.election_at.lock() = Instant::now() + ELECTION_SPREAD + random(ELECTION_SPREAD);
             // With pre-vote, this election cannot depose a leader that is alive.
@@ -106,6 +110,11 @@ impl Handle {
 }
 
 impl Handle {
+    /// Returns the time for which this member leaves an election to others.
+    fn stand_back(&self) -> Duration {
+        if self.stands_back.load(Ordering::Relaxed) { STAND_BACK } else { Duration::ZERO }
+    }
+
     /// Notes, on the leader, the last message to which a majority has responded.
     fn note_quorum(&self) {
         let metrics = self.raft.metrics();
@@ -149,7 +158,14 @@ impl Group {
         let now = || parking_lot::Mutex::new(Instant::now());
         let has_others = AtomicBool::new(false);
         let freshness = Freshness::default();
-        let handle = Arc::new(Handle { raft, has_others, election_at: now(), leader_heard_at: now(), freshness });
+        let handle = Arc::new(Handle {
+            raft,
+            has_others,
+            election_at: now(),
+            leader_heard_at: now(),
+            stands_back: AtomicBool::new(false),
+            freshness,
+        });
         handle.heard();
         let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
         let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
@@ -252,6 +268,19 @@ impl Group {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.raft().is_leader()
+    }
+
+    /// Makes this member leave elections to others, or not any more. If no other member is elected for a while, it
+    /// stands nevertheless.
+    pub(crate) fn stand_back(&self, stands_back: bool) {
+        self.handle.stands_back.store(stands_back, Ordering::Relaxed);
+    }
+
+    /// Asks a member to take over, if this member leads the group. Nothing is proposed or led here from then on. If the
+    /// member does not take over, the others elect a leader as if this one had died.
+    pub(crate) async fn hand_over(&self, to: u64) {
+        // It fails only if openraft has stopped, which [`watch`] reports.
+        let _requested = self.raft().trigger().transfer_leader(to).await.is_ok();
     }
 
     /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority

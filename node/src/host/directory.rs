@@ -4,6 +4,7 @@
 //! <data_dir>/LOCK         locked (flock) while the node is open; holds the process id, for error messages
 //! <data_dir>/FORMAT       version of the layout below, decimal
 //! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
+//! <data_dir>/raft-damaged/  a damaged log that was replaced, until the node's replicas are built again
 //! <data_dir>/shard-0001/  one shard's state ([`shard`]); likewise shard-0002/ and so on
 //! ```
 
@@ -101,6 +102,37 @@ impl DataDirectory {
 
     pub(crate) fn raft(&self) -> PathBuf {
         self.path.join("raft")
+    }
+
+    fn damaged_raft(&self) -> PathBuf {
+        self.path.join("raft-damaged")
+    }
+
+    /// Moves the damaged logs away, so that new ones can be made. The first damaged logs are kept: later ones were made
+    /// after them, and hold nothing. Blocks.
+    pub(crate) fn set_raft_aside(&self) -> io::Result<()> {
+        if self.has_damaged_raft() {
+            shard::remove(&self.raft())?;
+        } else {
+            fs::rename(self.raft(), self.damaged_raft())?;
+        }
+        fs::create_dir_all(self.raft())?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// Returns true if the logs were damaged. Until the cluster has accepted the new ones, the states of the shards are
+    /// not used, because the votes that belong to them are lost.
+    pub(crate) fn has_damaged_raft(&self) -> bool {
+        self.damaged_raft().exists()
+    }
+
+    /// Deletes the states of all shards, and then the damaged logs. Blocks.
+    pub(crate) fn remove_damaged(&self) -> io::Result<()> {
+        for shard in self.shards()? {
+            self.remove_shard(shard)?;
+        }
+        shard::remove(&self.damaged_raft())?;
+        File::open(&self.path)?.sync_all()
     }
 
     pub(crate) fn shard(&self, shard: u32) -> ShardDirectory {

@@ -37,7 +37,7 @@ pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -
         AdministrationTask::Verify => {
             let replica = replica()?;
             let Verified { values, samples, faults, described, .. } =
-                read(&replica, |replica| replica.shard().engine().verify()).await?;
+                read(&replica, |replica| replica.shard().verify()).await?;
             let quarantined = replica.shard().engine().damaged_windows();
             let quarantined: Vec<Value> = quarantined.iter().map(damaged_report).collect();
             json!({

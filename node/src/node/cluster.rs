@@ -27,6 +27,7 @@ use crate::consensus::{DirectoryId, Member};
 use crate::error::ReplicaError;
 use crate::meta::MetaReplica;
 
+pub(super) use self::bootstrap::call;
 pub(super) use self::forward::propose;
 pub(super) use self::replicas::open_known;
 pub(super) use self::supervise::supervise;
@@ -97,7 +98,7 @@ impl Cluster {
     }
 
     /// Returns true if the state names the data directory of this node.
-    fn is_known(&self, state: &State) -> bool {
+    pub(super) fn is_known(&self, state: &State) -> bool {
         let known = state.nodes.get(&self.node_id);
         known.is_some_and(|node| node.directory.0.to_be_bytes() == self.directory)
     }

@@ -46,23 +46,31 @@ pub(super) enum State {
     Repairing,
     /// The disk is full: queries are served, and the replica is opened again when there is space.
     ReadOnly(Arc<Replica>),
+    /// The state cannot be used, and is fetched from another member.
+    Damaged(Arc<ReplicaError>),
     Failed(Arc<ReplicaError>),
     Stopped,
 }
 
 impl State {
-    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
+    const NAMES: [&str; 7] = ["starting", "serving", "repairing", "read_only", "damaged", "failed", "stopped"];
 
     pub(super) fn name(&self) -> &'static str {
-        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
+        let [starting, serving, repairing, read_only, damaged, failed, stopped] = Self::NAMES;
         match self {
             Self::Starting => starting,
             Self::Serving(_) => serving,
             Self::Repairing => repairing,
             Self::ReadOnly(_) => read_only,
+            Self::Damaged(_) => damaged,
             Self::Failed(_) => failed,
             Self::Stopped => stopped,
         }
+    }
+
+    /// Returns the state of a replica that has ended with an error.
+    pub(super) fn after(error: Arc<ReplicaError>) -> Self {
+        if error.is_state_lost() { Self::Damaged(error) } else { Self::Failed(error) }
     }
 
     /// Returns the reason why the shard is not ready; `None` if it is. A read-only shard is ready, because it serves
@@ -71,7 +79,7 @@ impl State {
         match self {
             Self::Serving(replica) if !replica.can_commit() => Some(CANNOT_COMMIT),
             Self::Serving(_) | Self::Repairing | Self::ReadOnly(_) => None,
-            Self::Starting | Self::Failed(_) | Self::Stopped => Some(self.name()),
+            Self::Starting | Self::Damaged(_) | Self::Failed(_) | Self::Stopped => Some(self.name()),
         }
     }
 }
@@ -131,7 +139,16 @@ impl Hosted {
     pub(super) fn replica(&self) -> Option<Arc<Replica>> {
         match &*self.state.borrow() {
             State::Serving(replica) | State::ReadOnly(replica) => Some(Arc::clone(replica)),
-            State::Starting | State::Repairing | State::Failed(_) | State::Stopped => None,
+            State::Starting | State::Repairing | State::Damaged(_) | State::Failed(_) | State::Stopped => None,
+        }
+    }
+
+    /// Describes the damage of the replica's state; `None` if none is known.
+    pub(super) fn damage(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Serving(replica) | State::ReadOnly(replica) => replica.shard().damage(),
+            State::Damaged(error) | State::Failed(error) => Some(error.to_string()),
+            State::Starting | State::Repairing | State::Stopped => None,
         }
     }
 

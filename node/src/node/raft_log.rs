@@ -43,11 +43,33 @@ impl RaftLog {
             failure: Failure::of_log(),
             open: Mutex::default(),
         };
-        let database = log.open_database(config.shards).await?;
+        let database = match log.open_database(config.shards).await {
+            Err(NodeError::Replica(error)) if error.is_log_damage() && config.has_others() => {
+                tracing::error!(
+                    %error,
+                    "the Raft log is damaged: the node takes no part in the cluster until its replicas are built again \
+                     from the other members"
+                );
+                log.open_new(config.shards).await?
+            }
+            opened => opened?,
+        };
         let shards = database.shards();
         let directory_id = database.directory_id();
         *log.open.lock().await = Some(database);
         Ok((log, shards, directory_id))
+    }
+
+    /// Sets a damaged log aside, and opens a new one, which has another identity.
+    async fn open_new(&self, shards: Option<NonZeroU16>) -> Result<Arc<LogDatabase>, NodeError> {
+        let failed = |source| NodeError::Directory { directory: self.directory.path().to_owned(), source };
+        // The number was only in the log. It follows from the folders of the shards, unless the configuration has it.
+        let last = self.directory.shards().map_err(failed)?.last().copied();
+        let of_folders = last.and_then(|last| NonZeroU16::new(u16::try_from(last).ok()?));
+        let directory = Arc::clone(&self.directory);
+        let set_aside = spawn_blocking(move || directory.set_raft_aside()).await;
+        set_aside.map_err(|panic| ReplicaError::Consensus(panic.into()))?.map_err(failed)?;
+        self.open_database(shards.or(of_folders)).await
     }
 
     async fn open_database(&self, shards: Option<NonZeroU16>) -> Result<Arc<LogDatabase>, NodeError> {

@@ -160,6 +160,16 @@ impl Replica {
         self.group.can_commit()
     }
 
+    /// Makes this member leave elections to others, or not any more.
+    pub(crate) fn stand_back(&self, stands_back: bool) {
+        self.group.stand_back(stands_back);
+    }
+
+    /// Asks a member to take over, if this member leads the group.
+    pub(crate) async fn hand_over(&self, to: u64) {
+        self.group.hand_over(to).await;
+    }
+
     /// Returns the status of this member, without the number of the shard and the state of the replica.
     pub(crate) fn status(&self) -> proto::wire::GroupStatus {
         self.group.status()

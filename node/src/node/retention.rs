@@ -92,7 +92,7 @@ fn warn_of_retry(shard: u32, error: &str) {
 /// frees no space.
 fn damaged_shards(shared: &Shared) -> BTreeSet<u32> {
     let is_damaged = |hosted: &Hosted| match hosted.state() {
-        State::Repairing | State::Failed(_) => true,
+        State::Repairing | State::Damaged(_) | State::Failed(_) => true,
         State::Serving(replica) | State::ReadOnly(replica) => replica.shard().engine().has_damaged_files(),
         State::Starting | State::Stopped => false,
     };

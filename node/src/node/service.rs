@@ -173,7 +173,7 @@ impl Shared {
             _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
-            State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
+            State::Damaged(error) | State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
             State::ReadOnly(_) => Err(full()),
             State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
             State::Serving(replica) => Ok(replica),

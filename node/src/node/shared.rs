@@ -39,6 +39,10 @@ pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 /// Interval at which the node logs that a replica is still being opened. Opening takes long if files are repaired.
 const OPEN_REPORT: Duration = Duration::from_secs(5);
 
+/// Largest number of damaged replicas of a node that fetch the state of another member at one time. Further ones wait,
+/// so that a node with a broken disk does not load the others.
+const REFETCHES_MAX: usize = 2;
+
 /// Longest time that a request waits for the end of a repair.
 pub(super) const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -67,6 +71,8 @@ pub(super) struct Shared {
     budgets: Budgets,
     /// Limit of replicas that are being opened, which is the number of CPUs.
     opening: Semaphore,
+    /// Limit of damaged replicas that fetch the state of another member. Each holds one permit.
+    pub(super) refetches: Semaphore,
     /// Lock that is held while the accepted time is read, stored and set, so that no older time replaces a newer one.
     pub(super) storing_time: Mutex<()>,
     /// True if the file system has no space for appends.
@@ -115,6 +121,7 @@ impl Shared {
             supervisors: TaskTracker::new(),
             budgets,
             opening: Semaphore::new(cpus),
+            refetches: Semaphore::new(REFETCHES_MAX),
             storing_time: Mutex::default(),
             is_full: AtomicBool::new(false),
             is_over_cap: AtomicBool::new(false),

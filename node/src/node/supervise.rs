@@ -2,13 +2,15 @@
 //! disk.
 
 mod install;
+mod refetch;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::OwnedRwLockWriteGuard;
+use tokio::sync::{OwnedRwLockWriteGuard, mpsc};
 use tokio::time::sleep;
 
+use crate::consensus::Install;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::node::hosted::{Hosted, State};
@@ -43,17 +45,49 @@ pub(super) async fn supervised(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     hosted.closed.cancel();
 }
 
-/// Opens a shard's replica and runs it. Opens it again after damage or a full disk, and with a snapshot. Returns when
+/// Opens a shard's replica and runs it. If its state cannot be used, fetches the state of another member. Returns when
 /// the node stops, or when the replica has failed for good. The other shards go on.
 async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
     let mut installs = shared.peers.installs(hosted.number(), hosted.identity());
-    let Some((mut replica, mut queries_held)) = open_first(&shared, &hosted).await else { return };
-    let mut repaired = Repaired::default();
+    let mut repairs = Repairs::default();
+    let mut opened = open_first(&shared, &hosted).await;
+    loop {
+        if let Some((replica, queries_held)) = opened {
+            run(&shared, &hosted, (replica, queries_held), &mut installs, &mut repairs).await;
+        }
+        let State::Damaged(error) = hosted.state() else { return };
+        opened = refetch::rebuild(&shared, &hosted, error, &mut repairs.of_peers).await;
+    }
+}
+
+/// Pauses before the repairs of a replica.
+#[derive(Debug, Default)]
+struct Repairs {
+    /// Pauses before the replica is opened again, which repairs its files.
+    of_files: Repaired,
+    /// Pauses before the state of another member is fetched.
+    of_peers: Repaired,
+}
+
+/// Runs an open replica. Opens it again after damage or a full disk, and with a snapshot. Returns when the node stops,
+/// or when the replica has failed and is closed.
+async fn run(
+    shared: &Shared,
+    hosted: &Hosted,
+    (mut replica, mut queries_held): (Arc<Replica>, Option<QueriesHeld>),
+    installs: &mut mpsc::Receiver<Install>,
+    repairs: &mut Repairs,
+) {
     loop {
         let error = tokio::select! {
-            error = serve(&shared, &hosted, &replica, queries_held.take()) => error,
-            received = install::receive_next(&shared, &replica, &mut installs) => {
-                let Some((opened, held)) = install::install(&shared, &hosted, replica, received).await else { return };
+            error = serve(shared, hosted, &replica, queries_held.take()) => error,
+            fetched = refetch::next(shared, hosted, &replica, &mut repairs.of_peers) => {
+                let Some((opened, held)) = refetch::install(shared, hosted, replica, fetched).await else { return };
+                (replica, queries_held) = (opened, Some(held));
+                continue;
+            }
+            received = install::receive_next(shared, &replica, installs) => {
+                let Some((opened, held)) = install::install(shared, hosted, replica, received).await else { return };
                 (replica, queries_held) = (opened, Some(held));
                 continue;
             }
@@ -67,19 +101,21 @@ async fn supervise(shared: Arc<Shared>, hosted: Arc<Hosted>) {
             }
         };
         if error.is_damage() {
-            let Some((opened, held)) = repair(&shared, &hosted, replica, &error, &mut repaired).await else { return };
+            let Some((opened, held)) = repair(shared, hosted, replica, &error, &mut repairs.of_files).await else {
+                return;
+            };
             (replica, queries_held) = (opened, Some(held));
             continue;
         }
         if error.is_final() {
-            hosted.set_state(State::Failed(error));
+            hosted.set_state(State::after(error));
             return replica.close().await;
         }
         // A replica that has not replayed its log must not serve queries.
         let was_serving = matches!(hosted.state(), State::Serving(_));
         hosted.set_state(if was_serving { State::ReadOnly(Arc::clone(&replica)) } else { State::Starting });
         replica.stop().await;
-        let Some((opened, held)) = reopen_when_there_is_space(&shared, &hosted, replica).await else { return };
+        let Some((opened, held)) = reopen_when_there_is_space(shared, hosted, replica).await else { return };
         replica = opened;
         queries_held = Some(held);
     }
@@ -122,7 +158,7 @@ fn end_after(shared: &Shared, hosted: &Hosted, error: NodeError) -> Option<State
         Some(error) if error.is_final() => Some(State::Failed(error)),
         None if !error.is_disk_full() => {
             tracing::error!(shard, %error, "the shard does not open: requests to it fail, and other shards are served");
-            Some(State::Failed(Arc::new(error)))
+            Some(State::after(Arc::new(error)))
         }
         _ => {
             tracing::warn!(shard, %error, "the replica does not open yet");
@@ -282,7 +318,7 @@ async fn reopen(
         let held = tokio::select! {
             biased;
             // Consensus may still run during the wait, and a sync of the log may fail.
-            error = failure.wait_for_final(), if old.is_some() => return Err((State::Failed(error), old)),
+            error = failure.wait_for_final(), if old.is_some() => return Err((State::after(error), old)),
             error = log.failure().wait_for_final() => return Err((State::Failed(error), old)),
             held = hold_queries(shared, hosted, pause) => held,
         };

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking and prints figures, and its helpers with it"
 )]
 
+mod damage;
 mod disk_full;
 mod durability;
 mod lagging;

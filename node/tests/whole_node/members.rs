@@ -11,7 +11,7 @@ use crate::lagging::{APPLIED, INSTALLED, append_until, keep_little};
 use crate::support::{batch, times_of};
 
 /// Appends a number of samples from `serial` on. Returns the next serial number.
-async fn append_some(cluster: &Cluster, serial: i64, count: i64) -> i64 {
+pub(crate) async fn append_some(cluster: &Cluster, serial: i64, count: i64) -> i64 {
     for serial in serial..serial + count {
         cluster.append(serial, &batch(Some(serial as u128), [serial])).await;
     }

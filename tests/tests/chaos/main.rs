@@ -52,6 +52,11 @@ fn r2_power_cuts() {
 }
 
 #[test]
+fn r7_damaged_files() {
+    at_ci_size("R7");
+}
+
+#[test]
 fn r8_errors_of_the_disk() {
     at_ci_size("R8");
 }

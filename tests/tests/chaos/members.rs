@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use proto::TenantId;
 use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::refusal::Refusal;
+use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
-use proto::wire::{AdministerRequest, AdministrationTask, PlacementRequest, SeriesRequest};
+use proto::wire::{AdministerRequest, AdministrationTask, PlacementRequest, SeriesRequest, StatusRequest};
 use serde_json::Value;
 use tests::cluster::Cluster;
 use tests::grpc::block_on;
@@ -27,13 +28,21 @@ fn call<T>(
     node: usize,
     call: impl AsyncFnOnce(NodeClient<Channel>) -> Result<T, Status>,
 ) -> Result<T, Status> {
+    call_at(cluster, node, async |channel| call(NodeClient::new(channel)).await)
+}
+
+fn call_at<T>(
+    cluster: &Cluster,
+    node: usize,
+    call: impl AsyncFnOnce(Channel) -> Result<T, Status>,
+) -> Result<T, Status> {
     let certs = cluster.folder().join("certs");
     let [ca, cert, key] = ["ca.pem", "router-r1.pem", "router-r1.key"].map(|file| certs.join(file));
     let credentials = Credentials::load(TlsFiles { ca, cert, key }).unwrap();
     block_on(async {
         let dialer = Dialer::tls(credentials);
         let endpoint = dialer.endpoint(&cluster.node_address(node).to_string()).unwrap().timeout(CALL);
-        call(NodeClient::new(dialer.connect_lazy(&endpoint))).await
+        call(dialer.connect_lazy(&endpoint)).await
     })
 }
 
@@ -73,6 +82,20 @@ pub(crate) fn system_time_s(cluster: &Cluster, node: usize) -> Result<f64, Strin
     let report = reply.map_err(|status| status.to_string())?.into_inner().report;
     let report: Value = serde_json::from_str(&report).map_err(|error| error.to_string())?;
     report["system_time"].as_f64().ok_or_else(|| format!("no time: {report}"))
+}
+
+/// Returns what a node says about the damage of its replicas, by shard.
+pub(crate) fn damages(cluster: &Cluster, node: usize) -> Result<BTreeMap<u32, String>, Status> {
+    let dialed = |channel| async move { ClusterClient::new(channel).status(StatusRequest {}).await };
+    let groups = call_at(cluster, node, dialed)?.into_inner().groups;
+    let damages = groups.into_iter().filter(|group| !group.damage.is_empty());
+    Ok(damages.map(|group| (group.number, group.damage)).collect())
+}
+
+/// Verifies a node's replica of a shard. Returns the report, a JSON object.
+pub(crate) fn verify(cluster: &Cluster, node: usize, shard: u32) -> Result<String, Status> {
+    let request = AdministerRequest { shard, task: AdministrationTask::Verify.into() };
+    Ok(call(cluster, node, async |mut node| node.administer(request).await)?.into_inner().report)
 }
 
 /// Returns the leader of one of the data shards, or any node if that shard has no leader now.

@@ -1,6 +1,7 @@
 //! The rows: one kind of fault each.
 
 mod clocks;
+mod damaged_files;
 mod eio;
 mod full_disks;
 mod kills;
@@ -28,9 +29,10 @@ pub(crate) struct Row {
 }
 
 /// All rows.
-pub(crate) const ROWS: [Row; 9] = [
+pub(crate) const ROWS: [Row; 10] = [
     Row { name: "R1", ci: 6, night: 150, kit: Kit::Plain, inject: kills::inject, obstacle: nothing },
     Row { name: "R2", ci: 3, night: 60, kit: Kit::LoopDisks, inject: power_cuts::inject, obstacle: not_root },
+    Row { name: "R7", ci: 5, night: 100, kit: Kit::Plain, inject: damaged_files::inject, obstacle: nothing },
     Row { name: "R8", ci: 3, night: 60, kit: Kit::Plain, inject: eio::inject, obstacle: no_strace },
     Row { name: "R9", ci: 3, night: 12, kit: Kit::Plain, inject: slow_disks::inject, obstacle: no_strace },
     Row { name: "R10", ci: 2, night: 20, kit: Kit::SmallDisks, inject: full_disks::inject, obstacle: not_root },
@@ -42,7 +44,7 @@ pub(crate) const ROWS: [Row; 9] = [
 
 /// Returns the row with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
-    static ALL: [Row; 9] = ROWS;
+    static ALL: [Row; 10] = ROWS;
     ALL.iter().find(|row| row.name == name)
 }
 

@@ -104,10 +104,15 @@ impl ShardDirectory {
         Ok(self.state(current))
     }
 
-    /// Moves a folder with the synced files of a state to the next incarnation. The current one stays the same.
+    /// Moves a folder with the synced files of a state to the next incarnation. The current one stays the same, also if
+    /// its pointer is damaged.
     pub(crate) fn adopt(&self, files: &Path) -> Result<Incarnation, ReplicaError> {
-        let current = self.current()?.ok_or_else(|| self.pointer(RecordError::Absent { record: "pointer" }))?;
-        let number = current + 1;
+        let numbers = self.states().map_err(|source| self.failed(source))?.into_iter();
+        let last = numbers.filter_map(|(number, _path)| number).max().unwrap_or_default();
+        let number = match self.current() {
+            Ok(Some(current)) => current + 1,
+            _ => last.checked_add(1).ok_or_else(|| self.pointer(RecordError::Content { record: "pointer" }))?,
+        };
         let path = self.state(number);
         let adopted = || {
             // Left by an installation that failed before.

@@ -1,11 +1,13 @@
 //! The first start of a cluster, and of a node that joins one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::meta::{Command, DirectoryId, Node};
 use proto::wire;
 use proto::wire::cluster_client::ClusterClient;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -62,24 +64,51 @@ pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Resu
         zone: String::new(),
         directory: DirectoryId(u128::from_be_bytes(shared.cluster.directory)),
     };
-    let register = wire::ProposeRequest {
-        command: Some(Command::RegisterNode(node).to_wire()),
-        is_forwarded: false,
-        cluster: Vec::new().into(),
-    };
-    let mut addresses = join.iter().cycle();
+    propose_until_member(shared, replica, &Command::RegisterNode(node), join).await
+}
+
+/// Makes the cluster accept the new log of this node, whose old log was damaged, in place of the old one. Returns when
+/// the leader of the meta group has made this node a member of the group again, and nothing of the old log is left.
+///
+/// This is safe like the acceptance of an empty directory: the old members, whose votes are lost, leave their groups
+/// before the new ones join. Each step needs a majority, which the other nodes have, or else wait for.
+pub(super) async fn rejoin_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
+    let Config { node_id: node, join, .. } = &shared.config;
+    let directory = DirectoryId(u128::from_be_bytes(shared.cluster.directory));
+    let initial = shared.config.initial_nodes().into_iter().filter(|(id, _address)| id != node);
+    let others: Vec<String> = initial.map(|(_id, address)| address).chain(join.iter().cloned()).collect();
+    let accept = Command::AcceptDirectory { node: *node, directory };
+    propose_until_member(shared, replica, &accept, &others).await?;
+    let of_node = Arc::clone(&shared.directory);
+    let removed = spawn_blocking(move || of_node.remove_damaged()).await.map_err(std::io::Error::other);
+    let failed = |source| ReplicaError::Directory { directory: shared.directory.path().to_owned(), source };
+    removed.and_then(|removed| removed).map_err(failed)?;
+    tracing::info!("repaired: a new Raft log has replaced the damaged one; the replicas are built again");
+    Ok(())
+}
+
+/// Proposes a command through other nodes until this node is a member of the meta group.
+async fn propose_until_member(
+    shared: &Shared,
+    replica: &MetaReplica,
+    command: &Command,
+    others: &[String],
+) -> Result<(), ReplicaError> {
+    let request =
+        wire::ProposeRequest { command: Some(command.to_wire()), is_forwarded: false, cluster: Vec::new().into() };
+    let mut addresses = others.iter().cycle();
     let mut next_at = Instant::now();
     while !replica.is_created().await? {
         if next_at <= Instant::now()
             && let Some(address) = addresses.next()
         {
             match call(shared, address, |mut client| {
-                let register = register.clone();
-                async move { client.propose(register).await }
+                let request = request.clone();
+                async move { client.propose(request).await }
             })
             .await
             {
-                Ok(_registered) => tracing::info!(address, "the node is registered in the cluster"),
+                Ok(_proposed) => tracing::info!(address, "the node is registered in the cluster"),
                 Err(status) => tracing::warn!(address, "this node cannot join the cluster yet: {}", status.message()),
             }
             next_at = Instant::now() + REGISTER_INTERVAL;
@@ -139,8 +168,8 @@ async fn identify(shared: &Shared, address: &str) -> Result<wire::IdentifyRespon
     call(shared, address, |mut client| async move { client.identify(wire::IdentifyRequest {}).await }).await
 }
 
-/// Makes a call to a node.
-async fn call<T, F>(
+/// Makes a call to a node, which has [`PATIENCE`] to respond.
+pub(in crate::node) async fn call<T, F>(
     shared: &Shared,
     address: &str,
     request: impl FnOnce(ClusterClient<Channel>) -> F,

@@ -14,9 +14,12 @@ use crate::error::{NodeError, ReplicaError};
 use crate::node::shared::Shared;
 
 /// Opens the replicas of earlier starts, without waiting for a leader of the meta group. Deletes the files of replicas
-/// that this node has given up.
+/// that this node has given up. After damage to the log, nothing is opened before the cluster has accepted the new log.
 pub(in crate::node) async fn open_known(shared: &Arc<Shared>) -> Result<(), NodeError> {
     let log = shared.raft_log.opened().await?;
+    if shared.directory.has_damaged_raft() {
+        return Ok(());
+    }
     let failed = |source| NodeError::Directory { directory: shared.directory.path().to_owned(), source };
     for shard in shared.directory.shards().map_err(failed)? {
         match log.replica(shard).identity {

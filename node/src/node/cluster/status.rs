@@ -13,7 +13,8 @@ pub(super) fn of(shared: &Shared) -> wire::StatusResponse {
     };
     let shards = shared.shards().into_iter().map(|(number, hosted)| {
         let status = hosted.replica().map(|replica| replica.status()).unwrap_or_default();
-        wire::GroupStatus { number, state: hosted.state().name().to_owned(), ..status }
+        let damage = hosted.damage().unwrap_or_default();
+        wire::GroupStatus { number, state: hosted.state().name().to_owned(), damage, ..status }
     });
     wire::StatusResponse {
         node: shared.config.node_id,

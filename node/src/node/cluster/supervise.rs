@@ -67,9 +67,12 @@ async fn open(shared: &Shared) -> Result<MetaReplica, NodeError> {
 /// Creates or joins the cluster if this is the first start, and then does what the state of the meta group asks.
 /// Returns only an error.
 async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Arc<ReplicaError> {
-    let began = match shared.config.join.is_empty() {
-        true => bootstrap::create_cluster(shared, replica).await,
-        false => bootstrap::join_cluster(shared, replica).await,
+    let began = if shared.directory.has_damaged_raft() {
+        bootstrap::rejoin_cluster(shared, replica).await
+    } else if shared.config.join.is_empty() {
+        bootstrap::create_cluster(shared, replica).await
+    } else {
+        bootstrap::join_cluster(shared, replica).await
     };
     if let Err(error) = began {
         return replica.failure().report(error);

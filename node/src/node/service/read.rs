@@ -33,6 +33,9 @@ impl Shared {
     pub(super) async fn read_point(&self, shard: u32, consistency: Consistency) -> Result<ReadPoint, Status> {
         let readable = self.readable(shard).await?;
         match consistency {
+            Consistency::Stale if readable.is_for_others() => {
+                Err(Status::unavailable("this member has damaged data: query another member of the shard"))
+            }
             Consistency::Stale => Ok(readable.replica.read_point()),
             Consistency::Linearizable => {
                 let applied_index = readable.linearize().await?;
@@ -88,7 +91,7 @@ impl Shared {
                 Err(Status::unavailable("the node is not ready yet: try again in a moment"))
             }
             State::Stopped => Err(Status::unavailable("the node has stopped")),
-            State::Failed(error) => Err(failed(&error)),
+            State::Damaged(error) | State::Failed(error) => Err(failed(&error)),
             State::Serving(replica) => Ok(readable(replica, false)),
             State::ReadOnly(replica) => Ok(readable(replica, true)),
         }
@@ -96,6 +99,12 @@ impl Shared {
 }
 
 impl Readable {
+    /// Returns true if the read should rather go to another member: this one has damaged data, and another one leads.
+    fn is_for_others(&self) -> bool {
+        let replica = &self.replica;
+        replica.shard().damage().is_some() && !replica.is_leader() && replica.can_commit()
+    }
+
     /// Waits until the engine has everything that was acknowledged. Returns the index that any member must have applied
     /// for such a read.
     async fn linearize(&self) -> Result<u64, Status> {

@@ -24,7 +24,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a snapshot could not be received or installed, because the sender repeats its request at once.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before the replica is closed, and interval of checks for free space.
-const INSTALL_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const INSTALL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A snapshot that is ready to be installed, and the request for it.
 pub(super) struct Received {
@@ -69,14 +69,8 @@ async fn received(shared: &Shared, replica: &Replica, request: &Install) -> Resu
     if has(*index).await? {
         return Ok(None);
     }
-    let dialer = &shared.config.dialer;
-    let endpoint = dialer.endpoint(address).map_err(|error| SnapshotError::Address(error.to_string()))?;
-    let endpoint = endpoint
-        .connect_timeout(CONNECT_PATIENCE)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_INTERVAL);
     let directory = replica.shard().directory();
-    let staged = receive(dialer.connect_lazy(&endpoint), replica.shard().id(), directory.clone()).await?;
+    let staged = fetch(shared, replica.shard().id(), address).await?;
     let found = staged.manifest().position.index;
     if found < *index {
         return Err(SnapshotError::TooOld { found, requested: *index });
@@ -88,6 +82,17 @@ async fn received(shared: &Shared, replica: &Replica, request: &Install) -> Resu
         return Ok(None);
     }
     Ok(Some(staged))
+}
+
+/// Receives a snapshot of a shard from the node at `address`.
+pub(super) async fn fetch(shared: &Shared, shard: u32, address: &str) -> Result<Staged, SnapshotError> {
+    let dialer = &shared.config.dialer;
+    let endpoint = dialer.endpoint(address).map_err(|error| SnapshotError::Address(error.to_string()))?;
+    let endpoint = endpoint
+        .connect_timeout(CONNECT_PATIENCE)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    receive(dialer.connect_lazy(&endpoint), shard, shared.directory.shard(shard)).await
 }
 
 /// Closes the replica, installs the snapshot, and opens the replica again. Returns the replica, and a guard that makes

@@ -227,6 +227,21 @@ impl Cluster {
         self.member(member).node.is_ready()
     }
 
+    /// Returns what a node says about the damage of its replica.
+    pub(crate) async fn damage(&self, member: usize) -> Option<String> {
+        let status = self.member(member).node.status(Request::new(wire::StatusRequest {})).await.unwrap().into_inner();
+        let damage = status.groups.into_iter().find(|group| group.number == 1)?.damage;
+        (!damage.is_empty()).then_some(damage)
+    }
+
+    /// Verifies the state of a node's replica. Returns the number of faults.
+    pub(crate) async fn verify(&self, member: usize) -> u64 {
+        let node = &self.member(member).node;
+        let report = proto::Shards::administer(&**node, 1, proto::AdministrationTask::Verify).await.unwrap();
+        let faults = report.split("\"faults\":").nth(1).unwrap().split([',', '}']).next().unwrap();
+        faults.parse().unwrap()
+    }
+
     pub(crate) fn data_dir(&self, member: usize) -> &Path {
         &self.members[member].config.data_dir
     }

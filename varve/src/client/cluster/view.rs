@@ -124,7 +124,7 @@ impl View {
                 Ok(status) => {
                     let shards = status.groups.iter().map(|group| {
                         json!({"shard": group.number, "state": group.state, "applied_index": group.applied_index,
-                            "last_index": group.last_index})
+                            "last_index": group.last_index, "damage": group.damage})
                     });
                     out["revision"] = status.revision.into();
                     out["replicas"] = shards.collect();
@@ -161,10 +161,14 @@ impl View {
     }
 }
 
-/// Returns the states of a node's replicas: `serving`, or each shard with another state.
+/// Returns the states of a node's replicas: `serving`, or each shard with another state or with damage.
 fn states(status: &StatusResponse) -> String {
-    let others = status.groups.iter().filter(|group| group.state != "serving");
-    let others: Vec<String> = others.map(|group| format!("shard {} {}", group.number, group.state)).collect();
+    let others = status.groups.iter().filter(|group| group.state != "serving" || !group.damage.is_empty());
+    let describe = |group: &GroupStatus| {
+        let damage = if group.damage.is_empty() { String::new() } else { format!(" (damaged: {})", group.damage) };
+        format!("shard {} {}{damage}", group.number, group.state)
+    };
+    let others: Vec<String> = others.map(describe).collect();
     if others.is_empty() { "serving".to_owned() } else { others.join(", ") }
 }
 
