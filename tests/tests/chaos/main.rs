@@ -72,11 +72,6 @@ fn r10_full_disks() {
 }
 
 #[test]
-fn r11_unreadable_blocks() {
-    at_ci_size("R11");
-}
-
-#[test]
 fn r12_partitions_of_the_network() {
     at_ci_size("R12");
 }

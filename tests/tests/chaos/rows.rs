@@ -10,7 +10,6 @@ mod pauses;
 mod power_cuts;
 mod routers;
 mod slow_disks;
-mod unreadable_blocks;
 
 use crate::run::{Kit, Run};
 
@@ -30,14 +29,13 @@ pub(crate) struct Row {
 }
 
 /// All rows.
-pub(crate) const ROWS: [Row; 11] = [
+pub(crate) const ROWS: [Row; 10] = [
     Row { name: "R1", ci: 6, night: 150, kit: Kit::Plain, inject: kills::inject, obstacle: nothing },
     Row { name: "R2", ci: 3, night: 60, kit: Kit::LoopDisks, inject: power_cuts::inject, obstacle: not_root },
     Row { name: "R7", ci: 5, night: 100, kit: Kit::Plain, inject: damaged_files::inject, obstacle: nothing },
     Row { name: "R8", ci: 3, night: 60, kit: Kit::Plain, inject: eio::inject, obstacle: no_strace },
     Row { name: "R9", ci: 3, night: 12, kit: Kit::Plain, inject: slow_disks::inject, obstacle: no_strace },
     Row { name: "R10", ci: 2, night: 20, kit: Kit::SmallDisks, inject: full_disks::inject, obstacle: not_root },
-    Row { name: "R11", ci: 1, night: 30, kit: Kit::Plain, inject: unreadable_blocks::inject, obstacle: nothing },
     Row { name: "R12", ci: 10, night: 60, kit: Kit::Network, inject: partitions::inject, obstacle: nothing },
     Row { name: "R14", ci: 4, night: 60, kit: Kit::Network, inject: pauses::inject, obstacle: nothing },
     Row { name: "R15", ci: 4, night: 60, kit: Kit::Clocks, inject: clocks::inject, obstacle: nothing },
@@ -46,7 +44,7 @@ pub(crate) const ROWS: [Row; 11] = [
 
 /// Returns the row with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
-    static ALL: [Row; 11] = ROWS;
+    static ALL: [Row; 10] = ROWS;
     ALL.iter().find(|row| row.name == name)
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tests::server::signal;
 
-use crate::members::{self, some_leader};
+use crate::members;
 use crate::run::{RECOVERY_MAX, Run};
 use crate::strace::is_running;
 
@@ -124,7 +124,7 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
 }
 
 /// Stops a node in order, so that its states are flushed to tables.
-pub(super) fn stop(run: &Run, node: usize) {
+fn stop(run: &Run, node: usize) {
     let pid = run.cluster.pid(node);
     signal(pid, libc::SIGTERM);
     while is_running(pid) {
@@ -138,12 +138,12 @@ fn repairs(run: &Run, node: usize) -> usize {
 }
 
 /// Returns true if a node that responds names damage in one of its replicas.
-pub(super) fn is_damaged(run: &Run, node: usize) -> bool {
+fn is_damaged(run: &Run, node: usize) -> bool {
     members::damages(&run.cluster, node).is_ok_and(|damages| !damages.is_empty())
 }
 
 /// Verifies the shard that has a file, until the node has found damage.
-pub(super) fn verify(run: &mut Run, node: usize, path: &Path) {
+fn verify(run: &mut Run, node: usize, path: &Path) {
     let name = path.ancestors().find(|above| is_named(above, "shard-")).unwrap().file_name().unwrap();
     let shard = name.to_string_lossy().trim_start_matches("shard-").parse().unwrap();
     let began = Instant::now();
@@ -156,16 +156,4 @@ pub(super) fn verify(run: &mut Run, node: usize, path: &Path) {
         let _report = members::verify(&run.cluster, node, shard).is_ok();
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// Stops a node, and damages a block in the middle of its largest table. The first blocks hold values without which the
-/// state does not open. Returns the node and the table.
-pub(super) fn damage_a_block(run: &mut Run) -> (usize, PathBuf) {
-    let choice = run.random.below(1 << 20);
-    let node = some_leader(&run.cluster, choice);
-    stop(run, node);
-    let path = largest(states(&run.cluster.data_dir(node)), "sst").expect("a stopped node has tables");
-    let file = File::options().write(true).open(&path).unwrap();
-    file.write_all_at(&[0x55; 64], length(&path) as u64 / 2).unwrap();
-    (node, path)
 }
