@@ -36,7 +36,7 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Flushed entries that are kept in the log.
     kept_log: Mutex<KeptLog>,
-    /// Size of the entries applied since the last flush, in bytes.
+    /// Size of the entries applied since the last flush, in bytes, before compression.
     unflushed_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
@@ -246,7 +246,7 @@ impl GroupState for Shard {
 
     fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError> {
         let index = position.index;
-        self.unflushed_bytes.fetch_add(command.bytes().len() as u64, Ordering::Relaxed);
+        self.unflushed_bytes.fetch_add(command.encoded_len() as u64, Ordering::Relaxed);
         let outcome = self.engine.apply(position, &*entry(command)?)?;
         self.note_applied(index)?;
         Ok(Outcome::Shard(outcome))
@@ -266,7 +266,7 @@ fn entry(command: Payload) -> Result<Arc<proto::Entry>, RecordError> {
         return Ok(entry);
     }
     let broken = RecordError::Content { record: "entry's command" };
-    let Ok(wire) = proto::wire::Entry::decode(command.bytes().clone()) else { return Err(broken) };
+    let Ok(wire) = proto::wire::Entry::decode(command.encoded()?) else { return Err(broken) };
     proto::Entry::from_wire(wire).map(Arc::new).map_err(|error| {
         tracing::error!(%error, "an entry of the log contradicts itself");
         broken

@@ -43,6 +43,8 @@ const STAND_BACK: Duration = Duration::from_secs(3);
 const CONTACT_MAX: Duration = Duration::from_secs(3);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks at the metrics of openraft, which change several times with each entry.
+const WATCH_PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that a read waits until this member has applied what the leader had applied.
 const APPLY_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -436,6 +438,7 @@ async fn watch(handle: Arc<Handle>, failure: Failure) {
         if metrics.changed().await.is_err() {
             return;
         }
+        tokio::time::sleep(WATCH_PAUSE).await;
     }
 }
 

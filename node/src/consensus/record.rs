@@ -16,9 +16,10 @@
 //!
 //! Integers are big-endian. `crc` is the CRC-32C of the other bytes of the record. The `crc` of an entry also covers
 //! the entry's key, so that a value under a wrong key is found. The payload of an entry depends on its kind: 0 nothing,
-//! 1 a command of the group, 2 a config. A config lists the sets of voters, several during a change of members, and
-//! then all nodes with their addresses and the identities of their data directories. `is_logged` is 0 if no entry set
-//! the membership; its term, node and index are then 0, too.
+//! 1 a command of the group, 2 a config, 3 a compressed command of the group ([`payload`](super::payload)). A config
+//! lists the sets of voters, several during a change of members, and then all nodes with their addresses and the
+//! identities of their data directories. `is_logged` is 0 if no entry set the membership; its term, node and index are
+//! then 0, too.
 //!
 //! Invariant: decoding returns a record exactly as it was written, or an error. No field is used before the checksum is
 //! checked.
@@ -32,7 +33,7 @@ use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 
 use crate::consensus::member::{DirectoryId, Member, ReplicaRecord};
-use crate::consensus::payload::Payload;
+use crate::consensus::payload::{Form, Payload};
 use crate::consensus::types::{LeaderId, LogEntry, LogId, Membership, StoredMembership, Vote};
 use crate::error::RecordError;
 
@@ -56,7 +57,10 @@ pub(super) fn entry_key(shard: u32, index: u64) -> EntryKey {
 pub(super) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
     let (kind, payload) = match &entry.payload {
         EntryPayload::Blank => (0, Bytes::new()),
-        EntryPayload::Normal(payload) => (1, payload.bytes().clone()),
+        EntryPayload::Normal(payload) => match payload.form() {
+            Form::Plain => (1, payload.bytes().clone()),
+            Form::Compressed => (3, payload.bytes().clone()),
+        },
         EntryPayload::Membership(membership) => {
             let mut config = Vec::new();
             put_config(&mut config, membership);
@@ -101,7 +105,8 @@ pub(super) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, Rec
     }
     let payload = match kind {
         0 if payload.is_empty() => EntryPayload::Blank,
-        1 => EntryPayload::Normal(Payload::read(payload)),
+        1 => EntryPayload::Normal(Payload::read(Form::Plain, payload)),
+        3 => EntryPayload::Normal(Payload::read(Form::Compressed, payload)),
         2 => EntryPayload::Membership(get_config(&mut &payload[..])?),
         _ => return Err(RecordError::Content { record }),
     };
@@ -339,7 +344,8 @@ mod tests {
     fn entries() -> Vec<LogEntry> {
         let payloads = [
             EntryPayload::Blank,
-            EntryPayload::Normal(Payload::read(Bytes::from_static(b"some bytes"))),
+            EntryPayload::Normal(Payload::read(Form::Plain, Bytes::from_static(b"some bytes"))),
+            EntryPayload::Normal(Payload::read(Form::Compressed, Bytes::from_static(b"some bytes"))),
             EntryPayload::Membership(membership()),
         ];
         payloads.into_iter().map(|payload| LogEntry::new(log_id(u64::MAX - 1), payload)).collect()

@@ -75,7 +75,7 @@ impl GroupState for MetaGroupState {
     }
 
     fn apply(&self, position: Position, payload: Payload) -> Result<Outcome, ReplicaError> {
-        let (proposed_at_ns, command) = decode(payload.bytes())?;
+        let (proposed_at_ns, command) = decode(&payload.encoded()?)?;
         let mut inner = self.inner.lock();
         let applied = inner.state.apply(position.index, proposed_at_ns, &command);
         inner.applied.position = Some(position);
@@ -103,7 +103,7 @@ impl GroupState for MetaGroupState {
 pub(crate) fn encode(proposed_at_ns: i64, command: &Command) -> Payload {
     let command = Some(command.to_wire());
     let entry = wire::MetaEntry { proposed_at_ns: proposed_at_ns.unsigned_abs(), command };
-    Payload::read(entry.encode_to_vec().into())
+    Payload::plain(entry.encode_to_vec().into())
 }
 
 /// Decodes an entry. An error means that software of another version, or broken software, proposed the entry. No member

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use openraft::EntryPayload;
 
-use crate::consensus::payload::Payload;
 use crate::consensus::types::LogEntry;
 
 /// Largest total size of the kept entries of all shards, in bytes, without the entries that are not written yet.
@@ -170,8 +169,7 @@ fn bytes_of(entry: &LogEntry) -> usize {
 fn without_decoded(entry: &LogEntry) -> LogEntry {
     match &entry.payload {
         EntryPayload::Normal(payload) => {
-            let payload = EntryPayload::Normal(Payload::read(payload.bytes().clone()));
-            LogEntry { log_id: entry.log_id, payload }
+            LogEntry { log_id: entry.log_id, payload: EntryPayload::Normal(payload.without_decoded()) }
         }
         EntryPayload::Blank | EntryPayload::Membership(_) => entry.clone(),
     }
@@ -184,13 +182,14 @@ mod tests {
     use openraft::vote::RaftLeaderId as _;
 
     use super::*;
+    use crate::consensus::payload::{Form, Payload};
     use crate::consensus::types::{LeaderId, LogId};
 
     const MIB: usize = 1 << 20;
 
     fn entry(index: u64, bytes: usize) -> LogEntry {
         let log_id = LogId::new(LeaderId::new(1, 1), index);
-        LogEntry::new(log_id, EntryPayload::Normal(Payload::proposed(Bytes::from(vec![0; bytes]), index)))
+        LogEntry::new(log_id, EntryPayload::Normal(Payload::proposed(Form::Plain, Bytes::from(vec![0; bytes]), index)))
     }
 
     fn indices(entries: &[LogEntry]) -> Vec<u64> {

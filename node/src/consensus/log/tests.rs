@@ -45,7 +45,7 @@ fn open(folder: &Path) -> (Arc<LogDatabase>, Metrics) {
 
 fn entry(index: u64, bytes: usize) -> LogEntry {
     let log_id = LogId::new(LeaderId::new(1, 1), index);
-    LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![index as u8; bytes]))))
+    LogEntry::new(log_id, EntryPayload::Normal(Payload::plain(Bytes::from(vec![index as u8; bytes]))))
 }
 
 /// Appends entries. The returned future completes when the entries are synced.

@@ -1,22 +1,28 @@
 //! The adapter from openraft's network to the connections of this node. Each group has one, and all of them share the
 //! connections.
+//!
+//! A committed index usually travels with the next entries. Openraft makes a request of its own for each one, which
+//! would cost a member as much CPU time as the request with the entry.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
 use openraft::OptionalSend;
 use openraft::alias::SnapshotOf;
+use openraft::base::{BoxFuture, BoxStream};
 use openraft::error::{RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use parking_lot::Mutex;
 use proto::wire;
 use proto::wire::peer_reply::Reply as WireReply;
+use tokio::time::{Instant, timeout_at};
 
 use crate::consensus::member::Member;
 use crate::consensus::peers::Peers;
@@ -30,6 +36,9 @@ use crate::consensus::types::{Types, Vote};
 const APPEND_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest time that any other request waits for its reply. Openraft gives up some of them earlier.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time that a committed index waits for further entries to travel with. Members apply entries later by this
+/// time, which delays no acknowledgement. It is a fraction of the interval of heartbeats.
+const COMMIT_DELAY_MAX: Duration = Duration::from_millis(20);
 
 /// The network of one group.
 #[derive(Clone, Debug)]
@@ -52,6 +61,26 @@ impl RaftNetworkFactory<Types> for GroupNetwork {
         let calls = EarlierCalls::default();
         Peer { peers: Arc::clone(&self.peers), shard: self.shard, target, member: member.clone(), link, calls }
     }
+}
+
+/// Drops each request without entries if another request follows within [`COMMIT_DELAY_MAX`]. The later request has a
+/// committed index that is at least as large, and its reply stands for both.
+fn join_commits<S>(requests: S) -> impl Stream<Item = AppendEntriesRequest<Types>> + Send + Unpin
+where
+    S: Stream<Item = AppendEntriesRequest<Types>> + Send + Unpin,
+{
+    Box::pin(stream::unfold(requests.fuse(), |mut requests| async move {
+        let mut request = requests.next().await?;
+        let end = Instant::now() + COMMIT_DELAY_MAX;
+        while request.entries.is_empty() {
+            match timeout_at(end, requests.next()).await {
+                Ok(Some(next)) => request = next,
+                // Nothing follows a request that looks for the end of the member's log.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Some((request, requests))
+    }))
 }
 
 /// One member of a group, on another node.
@@ -128,6 +157,9 @@ impl Peer {
     }
 }
 
+/// Replies to the requests of one stream, in their order.
+type Replies<'s> = BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>;
+
 impl RaftNetworkV2<Types> for Peer {
     type SnapshotData = ();
 
@@ -141,6 +173,17 @@ impl RaftNetworkV2<Types> for Peer {
         let reply = self.call(&Request::Append(request), patience).await?;
         let reply = messages::append_reply_from_wire(reply, previous.as_ref());
         Ok(reply.map_err(|error| self.unreachable(&error))?)
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        requests: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Replies<'s>, RPCError<Types>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        stream_append_sequential(self, join_commits(requests), option)
     }
 
     async fn vote(
@@ -190,5 +233,63 @@ impl RaftNetworkV2<Types> for Peer {
         let reply = self.call(&message, PATIENCE).await?;
         let reply = messages::transfer_reply_from_wire(reply, &request);
         Ok(reply.map_err(|error| self.unreachable(&error))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::channel::mpsc;
+    use openraft::EntryPayload;
+    use openraft::entry::RaftEntry as _;
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::*;
+    use crate::consensus::types::{LeaderId, LogEntry, LogId};
+
+    fn log_id(index: u64) -> LogId {
+        LogId::new(LeaderId::new(1, 1), index)
+    }
+
+    /// Returns a request with entries up to the index `last`, after `previous`.
+    fn request(previous: u64, last: u64, committed: u64) -> AppendEntriesRequest<Types> {
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: Some(log_id(previous)),
+            entries: (previous + 1..=last).map(|index| LogEntry::new(log_id(index), EntryPayload::Blank)).collect(),
+            leader_commit: Some(log_id(committed)),
+        }
+    }
+
+    /// Returns the number of entries and the committed index of a request.
+    fn told(request: &AppendEntriesRequest<Types>) -> (usize, u64) {
+        (request.entries.len(), request.leader_commit.map_or(0, |committed| committed.index))
+    }
+
+    #[tokio::test]
+    async fn a_committed_index_travels_with_the_entries_that_follow() {
+        let (sender, requests) = mpsc::unbounded();
+        let mut joined = join_commits(requests);
+        for made in [request(1, 2, 1), request(2, 2, 2), request(2, 2, 2), request(2, 4, 2), request(4, 5, 2)] {
+            sender.unbounded_send(made).unwrap();
+        }
+        for expected in [(1, 1), (2, 2), (1, 2)] {
+            assert_eq!(joined.next().await.as_ref().map(told), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_committed_index_without_further_entries_is_sent_a_moment_later() {
+        let (sender, requests) = mpsc::unbounded();
+        let mut joined = join_commits(requests);
+        let start = Instant::now();
+        sender.unbounded_send(request(2, 2, 1)).unwrap();
+        sender.unbounded_send(request(2, 2, 2)).unwrap();
+        assert_eq!(joined.next().await.as_ref().map(told), Some((0, 2)));
+        assert!(start.elapsed() >= COMMIT_DELAY_MAX);
+        // The last request of a stream is not lost.
+        sender.unbounded_send(request(2, 2, 2)).unwrap();
+        drop(sender);
+        assert_eq!(joined.next().await.as_ref().map(told), Some((0, 2)));
+        assert!(joined.next().await.is_none());
     }
 }

@@ -133,7 +133,7 @@ mod tests {
     /// Returns the entry of a proposal, decoded from its bytes.
     fn decode(proposal: Proposal, proposed_at_ns: u64) -> proto::Entry {
         let payload = proposal.at(proposed_at_ns);
-        proto::Entry::from_wire(proto::wire::Entry::decode(payload.bytes().clone()).unwrap()).unwrap()
+        proto::Entry::from_wire(proto::wire::Entry::decode(payload.encoded().unwrap()).unwrap()).unwrap()
     }
 
     /// Returns a batch of `samples` samples in two series. Each sample has its own stack, with a function name of
@@ -182,10 +182,14 @@ mod tests {
 
     #[test]
     fn an_entry_is_decoded_with_the_time_that_was_set_last() {
-        let entry = decode(Proposal::append(Arc::new(batch(3, 10))), 77);
-        assert_eq!(entry.proposed_at_ns, 77);
-        let Command::Append(read) = entry.command else { panic!() };
-        assert_eq!(contents(&read), contents(&batch(3, 10)));
+        // The entry of the larger batch is compressed.
+        for name_bytes in [10, 1000] {
+            let batch = batch(3, name_bytes);
+            let entry = decode(Proposal::append(Arc::new(batch.clone())), 77);
+            assert_eq!(entry.proposed_at_ns, 77);
+            let Command::Append(read) = entry.command else { panic!() };
+            assert_eq!(contents(&read), contents(&batch));
+        }
         let expire = decode(Proposal::expire(Tier::Hour, 3, -5), 78);
         assert!(matches!(expire.command, Command::Expire { tier: Tier::Hour, retention_class: 3, before_ns: -5 }));
     }
@@ -202,7 +206,7 @@ mod tests {
         let parts = split(whole.clone()).unwrap();
         assert!(parts.len() >= 4, "{}", parts.len());
         for part in &parts {
-            assert!(Proposal::append(Arc::new(part.clone())).at(0).bytes().len() <= limits::ENTRY_BYTES_MAX);
+            assert!(Proposal::append(Arc::new(part.clone())).at(0).encoded_len() <= limits::ENTRY_BYTES_MAX);
         }
         assert_eq!(parts.iter().flat_map(contents).collect::<Vec<_>>(), contents(&whole));
     }

@@ -7,6 +7,9 @@ use tonic::{Request, Response, Status};
 use crate::node::Node;
 use crate::node::service::Refused;
 
+/// Size up to which a batch is decoded at once, in bytes. Moving it to another thread would take about as long.
+const SMALL_BYTES: usize = 32 << 10;
+
 #[tonic::async_trait]
 impl wire::node_server::Node for Node {
     async fn placement(
@@ -23,9 +26,14 @@ impl wire::node_server::Node for Node {
         let batch = {
             // The encoded batch counts against the budget for appends until it is decoded. From then on, the decoded
             // batch counts.
-            let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
-            let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
-            let read = read.map_err(|panic| Status::internal(panic.to_string()))?;
+            let bytes = batch.encoded_len();
+            let _in_flight = self.shared.take_in(bytes).map_err(refused)?;
+            let read = if bytes <= SMALL_BYTES {
+                Batch::from_wire(batch)
+            } else {
+                let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
+                read.map_err(|panic| Status::internal(panic.to_string()))?
+            };
             read.map_err(|error| refused(Refused::unreadable(&error)))?
         };
         let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;

@@ -6,7 +6,7 @@ use prost::Message as _;
 
 use super::*;
 use crate::consensus::member::Member;
-use crate::consensus::payload::Payload;
+use crate::consensus::payload::{Form, Payload};
 use crate::consensus::types::Membership;
 
 const SHARD: u32 = 3;
@@ -36,8 +36,8 @@ fn payloads() -> impl Strategy<Value = EntryPayload<Payload, u64, Member>> {
         });
     prop_oneof![
         Just(EntryPayload::Blank),
-        prop::collection::vec(any::<u8>(), 0..100)
-            .prop_map(|bytes| EntryPayload::Normal(Payload::proposed(bytes.into(), "decoded"))),
+        (prop_oneof![Just(Form::Plain), Just(Form::Compressed)], prop::collection::vec(any::<u8>(), 0..100))
+            .prop_map(|(form, bytes)| EntryPayload::Normal(Payload::proposed(form, bytes.into(), "decoded"))),
         membership.prop_map(EntryPayload::Membership),
     ]
 }

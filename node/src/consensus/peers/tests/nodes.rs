@@ -178,7 +178,7 @@ impl Node {
     /// Proposes a command. Returns true if it was acknowledged.
     pub(super) async fn propose(&self, command: &str) -> Result<(), ConsensusError> {
         let bytes = Bytes::from(command.to_owned());
-        let outcome = self.group().propose(|| Payload::proposed(bytes.clone(), ())).await?;
+        let outcome = self.group().propose(|| Payload::plain(bytes.clone())).await?;
         assert_eq!(outcome, Outcome::Meta(bytes));
         Ok(())
     }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use proto::wire;
 use proto::wire::snapshots_server::{Snapshots, SnapshotsServer};
-use proto::{Command, Entry, wire};
 use storage_engine::{BudgetSizes, Budgets, Flushed, LogBarrier, Position};
 use testkit::batches::{batch_of, long_name, time_of};
 use tokio::net::TcpListener;
@@ -18,7 +18,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-use crate::consensus::{GroupState as _, Payload};
+use crate::consensus::{GroupState as _, Proposal};
 use crate::directory::DataDirectory;
 use crate::directory::shard::ShardDirectory;
 use crate::error::ReplicaError;
@@ -55,11 +55,9 @@ impl Peer {
         let applied = self.index();
         for index in applied + 1..=applied + entries {
             let serial = index as i64;
-            let command = Command::Append(Arc::new(batch_of(None, [serial], long_name)));
-            let entry = Entry { proposed_at_ns: time_of(serial), command };
+            let proposal = Proposal::append(Arc::new(batch_of(None, [serial], long_name)));
             let position = Position { index, log_id: Bytes::copy_from_slice(&index.to_be_bytes()) };
-            let payload = Payload::proposed(Bytes::new(), entry);
-            self.shard.apply(position, payload).unwrap();
+            self.shard.apply(position, proposal.at(time_of(serial).unsigned_abs())).unwrap();
         }
     }
 

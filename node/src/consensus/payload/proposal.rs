@@ -1,18 +1,15 @@
-//! Commands that the leader proposes, encoded once.
+//! Commands that the leader proposes, encoded and compressed once.
 
 use std::sync::Arc;
 
 use proto::{Batch, Command, Deletion, Tier};
 
-use crate::consensus::payload::Payload;
-
-/// Protobuf tag of `proposed_at_ns`: field 1, a fixed64.
-const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
+use crate::consensus::payload::{PROPOSED_AT_TAG, Payload, Untimed};
 
 /// An encoded command without the time of its proposal.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    bytes: Vec<u8>,
+    bytes: Untimed,
     command: Command,
 }
 
@@ -33,15 +30,14 @@ impl Proposal {
         let mut bytes = vec![PROPOSED_AT_TAG];
         bytes.extend(0_u64.to_le_bytes());
         command.encode(&mut bytes);
-        Self { bytes, command }
+        Self { bytes: Untimed::compress(bytes), command }
     }
 
     /// Returns the entry with the time of its proposal, in nanoseconds since 1970. The time is set only when the entry
     /// gets its index in the log, so that times never go back in the log.
-    pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
-        self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
-        let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);
-        let entry = proto::Entry { proposed_at_ns, command: self.command };
-        Payload::proposed(self.bytes.into(), entry)
+    pub(crate) fn at(self, proposed_at_ns: u64) -> Payload {
+        let entry =
+            proto::Entry { proposed_at_ns: i64::try_from(proposed_at_ns).unwrap_or(i64::MAX), command: self.command };
+        self.bytes.at(proposed_at_ns, entry)
     }
 }
