@@ -190,14 +190,10 @@ impl Shared {
             State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Damaged(error) | State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
-<<<<<<< HEAD
             State::ReadOnly(replica) => Err(match replica.is_alone() {
                 true => full(),
                 false => of_other_members(full()),
             }),
-=======
-            State::ReadOnly(_) => Err(full()),
->>>>>>> rows-18
             State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
             State::Serving(replica) => Ok(replica),
         }
