@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proto::Tier;
-use proto::limits::NODE_SHARDS_MAX;
+use proto::limits::{NODE_SHARDS_MAX, RETENTION_SECONDS_MAX};
+use proto::meta;
 use transport::Dialer;
 
 use crate::error::NodeError;
@@ -42,7 +42,8 @@ pub struct Config {
     pub join: Vec<String>,
     /// Maker of the connections to other nodes.
     pub dialer: Dialer,
-    /// Retention of each tier.
+    /// Retention of each tier with which a new cluster begins, for the tenant `default`. A later start of a cluster of
+    /// one node sets it again, unless that tenant has a policy.
     pub retention: Retention,
     /// Cap on the disk use of all Raft logs and states, in bytes; at least [`DISK_BYTES_MIN`]. Shortly before the cap
     /// is reached, the oldest partitions are dropped.
@@ -63,8 +64,8 @@ pub struct Config {
     pub log_keep_bytes: u64,
 }
 
-/// Retention of samples in each tier. A coarser tier is kept at least as long as every finer tier, even if the
-/// retention of the coarser tier is shorter.
+/// Retention of samples in each tier, in whole seconds; parts of a second are rounded up. A coarser tier is kept at
+/// least as long as every finer tier, even if the retention of the coarser tier is shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Retention of samples with their own times. Older samples are refused.
@@ -78,9 +79,11 @@ pub struct Retention {
 }
 
 impl Retention {
-    pub(crate) fn of(self, tier: Tier) -> Duration {
-        let all = [self.raw, self.minutes, self.hours, self.days];
-        all.into_iter().take(usize::from(tier.number()) + 1).max().unwrap_or_default()
+    /// Returns the retention as the state of the meta group has it.
+    pub(crate) fn in_seconds(self) -> meta::Retention {
+        let seconds = |age: Duration| age.as_secs() + u64::from(age.subsec_nanos() > 0);
+        let tiers = [self.raw, self.minutes, self.hours, self.days];
+        meta::Retention(tiers.map(|age| seconds(age).clamp(1, RETENTION_SECONDS_MAX)))
     }
 }
 

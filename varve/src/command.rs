@@ -26,8 +26,8 @@ pub(crate) use admin::{AdminCommands, AdminOptions, CertsOptions, ClockOptions, 
 pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use cluster_admin::{
-    ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, Limit, NodeOptions,
-    PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
+    ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, LabelNames, Limit,
+    NodeOptions, PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
 };
 pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
 pub(crate) use epoch::{EpochOptions, Shards};

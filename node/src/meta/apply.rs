@@ -2,6 +2,7 @@
 //!
 //! A command that is sent again, because its sender did not learn the result, finds its own effect and changes nothing.
 
+mod retention_class;
 mod shard_members;
 
 use std::collections::BTreeMap;
@@ -9,12 +10,12 @@ use std::sync::Arc;
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX,
-    TOKENS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, TENANTS_MAX, TOKENS_MAX,
 };
-use proto::meta::{ClusterId, Command, DirectoryId, Node, Policy, Retention, Shard, State, Tenant, Token, TokenHash};
+use proto::meta::{Command, DirectoryId, Node, Policy, Shard, State, Tenant, Token, TokenHash};
 use proto::placement::{Epoch, FIRST_DATA_SHARD};
 
+use self::retention_class::{retention_class, set_default_retention};
 use self::shard_members::{accept_directory, members_changed, move_member, replace_replica};
 use super::Applied;
 use super::refusal::Refusal;
@@ -24,8 +25,17 @@ type Result = std::result::Result<Applied, Refusal>;
 
 /// Applies a command to `state`. After an error, `state` may be changed in part, and must be dropped.
 pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -> Result {
-    if let Command::Initialize { cluster, format_version, nodes, shards } = command {
-        return initialize(state, *cluster, *format_version, nodes, shards);
+    if let Command::Initialize { cluster, format_version, retention, nodes, shards } = command {
+        retention.check()?;
+        return match state.cluster {
+            Some(known) if known == *cluster => Ok(Applied::Unchanged),
+            Some(known) => Err(Refusal::Initialized { known }),
+            None => {
+                state.cluster = Some(*cluster);
+                state.retention_classes = vec![*retention];
+                initialize(state, *format_version, nodes, shards)
+            }
+        };
     }
     if state.cluster.is_none() {
         return Err(Refusal::NotInitialized);
@@ -40,6 +50,7 @@ pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -
         Command::AddEpoch(epoch) => add_epoch(state, proposed_at_ns, epoch),
         Command::CreateTenant(name, policy) => create_tenant(state, name, policy),
         Command::UpdateTenant(name, policy) => update_tenant(state, name, policy),
+        Command::SetDefaultRetention(retention) => set_default_retention(state, *retention),
         Command::DeleteTenant(name) => match state.tenants.remove(name) {
             Some(_) => Ok(Applied::Changed),
             None => Err(Refusal::UnknownTenant { tenant: name.clone() }),
@@ -56,13 +67,7 @@ pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -
     }
 }
 
-fn initialize(state: &mut State, cluster: ClusterId, format_version: u32, nodes: &[Node], shards: &[Shard]) -> Result {
-    match state.cluster {
-        Some(known) if known == cluster => return Ok(Applied::Unchanged),
-        Some(known) => return Err(Refusal::Initialized { known }),
-        None => {}
-    }
-    state.cluster = Some(cluster);
+fn initialize(state: &mut State, format_version: u32, nodes: &[Node], shards: &[Shard]) -> Result {
     set_format_version(state, format_version)?;
     if nodes.is_empty() || nodes.len() > CLUSTER_NODES_MAX {
         return Err(Refusal::NodesOfCluster);
@@ -187,8 +192,9 @@ fn create_tenant(state: &mut State, name: &TenantId, policy: &Policy) -> Result 
         None if state.tenants.len() >= TENANTS_MAX => return Err(Refusal::TooManyTenants),
         None => {}
     }
-    let retention_class = retention_class(state, policy.retention)?;
-    let tenant = Tenant { name: name.clone(), policy: policy.clone(), retention_class, tokens: BTreeMap::new() };
+    let (retention_class, owns_class) = retention_class(state, name, policy.retention)?;
+    let policy = policy.clone();
+    let tenant = Tenant { name: name.clone(), policy, retention_class, owns_class, tokens: BTreeMap::new() };
     state.tenants.insert(name.clone(), tenant);
     Ok(Applied::Changed)
 }
@@ -198,27 +204,10 @@ fn update_tenant(state: &mut State, name: &TenantId, policy: &Policy) -> Result 
     if tenant(state, name)?.policy == *policy {
         return Ok(Applied::Unchanged);
     }
-    let retention_class = retention_class(state, policy.retention)?;
+    let (retention_class, owns_class) = retention_class(state, name, policy.retention)?;
     let tenant = tenant(state, name)?;
-    tenant.policy = policy.clone();
-    tenant.retention_class = retention_class;
+    (tenant.policy, tenant.retention_class, tenant.owns_class) = (policy.clone(), retention_class, owns_class);
     Ok(Applied::Changed)
-}
-
-/// Returns the number of the class with a retention. Adds the class if there is none. No class is ever removed, because
-/// shards may hold partitions with its number.
-fn retention_class(state: &mut State, retention: Retention) -> std::result::Result<u8, Refusal> {
-    let classes = &mut state.retention_classes;
-    let known = classes.iter().position(|known| *known == retention);
-    let number = known.unwrap_or(classes.len());
-    let class = u8::try_from(number).map_err(|_large| Refusal::TooManyRetentions)?;
-    if known.is_none() {
-        if classes.len() >= RETENTION_CLASSES_MAX {
-            return Err(Refusal::TooManyRetentions);
-        }
-        classes.push(retention);
-    }
-    Ok(class)
 }
 
 fn create_token(state: &mut State, name: &TenantId, hash: TokenHash, token: Token) -> Result {

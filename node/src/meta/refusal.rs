@@ -182,6 +182,9 @@ pub enum Refusal {
     /// There are too many tenants.
     #[error("the cluster has {TENANTS_MAX} tenants, the most that it can have: use `varve admin tenant delete`")]
     TooManyTenants,
+    /// The retention of the tenant `default` follows from its policy.
+    #[error("the tenant default has a policy: use `varve admin tenant update default`")]
+    DefaultPolicy,
     /// There are too many different retentions.
     #[error(
         "the tenants have had {RETENTION_CLASSES_MAX} different retentions, the most that there can be: use a \

@@ -3,6 +3,7 @@
 mod properties;
 mod proposals;
 mod refusals;
+mod retention_classes;
 mod shard_members;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ fn policy(days: u64) -> Policy {
     Policy {
         retention: Retention([days * 86_400, 90 * 86_400, 365 * 86_400, 1825 * 86_400]),
         time_resolution: TimeResolution::Milliseconds,
+        removed_labels: vec!["container".to_owned()],
         dropped_labels: [vec!["pod".to_owned()], vec!["host".to_owned(), "pod".to_owned()]],
         limits: Limits { samples_per_second_max: std::num::NonZeroU64::new(days * 1000), ..Limits::default() },
     }
@@ -55,7 +57,7 @@ fn member(node: u64, identity: u64) -> Member {
 fn initialize() -> Command {
     let nodes = [1, 2, 3].map(node).to_vec();
     let shards = vec![shard(1, &[1, 2, 3]), shard(2, &[2, 3]), shard(3, &[1, 2, 3])];
-    Command::Initialize { cluster: ClusterId(7), format_version: 2, nodes, shards }
+    Command::Initialize { cluster: ClusterId(7), format_version: 2, retention: Retention::DEFAULT, nodes, shards }
 }
 
 /// Returns a cluster with three nodes, three shards (of which 1 and 2 are created), one epoch, a tenant and a token.
@@ -132,9 +134,9 @@ fn each_command_changes_its_part_of_the_state() {
     let placed = apply(Command::AddEpoch(epoch(2, 101 * MINUTE_NS, &[1, 2, 4])));
     assert_eq!(placed.placement().unwrap().shards(), [1, 2, 4]);
     let created = apply(Command::CreateTenant(tenant("other"), policy(7)));
-    assert_eq!((created.tenants[&tenant("other")].retention_class, created.retention_classes.len()), (1, 2));
+    assert_eq!((created.tenants[&tenant("other")].retention_class, created.retention_classes.len()), (2, 3));
     let updated = apply(Command::UpdateTenant(tenant("acme"), policy(7)));
-    assert_eq!((updated.tenants[&tenant("acme")].retention_class, updated.retention_classes.len()), (1, 2));
+    assert_eq!((updated.tenants[&tenant("acme")].retention_class, updated.retention_classes.len()), (1, 3));
     assert_eq!(updated.tenants[&tenant("acme")].tokens.len(), 1, "a policy does not change tokens");
     let token = Token { role: Role::Read, expires_ns: Some(5) };
     assert_eq!(
@@ -144,6 +146,8 @@ fn each_command_changes_its_part_of_the_state() {
     let revoked = apply(Command::RevokeToken(tenant("acme"), TokenHash::of("a")));
     assert!(revoked.access("a", 0).is_err() && revoked.access("b", 0).is_ok());
     let deleted = apply(Command::DeleteTenant(tenant("other")));
-    assert!(deleted.tenants.len() == 1 && deleted.access("b", 0).is_err() && deleted.retention_classes.len() == 2);
+    assert!(deleted.tenants.len() == 1 && deleted.access("b", 0).is_err() && deleted.retention_classes.len() == 3);
+    let other_default = apply(Command::SetDefaultRetention(policy(3).retention));
+    assert_eq!(other_default.retention_classes[0], policy(3).retention);
     assert_eq!(apply(Command::SetFormatVersion(3)).format_version, 3);
 }

@@ -103,12 +103,14 @@ fn content_report(content: &Content) -> Value {
 }
 
 /// Returns the report of the clock, with times in Unix seconds. Its `drops_before` shows, for each tier, the time
-/// before which data would be dropped if the system clock were confirmed.
+/// before which data of the tenant with the shortest retention would be dropped if the system clock were confirmed.
 fn clock_report(shared: &Shared) -> Value {
     let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
     let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;
+    let state = shared.cluster.state();
     let before = |tier: Tier| {
-        let before_ns = expired_before_ns(system_ns, shared.config.retention.of(tier));
+        let shortest = state.retention_classes.iter().map(|retention| retention.of(tier)).min();
+        let before_ns = shortest.map_or(i64::MIN, |retention| expired_before_ns(system_ns, retention));
         (tier.name().to_owned(), json!(seconds(before_ns)))
     };
     let tiers = [Tier::Raw, Tier::Minute, Tier::Hour, Tier::Day];

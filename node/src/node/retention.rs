@@ -1,6 +1,9 @@
 //! Retention: drops partitions whose retention is over, and the oldest partitions of all shards when disk use comes
 //! close to its cap.
 //!
+//! The retention of each class is in the state of the meta group. A class that this node does not know yet keeps its
+//! partitions.
+//!
 //! Dropping begins below the cap, so that appends are still accepted during a drop. At the cap, appends are refused.
 //!
 //! Invariant: a partition that is still being written to is never dropped.
@@ -13,7 +16,6 @@ use proto::Tier;
 use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
-use crate::config::Retention;
 use crate::consensus::Proposal;
 use crate::directory::shard::ShardDirectory;
 use crate::directory::used_bytes;
@@ -74,7 +76,12 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     }
     let newest_unsealed_ns = all_kept.iter().filter_map(|kept| kept.newest_unsealed_ns).max();
     let written_before_ns = shared.clock.written_before_ns(newest_unsealed_ns);
-    let drops = to_drop(&all_kept, now_ns, written_before_ns, shared.config.retention, excess_bytes);
+    let state = shared.cluster.state();
+    let retained_ns = |tier: Tier, class: u8| {
+        let retention = state.retention_classes.get(usize::from(class));
+        retention.map_or(i64::MIN, |retention| expired_before_ns(now_ns, retention.of(tier)))
+    };
+    let drops = to_drop(&all_kept, written_before_ns, retained_ns, excess_bytes);
     // A drop may take minutes. Meanwhile, the replicas of the other shards must not be kept from being closed.
     for (shard, drops) in readable.into_iter().zip(drops) {
         let Some(replica) = shared.shard(shard).and_then(|hosted| hosted.serving()) else { continue };
@@ -166,19 +173,18 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
 /// to drop `excess_bytes` from all shards together.
 ///
 /// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days, each
-/// oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.
+/// oldest first. Partitions that end after `written_before_ns` are not dropped for the excess. `retained_ns` returns
+/// the time at which the retention of a tier and class begins.
 fn to_drop(
     shards: &[Kept],
-    now_ns: i64,
     written_before_ns: i64,
-    retention: Retention,
+    retained_ns: impl Fn(Tier, u8) -> i64,
     excess_bytes: u64,
 ) -> Vec<Vec<Expiry>> {
     let mut before: Vec<BTreeMap<(Tier, u8), i64>> = Vec::new();
     for kept in shards {
-        let retained_ns = |tier| expired_before_ns(now_ns, retention.of(tier));
-        let expired = kept.oldest.iter().filter(|&(&(tier, _), &end_ns)| end_ns <= retained_ns(tier));
-        before.push(expired.map(|(&(tier, class), _)| ((tier, class), retained_ns(tier))).collect());
+        let expired = kept.oldest.iter().filter(|&(&(tier, class), &end_ns)| end_ns <= retained_ns(tier, class));
+        before.push(expired.map(|(&(tier, class), _)| ((tier, class), retained_ns(tier, class))).collect());
     }
     let mut finest_first: Vec<(usize, &Extent)> = Vec::new();
     for (shard, kept) in shards.iter().enumerate() {
@@ -205,7 +211,7 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     }
     for &Expiry { tier, retention_class, before_ns } in &drops {
         let shard = replica.shard().id();
-        tracing::info!(shard, tier = tier.name(), before_ns, "dropping partitions that ended before");
+        tracing::info!(shard, tier = tier.name(), retention_class, before_ns, "dropping partitions that ended before");
         let proposal = Proposal::expire(tier, retention_class, before_ns);
         replica.propose(proposal).await.map_err(|error| error.to_string())?;
     }
@@ -252,6 +258,16 @@ async fn measure(shared: &Arc<Shared>) -> Option<Used> {
 mod tests {
     use super::*;
 
+    /// Retentions of raw samples and of minutes. Coarser tiers have those of minutes.
+    #[derive(Clone, Copy)]
+    struct Retention([Duration; 2]);
+
+    impl Retention {
+        fn of(self, tier: Tier) -> Duration {
+            self.0[usize::from(tier != Tier::Raw)]
+        }
+    }
+
     fn kept(extents: &[(Tier, i64, u64)]) -> Kept {
         let mut oldest = BTreeMap::new();
         for &(tier, end_ns, _) in extents {
@@ -263,12 +279,12 @@ mod tests {
     }
 
     fn retention(raw: u64, minutes: u64) -> Retention {
-        let [raw, minutes] = [raw, minutes].map(Duration::from_nanos);
-        Retention { raw, minutes, hours: Duration::from_nanos(1), days: Duration::from_nanos(1) }
+        Retention([raw, minutes].map(Duration::from_nanos))
     }
 
     fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
-        let drops = to_drop(std::slice::from_ref(kept), now_ns, now_ns, retention, excess_bytes);
+        let retained_ns = |tier, _class| expired_before_ns(now_ns, retention.of(tier));
+        let drops = to_drop(std::slice::from_ref(kept), now_ns, retained_ns, excess_bytes);
         drops[0].iter().map(|drop| (drop.tier, drop.before_ns)).collect()
     }
 
@@ -279,7 +295,7 @@ mod tests {
             kept(&[(Tier::Raw, 20, 100), (Tier::Minute, 1, 100)]),
         ];
         let before = |excess_bytes| {
-            let drops = to_drop(&shards, 1000, 1000, retention(1000, 1000), excess_bytes);
+            let drops = to_drop(&shards, 1000, |_tier, _class| 0, excess_bytes);
             let times = |drops: Vec<Expiry>| drops.iter().map(|drop| drop.before_ns).collect::<Vec<_>>();
             drops.into_iter().map(times).collect::<Vec<_>>()
         };
@@ -337,6 +353,21 @@ mod tests {
     fn a_partition_being_written_stays_whatever_the_excess() {
         let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Raw, 20, 1000)]);
         assert_eq!(drops(&kept, 15, retention(100, 100), 500), [(Tier::Raw, 10)]);
+    }
+
+    #[test]
+    fn each_class_has_its_own_retention_and_an_unknown_one_is_kept() {
+        let oldest = [(Tier::Raw, 0, 10), (Tier::Raw, 1, 10), (Tier::Minute, 1, 10), (Tier::Raw, 9, 10)];
+        let oldest = oldest.map(|(tier, class, end_ns)| ((tier, class), end_ns));
+        let kept = Kept { oldest: BTreeMap::from(oldest), extents: Vec::new(), newest_unsealed_ns: None };
+        let retained_ns = |tier, class| match (tier, class) {
+            (_, 0) => 5,
+            (Tier::Raw, 1) => 20,
+            (_, 1) => 9,
+            _ => i64::MIN,
+        };
+        let drops = to_drop(&[kept], 1000, retained_ns, 0);
+        assert_eq!(drops, [[Expiry { tier: Tier::Raw, retention_class: 1, before_ns: 20 }]]);
     }
 
     #[test]

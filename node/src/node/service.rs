@@ -6,6 +6,7 @@ mod batch_parts;
 mod grpc;
 mod read;
 pub(super) mod refusal;
+mod storing;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::node::replica::Replica;
 use crate::node::retention::expired_before_ns;
 use crate::node::service::batch_parts::{SampleTooLarge, is_small, split, without_older};
 use crate::node::service::refusal::unavailable;
+use crate::node::service::storing::Storing;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
 use crate::node::{Node, administration};
 
@@ -240,6 +242,9 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Ba
     let bytes = batch.memory_bytes();
     let _in_flight = shared.take_in(bytes)?;
     let replica = shared.appendable(&hosted, bytes).await?;
+    // After the wait for a repair, so that the policy is the newest that this node knows.
+    let storing =
+        Storing::of(&shared.cluster.state(), &batch.tenant).map_err(|status| Refused(Refusal::NotReady, status))?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
@@ -247,14 +252,15 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Ba
     };
     // No retry can help: this sample is too large for any entry.
     let parts = split.map_err(|error: SampleTooLarge| Refused::invalid(error.to_string()))?;
-    let retention = shared.config.retention.raw;
+    let storing = Arc::new(storing);
+    let retention = storing.retention();
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
         let (part, too_old) = without_older(part, expired_before_ns(shared.clock.now_ns(), retention));
         answer.samples_too_old += too_old;
         // A part that has lost all its samples needs no entry.
         if too_old == 0 || !part.series.is_empty() {
-            let outcome = append_part(&replica, part).await?;
+            let outcome = append_part(&replica, &storing, part).await?;
             answer.duplicate &= outcome == Outcome::Duplicate;
             if let Outcome::Partial { samples_too_old } = outcome {
                 answer.samples_too_old += samples_too_old;
@@ -264,10 +270,13 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Ba
     Ok(answer)
 }
 
-/// Proposes a batch that fits into an entry, without the definitions that the shard already has.
-async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
+/// Proposes a batch that fits into an entry, as the policy of its tenant wants it stored, and without the definitions
+/// that the shard already has.
+async fn append_part(replica: &Arc<Replica>, storing: &Arc<Storing>, batch: Batch) -> Result<Outcome, Refused> {
     let of = Arc::clone(replica);
+    let storing = Arc::clone(storing);
     let strip = move || {
+        let mut batch = storing.apply(batch).ok_or(StripError::Dangling)?;
         let removed = of.shard().engine().strip(&mut batch)?;
         let batch = Arc::new(batch);
         Ok((Proposal::append(Arc::clone(&batch)), batch, removed))

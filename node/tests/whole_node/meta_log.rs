@@ -31,6 +31,7 @@ async fn refused_and_repeated_commands_do_not_reach_the_log() {
     let policy = Policy {
         retention: Retention([1, 2, 3, 4]),
         time_resolution: TimeResolution::Nanoseconds,
+        removed_labels: Vec::new(),
         dropped_labels: Default::default(),
         limits: Limits::default(),
     };

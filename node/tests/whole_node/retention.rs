@@ -24,9 +24,9 @@ async fn samples_past_the_retention_are_refused_and_partitions_dropped() {
     let mut config = config(folder.path());
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
     // Partitions last 6 hours. `end_ns` is the end of the last complete partition, and its retention ends in two
-    // seconds.
+    // to three seconds.
     let end_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
-    let retention = Duration::from_nanos((now_ns - end_ns) as u64) + Duration::from_secs(2);
+    let retention = Duration::from_secs(((now_ns - end_ns) / 1_000_000_000) as u64) + Duration::from_secs(3);
     config.retention.raw = retention;
     let opened = open_with(config).await;
     opened.node.ready().await;

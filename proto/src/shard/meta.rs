@@ -15,7 +15,7 @@ mod tenant;
 pub use self::cluster::{CLUSTER_METADATA, ClusterId, DirectoryId, Member, Node, Shard};
 pub use self::command::Command;
 pub use self::error::MetaError;
-pub use self::state::{Access, State, TokenError};
+pub use self::state::{Access, DEFAULT_CLASS, State, TokenError};
 pub use self::tenant::{Limits, Policy, Retention, Role, Tenant, TimeResolution, Token, TokenHash};
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(crate) enum PushError {
     Key,
     /// Every sample is older than the retention.
     #[error(
-        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer \
+        "all {samples} samples are older than the retention, {}: send newer ones, or give the tenant a longer \
          --retention",
         days(*retention)
     )]

@@ -11,7 +11,7 @@ use proto::{
 };
 
 use crate::samples::{T0, time};
-use crate::world::Row;
+use crate::world::{Horizons, Row};
 
 /// Sums by group, bucket (or time), and stack. A stack lists function names, root first.
 pub type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
@@ -129,19 +129,19 @@ pub fn may_match(row: &Row, selection: &Selection) -> bool {
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
-/// Returns the sums that the model expects, outside the times that the answer reports as missing. Also returns the
+/// Returns the sums that the model expects, without the samples that the answer reports as missing. Also returns the
 /// groups and buckets that have samples, but no stack that meets the conditions.
 pub fn model_sums(
     rows: &[Row],
+    horizons: &Horizons,
     selection: &Selection,
     conditions: &[Condition],
     missing: &[Missing],
 ) -> (Sums, GroupBuckets) {
     let window = selection.fold.window();
-    let is_missing =
-        |time: i64| missing.iter().any(|missing| missing.window.start_ns < time && time <= missing.window.end_ns);
-    let in_window =
-        |row: &&Row| window.start_ns < row.time_ns && row.time_ns <= window.end_ns && !is_missing(row.time_ns);
+    let in_window = |row: &&Row| {
+        window.start_ns < row.time_ns && row.time_ns <= window.end_ns && !horizons.is_missing(row, missing)
+    };
     let matches =
         |row: &&Row| selection.matchers.iter().all(|matcher| accepts(matcher, &attribute_or_label(row, &matcher.name)));
     let mut last: BTreeMap<&BTreeMap<String, String>, i64> = BTreeMap::new();

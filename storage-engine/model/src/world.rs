@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
+use proto::answer::Missing;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
@@ -28,7 +29,44 @@ pub struct Row {
     pub value: i64,
     /// Name of the thread; `None` if the thread has no name.
     pub thread: Option<String>,
+    /// Retention class in which the sample was stored.
+    pub class: u8,
 }
+
+/// Times up to which the data of tiers and retention classes was dropped, in nanoseconds since 1970.
+#[derive(Clone, Debug, Default)]
+pub struct Horizons(BTreeMap<(Tier, u8), i64>);
+
+impl Horizons {
+    /// Returns the time up to which the data of a tier and class was dropped; `i64::MIN` if nothing was dropped.
+    pub fn of(&self, tier: Tier, class: u8) -> i64 {
+        self.0.get(&(tier, class)).copied().unwrap_or(i64::MIN)
+    }
+
+    /// Returns the latest of these times over all classes.
+    pub fn latest(&self, tier: Tier) -> i64 {
+        CLASSES.map(|class| self.of(tier, class)).into_iter().max().unwrap_or(i64::MIN)
+    }
+
+    /// Returns the finest tier that holds a sample; `None` if no tier does.
+    pub fn holder(&self, row: &Row) -> Option<Tier> {
+        Tier::ALL.into_iter().find(|&tier| row.time_ns > self.of(tier, row.class))
+    }
+
+    /// Returns whether an answer reports that it lacks a sample.
+    pub fn is_missing(&self, row: &Row, missing: &[Missing]) -> bool {
+        let holder = self.holder(row);
+        missing.iter().any(|missing| {
+            let Window { start_ns, end_ns } = missing.window;
+            // The samples of another class may be there, in another tier.
+            let is_of_class = missing.finest == Tier::Raw || holder == Some(missing.finest);
+            start_ns < row.time_ns && row.time_ns <= end_ns && is_of_class && holder != Some(Tier::Raw)
+        })
+    }
+}
+
+/// Retention classes of the generated batches.
+pub const CLASSES: [u8; 3] = [0, 1, 7];
 
 /// Budgets of an engine for tests.
 pub const BUDGETS: BudgetSizes =
@@ -49,8 +87,10 @@ pub enum Step {
     Crash,
     /// Replaces the engine's state with a checkpoint of that state.
     Checkpoint,
-    /// Expires a tier up to a time, in seconds since [`T0`].
-    Expire(Tier, i64),
+    /// Appends the next batches in this class of [`CLASSES`], as after a change of the tenant's policy.
+    Class(u8),
+    /// Expires a tier of a class up to a time, in seconds since [`T0`].
+    Expire(Tier, u8, i64),
     /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
     /// and the times are seconds since [`T0`].
     Delete((u8, u8), i64, i64),
@@ -72,8 +112,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Checkpoint),
         2 => (0..40_000_i64).prop_map(Step::Wait),
         1 => (0..400_000_i64).prop_map(Step::PassTime),
-        1 => (0..4_u8, -200_000..-20_000_i64)
-            .prop_map(|(tier, second)| Step::Expire(Tier::from_number(tier).unwrap(), second)),
+        1 => prop::sample::select(CLASSES.to_vec()).prop_map(Step::Class),
+        1 => (0..4_u8, prop::sample::select(CLASSES.to_vec()), -200_000..-20_000_i64)
+            .prop_map(|(tier, class, second)| Step::Expire(Tier::from_number(tier).unwrap(), class, second)),
         1 => ((0..3_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
             .prop_map(|(label, second, length)| Step::Delete(label, second, second + length)),
     ]
@@ -94,10 +135,15 @@ pub struct World {
     /// Samples that the engine must hold in at least one tier.
     pub rows: Vec<Row>,
     now_ns: i64,
-    /// For each batch ID, the raw partitions that hold the newest samples of the batches with this ID.
-    ids: BTreeMap<u8, BTreeSet<i64>>,
-    /// For each tier, the time up to which its data was dropped, in nanoseconds since 1970.
-    horizons_ns: BTreeMap<Tier, i64>,
+    /// Retention class of new samples.
+    pub class: u8,
+    /// For each batch ID, the raw partitions, with their class, that hold the newest stored samples of the batches with
+    /// this ID.
+    ids: BTreeMap<u8, BTreeSet<(i64, u8)>>,
+    /// Partitions of minutes that exist, with their class.
+    minutes: BTreeSet<(i64, u8)>,
+    /// Times up to which data was dropped.
+    pub horizons: Horizons,
     /// Budgets of the engine, which other worlds may share.
     budgets: Budgets,
     dropped: Dropped,
@@ -126,8 +172,10 @@ impl World {
             log: Vec::new(),
             rows: Vec::new(),
             now_ns: T0,
+            class: 0,
             ids: BTreeMap::new(),
-            horizons_ns: BTreeMap::new(),
+            minutes: BTreeSet::new(),
+            horizons: Horizons::default(),
             budgets,
             dropped,
         };
@@ -147,9 +195,9 @@ impl World {
         self.engine.as_ref().unwrap()
     }
 
-    /// Returns the time up to which a tier's data was dropped; `i64::MIN` if nothing was dropped.
+    /// Returns the time up to which a tier's data was dropped in any class; `i64::MIN` if nothing was dropped.
     pub fn horizon_ns(&self, tier: Tier) -> i64 {
-        self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
+        self.horizons.latest(tier)
     }
 
     /// Applies the entry at offset `i` of the log. The entry's log index is `i + 1`.
@@ -225,7 +273,8 @@ impl World {
                 }
                 self.reopen();
             }
-            Step::Expire(tier, second) => self.expire(*tier, T0 + second * SECOND),
+            Step::Class(class) => self.class = *class,
+            Step::Expire(tier, class, second) => self.expire_class(*tier, *class, T0 + second * SECOND),
             Step::Delete(label, start, end) => {
                 let window = Window { start_ns: T0 + start * SECOND, end_ns: T0 + end * SECOND };
                 self.delete(*label, window);
@@ -249,8 +298,10 @@ impl World {
             log: self.log.clone(),
             rows: self.rows.clone(),
             now_ns: self.now_ns,
+            class: self.class,
             ids: self.ids.clone(),
-            horizons_ns: self.horizons_ns.clone(),
+            minutes: self.minutes.clone(),
+            horizons: self.horizons.clone(),
             budgets: self.budgets.clone(),
             dropped: self.dropped,
         }
@@ -273,54 +324,71 @@ impl World {
         self.log.clone_from(&other.log);
         self.rows.clone_from(&other.rows);
         self.now_ns = other.now_ns;
+        self.class = other.class;
         self.ids.clone_from(&other.ids);
-        self.horizons_ns.clone_from(&other.horizons_ns);
+        self.minutes.clone_from(&other.minutes);
+        self.horizons.clone_from(&other.horizons);
         (applied..self.log.len()).for_each(|i| {
             self.apply(i);
         });
     }
 
     fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
-        let mut batch = batch_of(samples, id);
+        let class = self.class;
+        let mut batch = Batch { retention_class: class, ..batch_of(samples, id) };
         self.engine().strip(&mut batch).unwrap();
         let outcome = self.append_whole(batch);
-        // Samples before the horizon of raw samples are too old.
-        let horizon_ns = self.horizon_ns(Tier::Raw);
-        let rows: Vec<Row> = samples.iter().map(row_of).filter(|row| row.time_ns > horizon_ns).collect();
+        let of_batch = || samples.iter().map(|drawn| Row { class, ..row_of(drawn) });
+        // Samples are too old if the raw samples of their time have expired, in this class or in another one in which
+        // the tenant has minutes of this time.
+        let is_too_old = |row: &Row| {
+            let has_minutes = |other: u8| other == class || self.minutes.contains(&(partition_of(row.time_ns), other));
+            CLASSES.into_iter().any(|other| has_minutes(other) && row.time_ns <= self.horizons.of(Tier::Raw, other))
+        };
+        let rows: Vec<Row> = of_batch().filter(|row| !is_too_old(row)).collect();
         let samples_too_old = (samples.len() - rows.len()) as u64;
-        let partition = |row: &Row| (row.time_ns - 1).div_euclid(Tier::Raw.partition_ns());
-        let newest = rows.iter().map(partition).max();
-        let counted = id.zip(newest).is_some_and(|(id, newest)| {
+        let partitions: BTreeSet<i64> = of_batch().map(|row| partition_of(row.time_ns)).collect();
+        let newest_stored = rows.iter().map(|row| partition_of(row.time_ns)).max();
+        let counted = id.zip(newest_stored).is_some_and(|(id, _)| {
             // A retry of a push without times has later times. An ID is therefore also looked up in the four partitions
             // before.
-            self.ids.get(&id).is_some_and(|partitions| partitions.range(newest - 4..=newest).next().is_some())
+            let newest = partitions.last().copied().unwrap_or_default();
+            let may_have = |at: &i64| partitions.contains(at) || (newest - 4..=newest).contains(at);
+            self.ids.get(&id).is_some_and(|known| known.iter().any(|(at, _)| may_have(at)))
         });
         match (counted, samples_too_old) {
             (true, _) => return assert_eq!(outcome, Outcome::Duplicate),
             (false, 0) => assert_eq!(outcome, Outcome::Applied),
             (false, samples_too_old) => assert_eq!(outcome, Outcome::Partial { samples_too_old }),
         }
+        self.minutes.extend(rows.iter().map(|row| (partition_of(row.time_ns), class)));
         self.rows.extend(rows);
-        if let Some((id, newest)) = id.zip(newest) {
-            self.ids.entry(id).or_default().insert(newest);
+        if let Some((id, newest)) = id.zip(newest_stored) {
+            self.ids.entry(id).or_default().insert((newest, class));
         }
     }
 
-    /// Drops the partitions of a tier that end at or before a time.
+    /// Drops the partitions of a tier and of class 0 that end at or before a time.
     pub fn expire(&mut self, tier: Tier, before_ns: i64) {
-        self.propose(Command::Expire { tier, retention_class: 0, before_ns });
+        self.expire_class(tier, 0, before_ns);
+    }
+
+    fn expire_class(&mut self, tier: Tier, class: u8, before_ns: i64) {
+        self.propose(Command::Expire { tier, retention_class: class, before_ns });
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
         for &tier in tiers {
             let horizon_ns = before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns();
-            let known = self.horizons_ns.entry(tier).or_insert(i64::MIN);
+            let known = self.horizons.0.entry((tier, class)).or_insert(i64::MIN);
             *known = horizon_ns.max(*known);
         }
         // IDs are dropped with the raw samples.
-        let kept = self.horizon_ns(Tier::Raw).div_euclid(Tier::Raw.partition_ns());
-        self.ids.values_mut().for_each(|partitions| partitions.retain(|&partition| partition >= kept));
+        let kept = |tier| self.horizons.of(tier, class).div_euclid(Tier::Raw.partition_ns());
+        let (raw, minutes) = (kept(Tier::Raw), kept(Tier::Minute));
+        let is_kept = |from: i64, (partition, of): (i64, u8)| of != class || partition >= from;
+        self.ids.values_mut().for_each(|known| known.retain(|&one| is_kept(raw, one)));
+        self.minutes.retain(|&one| is_kept(minutes, one));
         // Samples that no tier holds are gone.
-        let gone = Tier::ALL.map(|tier| self.horizon_ns(tier)).into_iter().min().unwrap();
-        self.rows.retain(|row| row.time_ns > gone);
+        self.rows.retain(|row| self.horizons.holder(row).is_some());
     }
 
     fn delete(&mut self, (name, value): (u8, u8), window: Window) {
@@ -342,13 +410,12 @@ impl World {
             assert!(dropped.contains(&name) && window.start_ns < self.horizon_ns(finer), "{outcome:?} {window:?}");
             return;
         }
-        let horizons = Tier::ALL.map(|tier| self.horizon_ns(tier));
         let mut samples = 0;
         let mut windows = 0;
         self.rows.retain(|row| {
             // If the finer tiers are dropped, the whole remaining window is deleted.
             let time = row.time_ns;
-            let finest = (0..4).find(|&tier| time > horizons[tier]).map_or(Tier::Day, |tier| Tier::ALL[tier]);
+            let finest = self.horizons.holder(row).unwrap_or(Tier::Day);
             let (start_ns, end_ns) = match finest {
                 Tier::Raw => (time - 1, time),
                 tier => (tier.window_start_ns(tier.window_of(time)), tier.window_end_ns(tier.window_of(time))),
@@ -369,7 +436,12 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }
 
-/// Returns the model's row of a generated sample.
+/// Returns the number of the raw partition that holds a time, which is also that of the partition of minutes.
+fn partition_of(time_ns: i64) -> i64 {
+    (time_ns - 1).div_euclid(Tier::Raw.partition_ns())
+}
+
+/// Returns the model's row of a generated sample, in class 0.
 pub fn row_of(drawn: &Drawn) -> Row {
     Row {
         labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
@@ -377,6 +449,7 @@ pub fn row_of(drawn: &Drawn) -> Row {
         stack: functions_of(drawn.user, drawn.kernel),
         value: drawn.value,
         thread: (drawn.thread > 0).then(|| format!("t{}", drawn.thread)),
+        class: 0,
     }
 }
 

@@ -124,6 +124,11 @@ impl PartitionKey {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
     }
 
+    /// Returns the partition of another retention class with the same tier, time and tenant.
+    pub(crate) fn in_class(self, class: u8) -> Self {
+        Self { class, ..self }
+    }
+
     /// Returns the partition of another tenant with the same tier, class and time.
     pub(crate) fn of_tenant(self, tenant: u32) -> Self {
         Self { tenant, ..self }

@@ -1,24 +1,31 @@
 //! IDs of applied batches. Because of them, a batch that a client sends several times counts once, also after a
 //! restart.
 //!
-//! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with that
-//! partition. A retry with the same times is found for as long as any of its samples could be stored. If a push has no
-//! times, varve sets them, so a retry has later times. An ID is therefore also looked up in the earlier partitions of
-//! the last [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. A flush
-//! writes them together with the samples of their batches.
+//! An ID is stored in the partition of raw samples that holds the batch's newest stored sample, and is dropped with
+//! that partition. A retry with the same times is found for as long as any of its samples could be stored. If a push
+//! has no times, varve sets them, so a retry has later times. An ID is therefore also looked up in the earlier
+//! partitions of the last [`limits::IDEMPOTENCY_WINDOW_NS`]. The policy of the tenant may have changed between a batch
+//! and its retry, so an ID is looked up in the partitions of all retention classes. Only a retry that arrives in
+//! another class after the minutes of the first class have expired is not found.
+//!
+//! IDs that are not in the state database yet are kept in memory. A flush writes them together with the samples of
+//! their batches.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use proto::{Batch, BatchId, Tier, limits};
+use proto::{BatchId, Tier, limits};
 use rocksdb::{DB, WriteBatch};
 
 use crate::database;
 use crate::database::key::PartitionKey;
+use crate::engine::state::partitions::Partitions;
 use crate::error::{EngineError, is_corruption};
 
-/// Number of raw partitions in which the ID of a retried batch may be, including that of the batch's newest sample.
+/// Number of raw partitions of one class in which a retry that has later times is looked up, including that of the
+/// retry's newest sample.
 const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
 /// Set of IDs, each with its partition. If a batch is sent again much later, its ID is in several partitions.
@@ -60,13 +67,20 @@ impl BatchIds {
     }
 }
 
-/// Returns the raw partitions in which the ID of a batch may be, beginning with the partition of its newest sample. The
-/// list is empty for a batch without samples.
-pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
-    let times = batch.series.iter().flat_map(|series| &series.samples.times_ns);
-    let Some(&newest) = times.max() else { return Vec::new() };
-    let first = PartitionKey::of(Tier::Raw, batch.retention_class, tenant, newest);
-    std::iter::successors(Some(first), |key| key.before()).take(PARTITIONS).collect()
+/// Returns the raw partitions in which the ID of a batch may be. `parts` are the partitions of minutes of the batch's
+/// samples, ascending. Of other retention classes than that of the batch, only `existing` partitions are listed.
+///
+/// The ID is in the partition of the newest sample that was stored. Newer samples of the batch may have been too old
+/// because of another class, so this may be the partition of any sample.
+pub(crate) fn partitions_of(parts: &[PartitionKey], existing: &Partitions) -> Vec<PartitionKey> {
+    let Some(newest) = parts.last().map(|key| key.in_tier(Tier::Raw)) else { return Vec::new() };
+    let mut raw: BTreeSet<PartitionKey> = parts.iter().map(|key| key.in_tier(Tier::Raw)).collect();
+    raw.extend(std::iter::successors(Some(newest), |key| key.before()).take(PARTITIONS));
+    let others: Vec<u8> = existing.classes(Tier::Raw).filter(|&class| class != newest.class).collect();
+    let of_others = raw.iter().flat_map(|&key| others.iter().map(move |&class| key.in_class(class)));
+    let of_others: Vec<PartitionKey> = of_others.filter(|key| existing.exists(key)).collect();
+    // The most likely partition is looked up first.
+    raw.into_iter().rev().chain(of_others).collect()
 }
 
 /// Adds the keys of new IDs to the batch of writes.

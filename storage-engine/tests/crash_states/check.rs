@@ -1,6 +1,6 @@
 //! Checks of an engine after a power cut or on a damaged disk.
 
-use proto::{Answer, Dictionary, Selection};
+use proto::{Answer, Dictionary, Selection, Tier};
 use storage_engine::{Engine, Position, SelectError};
 use storage_model::answers::{Sums, model_sums, sums_of};
 
@@ -20,17 +20,18 @@ pub(crate) fn check_answers(engine: &Engine, moment: &Moment, selections: &[Sele
 }
 
 fn check_answer(answer: Result<Answer, SelectError>, moment: &Moment, selection: &Selection) -> Result<(), String> {
+    let horizon_ns = moment.horizons.latest(Tier::Raw);
     let answer = match answer {
         Err(SelectError::Engine(error)) => return Err(error.to_string()),
-        Err(_refused) if selection.fold.window().start_ns < moment.horizon_ns => return Ok(()),
+        Err(_refused) if selection.fold.window().start_ns < horizon_ns => return Ok(()),
         Err(refused) => return Err(format!("all samples are kept, but the engine answered: {refused}")),
         Ok(answer) => answer,
     };
-    if let Some(missing) = answer.missing.iter().find(|missing| missing.window.end_ns > moment.horizon_ns) {
+    if let Some(missing) = answer.missing.iter().find(|missing| missing.window.end_ns > horizon_ns) {
         return Err(format!("a time is reported as missing although its samples are kept: {missing:?}"));
     }
     let got = sums_of(&answer, selection, &Dictionary::default());
-    let (wanted, _) = model_sums(&moment.rows, selection, &[], &answer.missing);
+    let (wanted, _) = model_sums(&moment.rows, &moment.horizons, selection, &[], &answer.missing);
     if got == wanted {
         return Ok(());
     }

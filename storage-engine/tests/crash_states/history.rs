@@ -6,11 +6,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as ProptestConfig, RngAlgorithm, TestRng, TestRunner};
-use proto::{Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
+use proto::{Entry, Fold, Selection, StackDetail, TenantId, Window};
 use storage_engine::Engine;
 use storage_model::answers::selection;
 use storage_model::samples::{DAY, T0};
-use storage_model::world::{Row, Step, World, step};
+use storage_model::world::{Horizons, Row, Step, World, step};
 
 use super::disk::{Disk, Inode, Loss, Operation};
 use super::recorder;
@@ -25,8 +25,8 @@ const CHECKPOINTS_PERCENT: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     pub(crate) rows: Arc<Vec<Row>>,
-    /// Time up to which raw samples were dropped, in nanoseconds since 1970.
-    pub(crate) horizon_ns: i64,
+    /// Times up to which data was dropped.
+    pub(crate) horizons: Horizons,
 }
 
 /// A script that ran, with the recorded file operations.
@@ -118,7 +118,7 @@ pub(crate) fn directory() -> tempfile::TempDir {
 }
 
 fn moment(world: &World) -> Moment {
-    Moment { rows: Arc::new(world.rows.clone()), horizon_ns: world.horizon_ns(Tier::Raw) }
+    Moment { rows: Arc::new(world.rows.clone()), horizons: world.horizons.clone() }
 }
 
 /// Returns the log index up to which the engine reports everything as durable.

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod checkpoints;
+mod classes;
 mod missing;
 mod partitions;
 mod replicas;
@@ -63,7 +64,7 @@ fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Resul
     }
     let read = Answer::from_wire(answer.to_wire(), &request).unwrap();
     prop_assert_eq!((&read.missing, read.windows_read), (&answer.missing, answer.windows_read));
-    let (wanted, unpassed) = model_sums(&world.rows, selection, conditions, &answer.missing);
+    let (wanted, unpassed) = model_sums(&world.rows, &world.horizons, selection, conditions, &answer.missing);
     prop_assert_eq!(sums_of(&read, &request, &known.dictionary), wanted, "{:?} {:?}", selection, conditions);
     prop_assert_eq!(unpassed_of(&read, &request), unpassed, "{:?} {:?}", selection, conditions);
     if !conditions.is_empty() {
@@ -160,7 +161,7 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
 fn model_series(world: &World, selection: &Selection, answer: &SeriesAnswer) -> BTreeSet<BTreeMap<String, String>> {
     let fold = Fold::Points(selection.fold.window());
     let in_series = Selection { fold, group_by_series: true, group_by: Vec::new(), ..selection.clone() };
-    let (sums, _): (Sums, _) = model_sums(&world.rows, &in_series, &[], &answer.missing);
+    let (sums, _): (Sums, _) = model_sums(&world.rows, &world.horizons, &in_series, &[], &answer.missing);
     sums.into_keys().map(|(group, _, _)| group).collect()
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Command, Entry, LabelSet, Matcher, TenantId, Tier, Window};
+use proto::{Batch, Command, Entry, LabelSet, Matcher, TenantId, Tier, Window};
 use storage_engine::{Engine, Outcome, Position};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
 use storage_model::world::{Dropped, config};
@@ -27,8 +27,12 @@ enum Upkeep {
 enum Proposal {
     /// Appends these samples. Bit `n` is set if the series of service `n` have no label `zone`.
     Append(Vec<Drawn>, u8),
-    /// Expires a tier up to a time, in seconds since [`T0`].
+    /// Appends these samples in this retention class, with this batch ID.
+    AppendIn(u8, Vec<Drawn>, u8),
+    /// Expires a tier of class 0 up to a time, in seconds since [`T0`].
     Expire(Tier, i64),
+    /// Expires a tier of this retention class up to a time, in seconds since [`T0`].
+    ExpireIn(u8, Tier, i64),
     /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
     /// and the times are seconds since [`T0`].
     Delete((u8, u8), i64, i64),
@@ -51,8 +55,12 @@ fn proposal() -> impl Strategy<Value = Proposal> {
     prop_oneof![
         5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8)
             .prop_map(|(samples, bare)| Proposal::Append(samples, bare)),
+        3 => (0..3_u8, prop::collection::vec(drawn(), 1..12), 0..3_u8)
+            .prop_map(|(class, samples, id)| Proposal::AppendIn(class, samples, id)),
         2 => (0..4_u8, -200_000..40_000_i64)
             .prop_map(|(tier, second)| Proposal::Expire(Tier::from_number(tier).unwrap(), second)),
+        1 => (1..3_u8, 0..4_u8, -200_000..40_000_i64)
+            .prop_map(|(class, tier, second)| Proposal::ExpireIn(class, Tier::from_number(tier).unwrap(), second)),
         3 => ((0..4_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
             .prop_map(|(label, second, length)| Proposal::Delete(label, second, second + length)),
     ]
@@ -72,8 +80,14 @@ fn entry(proposal: &Proposal, index: usize) -> Entry {
             }
             Command::Append(Arc::new(batch))
         }
+        Proposal::AppendIn(class, samples, id) => {
+            Command::Append(Arc::new(Batch { retention_class: *class, ..batch_of(samples, Some(*id)) }))
+        }
         Proposal::Expire(tier, second) => {
             Command::Expire { tier: *tier, retention_class: 0, before_ns: T0 + second * SECOND }
+        }
+        Proposal::ExpireIn(class, tier, second) => {
+            Command::Expire { tier: *tier, retention_class: *class, before_ns: T0 + second * SECOND }
         }
         Proposal::Delete((name, value), start, end) => {
             let (name, value) = match name {

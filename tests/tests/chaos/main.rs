@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod disks;
-mod members;
 mod oracle;
 mod planted;
 mod proxy;
@@ -20,6 +19,7 @@ mod workload;
 mod wrapper;
 
 use serde_json::Value;
+use tests::members;
 use tests::report::{alone, figure};
 
 use crate::rows::Row;

@@ -47,7 +47,7 @@ fn has_name(graph: &Value, name: &str) -> bool {
 fn upload(cluster: &Cluster, router: usize, program: &Program) {
     let mut command = Command::new(varve_binary());
     command.arg("upload").arg(&program.path).args(["--endpoint", &cluster.routers("http")[router]]);
-    let output = command.env("VARVE_TOKEN_FILE", cluster.folder().join("tokens")).output().unwrap();
+    let output = command.env("VARVE_TOKEN_FILE", cluster.folder().join("token-push")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

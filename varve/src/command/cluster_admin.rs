@@ -1,5 +1,6 @@
 //! Options of `varve admin tenant`, `varve admin token` and `varve admin cluster`.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -116,7 +117,9 @@ pub(crate) struct PolicyOptions {
     /// Sums (group x time x stack) that one selection of a query may read, or `none`; larger queries are refused
     #[arg(long, value_name = "N|none", value_parser = Limit::number)]
     pub(crate) query_cells: Option<Limit>,
-    /// Retention of single samples [default of a new tenant: 30d]; in this version, nodes use their own --retention
+    /// Retention of single samples, with their times and attributes [default of a new tenant: 30d]
+    ///
+    /// A change applies to stored samples only if no other tenant has had the same retentions; the command says so.
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     pub(crate) retention: Option<Duration>,
     /// Retention of sums per minute [default of a new tenant: 90d]
@@ -128,8 +131,29 @@ pub(crate) struct PolicyOptions {
     /// Retention of sums per day [default of a new tenant: 5y]
     #[arg(long = "retention-1d", value_name = "AGE", value_parser = humantime::parse_duration)]
     pub(crate) retention_1d: Option<Duration>,
+    /// Labels that are removed from new samples, such as pod,container, or `none`; values that then have equal labels
+    /// are added up
+    #[arg(long, value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
+    pub(crate) remove_labels: Option<LabelNames>,
     #[command(flatten)]
     pub(crate) change: ChangeOptions,
+}
+
+/// Names of labels, sorted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LabelNames(pub(crate) Vec<String>);
+
+impl LabelNames {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        let names: BTreeSet<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        if names.contains("") {
+            return Err("use names of labels, separated by commas, or `none`".to_owned());
+        }
+        Ok(Self(names.into_iter().collect()))
+    }
 }
 
 impl Limit {
@@ -245,6 +269,14 @@ mod tests {
         for wrong in ["0", "-1", "many", "", "1e9"] {
             assert!(Limit::number(wrong).is_err_and(|text| text.contains("`none`")), "{wrong}");
         }
+    }
+
+    #[test]
+    fn label_names_are_sorted_and_each_is_there_once() {
+        let names = |names: &[&str]| Ok(LabelNames(names.iter().map(|&name| name.to_owned()).collect()));
+        assert_eq!(LabelNames::parse("pod, container,pod"), names(&["container", "pod"]));
+        assert_eq!(LabelNames::parse("none"), names(&[]));
+        assert!(LabelNames::parse("pod,").is_err_and(|text| text.contains("`none`")));
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub(crate) struct DataOptions {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StorageOptions {
     /// Retention of single samples, with their times and attributes; older samples are refused
+    ///
+    /// The retentions are those of the tenant `default` until `varve admin tenant` gives it a policy. A cluster of
+    /// several nodes takes them from the node that leads its first start.
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention: Duration,

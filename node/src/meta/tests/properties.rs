@@ -22,6 +22,7 @@ enum Action {
     Changed(u32, bool),
     Epoch(i64, Vec<u32>, u16),
     Tenant(bool, u8, u64),
+    DefaultRetention(u64),
     Delete(u8),
     Token(u8, u8, u8),
     Revoke(u8, u8),
@@ -42,6 +43,7 @@ fn any_action() -> impl Strategy<Value = Action> {
         3 => (-2_i64..9, proptest::collection::vec(1_u32..5, 1..4), 0_u16..9)
             .prop_map(|(minutes, shards, spread)| Action::Epoch(minutes, shards, spread)),
         3 => (any::<bool>(), 0_u8..4, 0_u64..4).prop_map(|(creates, name, days)| Action::Tenant(creates, name, days)),
+        1 => (0_u64..4).prop_map(Action::DefaultRetention),
         1 => (0_u8..4).prop_map(Action::Delete),
         3 => (0_u8..4, 0_u8..6, 0_u8..4).prop_map(|(name, token, kind)| Action::Token(name, token, kind)),
         1 => (0_u8..4, 0_u8..6).prop_map(|(name, token)| Action::Revoke(name, token)),
@@ -51,12 +53,12 @@ fn any_action() -> impl Strategy<Value = Action> {
 
 /// Makes the command of an action. `state` is the state to which the command is meant to be applied.
 fn command(action: &Action, state: &State, now_ns: i64) -> Command {
-    let tenant = |number: u8| super::tenant(["a", "b", "c", "d"][usize::from(number)]);
+    let tenant = |number: u8| super::tenant(["a", "b", "c", "default"][usize::from(number)]);
     let hash = |number: u8| TokenHash::of(&number.to_string());
     match action.clone() {
         Action::Initialize(cluster) => {
-            let Command::Initialize { format_version, nodes, shards, .. } = initialize() else { panic!() };
-            Command::Initialize { cluster: ClusterId(cluster.into()), format_version, nodes, shards }
+            let Command::Initialize { format_version, retention, nodes, shards, .. } = initialize() else { panic!() };
+            Command::Initialize { cluster: ClusterId(cluster.into()), format_version, retention, nodes, shards }
         }
         Action::Register(id, number) => Command::RegisterNode(Node { directory: directory(number), ..node(id) }),
         Action::Accept(node, number) => Command::AcceptDirectory { node, directory: directory(number) },
@@ -88,6 +90,7 @@ fn command(action: &Action, state: &State, now_ns: i64) -> Command {
         }
         Action::Tenant(true, name, days) => Command::CreateTenant(tenant(name), policy(days)),
         Action::Tenant(false, name, days) => Command::UpdateTenant(tenant(name), policy(days)),
+        Action::DefaultRetention(days) => Command::SetDefaultRetention(policy(days).retention),
         Action::Delete(name) => Command::DeleteTenant(tenant(name)),
         Action::Token(name, number, kind) => {
             let role = [Role::Push, Role::Read, Role::Admin][usize::from(kind % 3)];

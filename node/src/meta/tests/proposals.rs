@@ -10,6 +10,7 @@ use super::*;
 /// Returns a cluster of nodes in these zones.
 fn in_zones(zones: &[&str]) -> State {
     let mut state = State { cluster: Some(ClusterId(1)), format_version: 1, revision: 1, ..State::default() };
+    state.retention_classes.push(Retention::DEFAULT);
     for (id, zone) in (1..).zip(zones) {
         state.nodes.insert(id, Node { zone: (*zone).to_owned(), ..node(id) });
     }

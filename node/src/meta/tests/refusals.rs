@@ -30,9 +30,11 @@ fn only_an_empty_state_is_initialized_and_only_once() {
     let empty = MetaState::default();
     refused(&empty, Command::ShardCreated(1), "initialize it first");
     let change = |change: fn(&mut Vec<Node>, &mut Vec<Shard>, &mut u32)| {
-        let Command::Initialize { cluster, mut format_version, mut nodes, mut shards } = initialize() else { panic!() };
+        let Command::Initialize { cluster, mut format_version, retention, mut nodes, mut shards } = initialize() else {
+            panic!()
+        };
         change(&mut nodes, &mut shards, &mut format_version);
-        Command::Initialize { cluster, format_version, nodes, shards }
+        Command::Initialize { cluster, format_version, retention, nodes, shards }
     };
     refused(&empty, change(|nodes, _, _| nodes.clear()), "needs 1 to 1024 nodes");
     refused(&empty, change(|nodes, _, _| nodes[1].id = 1), "different IDs");
@@ -45,8 +47,8 @@ fn only_an_empty_state_is_initialized_and_only_once() {
     refused(&empty, change(|_, shards, _| shards[0].members.reverse()), "ascending by ID");
     refused(&empty, change(|_, shards, _| shards[0].members[0].directory = directory(9)), "than node 1");
     refused(&empty, change(|nodes, _, _| nodes.truncate(2)), "node 3 is unknown");
-    let Command::Initialize { format_version, nodes, shards, .. } = initialize() else { panic!() };
-    let other = Command::Initialize { cluster: ClusterId(8), format_version, nodes, shards };
+    let Command::Initialize { format_version, retention, nodes, shards, .. } = initialize() else { panic!() };
+    let other = Command::Initialize { cluster: ClusterId(8), format_version, retention, nodes, shards };
     refused(&cluster(), other, "already initialized, with the ID 00000000000000000000000000000007");
 }
 
@@ -107,7 +109,12 @@ fn tenants_and_tokens_that_contradict_the_state_are_refused() {
     };
     refused(&meta, bad(|policy| policy.retention.0[0] = 0), "at least one second");
     refused(&meta, bad(|policy| policy.dropped_labels[0].push("a".to_owned())), "sorted");
-    refused(&meta, bad(|policy| policy.dropped_labels[0] = vec!["service_name".to_owned()]), "cannot be dropped");
+    refused(
+        &meta,
+        bad(|policy| policy.dropped_labels[0] = vec!["service_name".to_owned()]),
+        "cannot be removed or dropped",
+    );
+    refused(&meta, bad(|policy| policy.removed_labels = vec!["service_name".to_owned()]), "cannot be removed");
 }
 
 #[test]
@@ -128,11 +135,16 @@ fn limits_on_numbers_are_kept_and_named() {
         "use `varve admin token revoke`",
     );
     let mut classes = cluster();
-    for days in 1..=RETENTION_CLASSES_MAX as u64 {
-        classes.apply(days, 0, &Command::UpdateTenant(tenant("acme"), policy(days))).unwrap();
+    for number in 2..RETENTION_CLASSES_MAX as u64 {
+        let create = Command::CreateTenant(tenant(&format!("t{number}")), policy(1000 + number));
+        classes.apply(number, 0, &create).unwrap();
     }
     classes.state().check().unwrap();
-    refused(&classes, Command::UpdateTenant(tenant("acme"), policy(9999)), "256 different retentions");
+    refused(&classes, Command::CreateTenant(tenant("other"), policy(9999)), "256 different retentions");
+    // A tenant that has a class alone needs no other one.
+    classes.apply(1000, 0, &Command::UpdateTenant(tenant("acme"), policy(9999))).unwrap();
+    classes.apply(1001, 0, &Command::CreateTenant(tenant("other"), policy(9999))).unwrap();
+    refused(&classes, Command::UpdateTenant(tenant("acme"), policy(8888)), "256 different retentions");
 }
 
 #[test]
@@ -163,10 +175,14 @@ fn a_state_that_would_be_too_large_is_refused() {
 #[test]
 fn the_limit_on_tenants_is_kept() {
     let mut many = State::clone(cluster().state());
+    many.tenants.get_mut(&tenant("acme")).unwrap().owns_class = false;
     let acme = many.tenants[&tenant("acme")].clone();
     for number in 1..proto::limits::TENANTS_MAX {
         let name = tenant(&format!("t{number}"));
-        many.tenants.insert(name.clone(), proto::meta::Tenant { name, tokens: BTreeMap::new(), ..acme.clone() });
+        many.tenants.insert(
+            name.clone(),
+            proto::meta::Tenant { name, owns_class: false, tokens: BTreeMap::new(), ..acme.clone() },
+        );
     }
     many.check().unwrap();
     refused(&many.into(), Command::CreateTenant(tenant("one-more"), policy(30)), "4096 tenants");

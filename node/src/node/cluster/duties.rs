@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::TenantId;
 use proto::meta::{ClusterId, Command, Node, State};
 use proto::placement::Epoch;
 use tokio::time::timeout;
@@ -24,6 +25,7 @@ const FORMAT_VERSION: u32 = 1;
 /// Does the duties whenever the state of the meta group changes. Never returns.
 pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Infallible {
     let mut states = shared.cluster.state.subscribe();
+    report_unused_options(shared, &states.borrow());
     loop {
         let state = Arc::clone(&states.borrow_and_update());
         if let Some(cluster) = state.cluster {
@@ -42,8 +44,27 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
     }
 }
 
-/// Returns the commands that this node must propose: to initialize the cluster, to report the shards that this node has
-/// created, and to add the first placement.
+/// Logs that the retention of the options is not used, if the cluster has another one.
+fn report_unused_options(shared: &Shared, state: &State) {
+    let [used, options] = [state.retention_classes.first().copied(), Some(shared.config.retention.in_seconds())];
+    if used.is_none() || used == options {
+        return;
+    }
+    if state.tenants.contains_key(&TenantId::default_tenant()) {
+        tracing::info!(
+            "the tenant default has a policy, so the retention of the options is not used: change the policy with \
+             `varve admin tenant update default`"
+        );
+    } else if state.nodes.len() > 1 {
+        tracing::info!(
+            "the cluster has another retention than the options of this node, which are not used: change it with \
+             `varve admin tenant create default`"
+        );
+    }
+}
+
+/// Returns the commands that this node must propose: to initialize the cluster, to set the default retention, to report
+/// the shards that this node has created, and to add the first placement.
 fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
     let mut commands = Vec::new();
     if state.cluster.is_none() {
@@ -54,6 +75,14 @@ fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
             }
         }
         return commands;
+    }
+    let retention = shared.config.retention.in_seconds();
+    // The options of a single node set the default retention at each start. Several nodes may have different options.
+    let is_default_set = state.retention_classes.first() == Some(&retention)
+        || state.tenants.contains_key(&TenantId::default_tenant())
+        || state.nodes.len() > 1;
+    if !is_default_set && replica.is_leader() {
+        commands.push(Command::SetDefaultRetention(retention));
     }
     let serves = |shard: u32| shared.shard(shard).is_some_and(|hosted| hosted.serving().is_some());
     let created = state.shards.values().filter(|shard| !shard.is_created && shard.creator == shared.config.node_id);
@@ -80,5 +109,6 @@ fn initialize(shared: &Shared, replica: &MetaReplica, cluster: ClusterId) -> Com
     let nodes: Vec<Node> = replica.members().into_iter().map(node).collect();
     let state = State { nodes: nodes.iter().map(|node| (node.id, node.clone())).collect(), ..State::default() };
     let shards = propose_shards(&state, shared.initial_shards.get().into());
-    Command::Initialize { cluster, format_version: FORMAT_VERSION, nodes, shards }
+    let retention = shared.config.retention.in_seconds();
+    Command::Initialize { cluster, format_version: FORMAT_VERSION, retention, nodes, shards }
 }

@@ -85,6 +85,7 @@ fn may_propose(role: Option<&Role>, command: &Command) -> Result<(), Status> {
             Command::Initialize { .. }
             | Command::RegisterNode(_)
             | Command::ShardCreated(_)
+            | Command::SetDefaultRetention(_)
             | Command::MembersChanged { .. } => {
                 refuse(format!("only nodes propose this, and the certificate is that of {admin}"))
             }

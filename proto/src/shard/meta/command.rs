@@ -4,7 +4,7 @@ use prost::Message as _;
 
 use super::cluster::{ClusterId, DirectoryId, Member, Node, Shard, members_from_wire, members_to_wire};
 use super::error::MetaError;
-use super::tenant::{Policy, Token, TokenHash};
+use super::tenant::{Policy, Retention, Token, TokenHash};
 use crate::formats::wire;
 use crate::formats::wire::meta_command::Command as Wire;
 use crate::limits::{CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, META_COMMAND_BYTES_MAX};
@@ -21,6 +21,8 @@ pub enum Command {
         cluster: ClusterId,
         /// Version of the formats that all nodes may write.
         format_version: u32,
+        /// Retention of the first retention class: that of the tenant `default` until it has a policy.
+        retention: Retention,
         /// Nodes of the cluster.
         nodes: Vec<Node>,
         /// Shards, with numbers from 1 on.
@@ -46,6 +48,8 @@ pub enum Command {
     CreateTenant(TenantId, Policy),
     /// Replaces the policy of a tenant.
     UpdateTenant(TenantId, Policy),
+    /// Sets the retention of the tenant `default`, which has no policy.
+    SetDefaultRetention(Retention),
     /// Removes a tenant and its tokens. Its samples stay where they are.
     DeleteTenant(TenantId),
     /// Adds a token to a tenant.
@@ -107,12 +111,15 @@ impl Command {
         };
         let shards_to_wire = |shards: &[Shard]| shards.iter().map(Shard::to_wire).collect();
         let command = match self {
-            Self::Initialize { cluster, format_version, nodes, shards } => Wire::Initialize(wire::InitializeCluster {
-                cluster: cluster.to_wire(),
-                format_version: *format_version,
-                nodes: nodes.iter().map(Node::to_wire).collect(),
-                shards: shards_to_wire(shards),
-            }),
+            Self::Initialize { cluster, format_version, retention, nodes, shards } => {
+                Wire::Initialize(wire::InitializeCluster {
+                    cluster: cluster.to_wire(),
+                    format_version: *format_version,
+                    nodes: nodes.iter().map(Node::to_wire).collect(),
+                    shards: shards_to_wire(shards),
+                    retention: Some(retention.to_wire()),
+                })
+            }
             Self::RegisterNode(node) => Wire::RegisterNode(node.to_wire()),
             Self::AcceptDirectory { node, directory } => {
                 Wire::AcceptDirectory(wire::AcceptDirectory { node: *node, directory: directory.to_wire() })
@@ -122,6 +129,7 @@ impl Command {
             Self::AddEpoch(epoch) => Wire::AddEpoch(epoch.to_wire()),
             Self::CreateTenant(name, policy) => Wire::CreateTenant(tenant(name, policy)),
             Self::UpdateTenant(name, policy) => Wire::UpdateTenant(tenant(name, policy)),
+            Self::SetDefaultRetention(retention) => Wire::SetDefaultRetention(retention.to_wire()),
             Self::DeleteTenant(name) => Wire::DeleteTenant(name.as_str().to_owned()),
             Self::CreateToken(name, hash, token) => Wire::CreateToken(wire::CreateToken {
                 tenant: name.as_str().to_owned(),
@@ -151,12 +159,16 @@ impl Command {
     pub fn from_wire(from: wire::MetaCommand) -> Result<Self, MetaError> {
         let unknown = MetaError::Invalid("a command of another version: run the same version on all nodes");
         Ok(match from.command.ok_or(unknown)? {
-            Wire::Initialize(wire::InitializeCluster { cluster, format_version, nodes, shards }) => Self::Initialize {
-                cluster: ClusterId::from_wire(&cluster)?,
-                format_version,
-                nodes: nodes_from_wire(nodes)?,
-                shards: shards_from_wire(shards)?,
-            },
+            Wire::Initialize(wire::InitializeCluster { cluster, format_version, nodes, shards, retention }) => {
+                Self::Initialize {
+                    cluster: ClusterId::from_wire(&cluster)?,
+                    format_version,
+                    // A log of an earlier build has no retention.
+                    retention: retention.map_or(Ok(Retention::DEFAULT), |given| Retention::from_wire(Some(given)))?,
+                    nodes: nodes_from_wire(nodes)?,
+                    shards: shards_from_wire(shards)?,
+                }
+            }
             Wire::RegisterNode(node) => Self::RegisterNode(Node::from_wire(node)?),
             Wire::AcceptDirectory(wire::AcceptDirectory { node, directory }) => {
                 Self::AcceptDirectory { node, directory: DirectoryId::from_wire(&directory)? }
@@ -170,6 +182,7 @@ impl Command {
             Wire::UpdateTenant(tenant) => {
                 Self::UpdateTenant(TenantId::new(&tenant.name)?, Policy::from_wire(tenant.policy)?)
             }
+            Wire::SetDefaultRetention(retention) => Self::SetDefaultRetention(Retention::from_wire(Some(retention))?),
             Wire::DeleteTenant(name) => Self::DeleteTenant(TenantId::new(&name)?),
             Wire::CreateToken(wire::CreateToken { tenant, token }) => {
                 let (hash, token) = Token::from_wire(token.unwrap_or_default())?;

@@ -39,9 +39,12 @@ pub struct State {
     /// Tenants by name.
     pub tenants: BTreeMap<TenantId, Tenant>,
     /// Retention of each retention class. The number of a class is its index, and never changes, because shards store
-    /// the number.
+    /// the number. Class [`DEFAULT_CLASS`] is that of the tenant `default`, and exists in every initialized cluster.
     pub retention_classes: Vec<Retention>,
 }
+
+/// Number of the retention class of the tenant `default`, with or without a policy. No other tenant has this class.
+pub const DEFAULT_CLASS: u8 = 0;
 
 /// The tenant of a valid token, and the role of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,11 +171,12 @@ impl State {
         if self.retention_classes.len() > RETENTION_CLASSES_MAX {
             return Err(MetaError::Invalid("a cluster must have at most 256 different retentions"));
         }
-        self.retention_classes.iter().try_for_each(|retention| retention.check())?;
-        if self.retention_classes.iter().collect::<BTreeSet<_>>().len() != self.retention_classes.len() {
-            return Err(MetaError::Invalid("each retention class must have another retention"));
+        if self.cluster.is_some() && self.retention_classes.is_empty() {
+            return Err(MetaError::Invalid("a cluster must have a retention"));
         }
+        self.retention_classes.iter().try_for_each(|retention| retention.check())?;
         let mut tokens = BTreeSet::new();
+        let mut owned = BTreeMap::new();
         for (name, tenant) in &self.tenants {
             if tenant.name != *name {
                 return Err(WRONG_KEY);
@@ -181,6 +185,14 @@ impl State {
             let class = self.retention_classes.get(usize::from(tenant.retention_class));
             if class != Some(&tenant.policy.retention) {
                 return Err(MetaError::Invalid("the retention class of a tenant must have the tenant's retention"));
+            }
+            if (tenant.retention_class == DEFAULT_CLASS) != (*name == TenantId::default_tenant()) {
+                return Err(MetaError::Invalid("only the tenant default has, and must have, the first class"));
+            }
+            if let Some(is_other_owner) = owned.insert(tenant.retention_class, tenant.owns_class)
+                && (is_other_owner || tenant.owns_class)
+            {
+                return Err(MetaError::Invalid("a retention class with an owner must have no other tenant"));
             }
             if !tenant.tokens.keys().all(|hash| tokens.insert(hash)) {
                 return Err(MetaError::Invalid("each token must belong to one tenant"));
@@ -200,6 +212,7 @@ impl State {
             policy: Some(tenant.policy.to_wire()),
             retention_class: tenant.retention_class.into(),
             tokens: tenant.tokens.iter().map(|(&hash, token)| token.to_wire(hash)).collect(),
+            owns_class: tenant.owns_class,
         };
         wire::MetaState {
             cluster: self.cluster.map(ClusterId::to_wire).unwrap_or_default(),
@@ -271,7 +284,7 @@ impl State {
 const WRONG_KEY: MetaError = MetaError::Invalid("a node or a tenant is listed under another name than its own");
 
 fn tenant_from_wire(from: wire::Tenant) -> Result<Tenant, MetaError> {
-    let wire::Tenant { name, policy, retention_class, tokens } = from;
+    let wire::Tenant { name, policy, retention_class, tokens, owns_class } = from;
     let class = u8::try_from(retention_class);
     if tokens.len() > TOKENS_MAX {
         return Err(MetaError::Invalid("a cluster must have at most 4096 tokens"));
@@ -281,6 +294,7 @@ fn tenant_from_wire(from: wire::Tenant) -> Result<Tenant, MetaError> {
         name: TenantId::new(&name)?,
         policy: Policy::from_wire(policy)?,
         retention_class: class.map_err(|_large| MetaError::Invalid("a retention class must be below 256"))?,
+        owns_class,
         tokens: ascending(tokens, |(hash, _)| *hash)?.into_values().collect(),
     })
 }

@@ -24,8 +24,10 @@ pub struct Tenant {
     pub name: TenantId,
     /// Retention, resolution and limits.
     pub policy: Policy,
-    /// Number of the retention class of new samples, which is the class with the retention of the policy.
+    /// Number of the retention class of new samples. The class has the retention of the policy.
     pub retention_class: u8,
+    /// True if no other tenant has ever had samples of the class, so that the retention of the class may change.
+    pub owns_class: bool,
     /// Tokens by their hashes.
     pub tokens: BTreeMap<TokenHash, Token>,
 }
@@ -37,6 +39,8 @@ pub struct Policy {
     pub retention: Retention,
     /// Precision with which the times of samples are stored.
     pub time_resolution: TimeResolution,
+    /// Names of labels that are removed from series before their samples are stored. The list is sorted.
+    pub removed_labels: Vec<String>,
     /// Names of labels that are dropped: first those that hours drop, then those that days drop. Each list is sorted.
     pub dropped_labels: [Vec<String>; 2],
     /// Limits on pushes and queries.
@@ -49,6 +53,9 @@ pub struct Policy {
 pub struct Retention(pub [u64; 4]);
 
 impl Retention {
+    /// Retention of a tenant or a cluster that names no other: 30 days, 90 days, one year and five years.
+    pub const DEFAULT: Self = Self([30 * 86_400, 90 * 86_400, 365 * 86_400, 5 * 365 * 86_400]);
+
     /// Retention of a tier.
     #[must_use]
     pub fn of(self, tier: Tier) -> Duration {
@@ -62,7 +69,7 @@ impl Retention {
     }
 
     pub(super) fn from_wire(from: Option<wire::Retention>) -> Result<Self, MetaError> {
-        let from = from.ok_or(MetaError::Invalid("a policy must have a retention"))?;
+        let from = from.ok_or(MetaError::Invalid("a retention is absent"))?;
         let retention = Self([from.raw_seconds, from.minutes_seconds, from.hours_seconds, from.days_seconds]);
         retention.check()?;
         Ok(retention)
@@ -103,28 +110,29 @@ impl Policy {
     /// or necessary.
     pub fn check(&self) -> Result<(), MetaError> {
         self.retention.check()?;
-        for names in &self.dropped_labels {
+        for names in self.dropped_labels.iter().chain([&self.removed_labels]) {
             if names.len() > DROPPED_LABELS_MAX {
-                return Err(MetaError::Invalid("each tier may drop at most 64 labels"));
+                return Err(MetaError::Invalid("at most 64 labels may be removed, and each tier may drop at most 64"));
             }
             if !names.is_sorted_by(|a, b| a < b) {
-                return Err(MetaError::Invalid("the dropped labels must be sorted, each once"));
+                return Err(MetaError::Invalid("the removed and the dropped labels must be sorted, each once"));
             }
             let is_valid = |name: &String| name.len() <= LABEL_NAME_BYTES_MAX && sanitize_label_name(name) == *name;
             if !names.iter().all(is_valid) {
                 return Err(MetaError::Invalid(
-                    "the name of a dropped label must have 1 to 1024 characters of a-z A-Z 0-9 _, and no leading digit",
+                    "the name of a removed or dropped label must have 1 to 1024 characters of a-z A-Z 0-9 _, and no \
+                     leading digit",
                 ));
             }
             if names.iter().any(|name| name == SERVICE_NAME_LABEL || name == PROFILE_TYPE_LABEL) {
-                return Err(MetaError::Invalid("service_name and __profile_type__ cannot be dropped"));
+                return Err(MetaError::Invalid("service_name and __profile_type__ cannot be removed or dropped"));
             }
         }
         Ok(())
     }
 
     pub(super) fn to_wire(&self) -> wire::TenantPolicy {
-        let Self { retention, time_resolution, dropped_labels: [hours, days], limits } = self;
+        let Self { retention, time_resolution, removed_labels, dropped_labels: [hours, days], limits } = self;
         wire::TenantPolicy {
             retention: Some(retention.to_wire()),
             time_resolution: (*time_resolution).into(),
@@ -135,6 +143,7 @@ impl Policy {
             series_max: limits.series_max.map(NonZeroU64::get),
             queries_at_once_max: limits.queries_at_once_max.map(NonZeroU32::get),
             query_cells_max: limits.query_cells_max.map(NonZeroU64::get),
+            removed_labels: removed_labels.clone(),
         }
     }
 
@@ -154,7 +163,7 @@ impl Policy {
         };
         let dropped_labels = [from.dropped_by_hours, from.dropped_by_days];
         let retention = Retention::from_wire(from.retention)?;
-        let policy = Self { retention, time_resolution, dropped_labels, limits };
+        let policy = Self { retention, time_resolution, removed_labels: from.removed_labels, dropped_labels, limits };
         policy.check()?;
         Ok(policy)
     }

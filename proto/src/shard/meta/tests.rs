@@ -15,15 +15,18 @@ prop_compose! {
     fn any_policy()(
         retention in proptest::array::uniform4(1_u64..1 << 31),
         resolution in 0_i32..3,
-        labels in proptest::array::uniform2(proptest::collection::btree_set("[a-z_][a-z0-9]{0,8}", 0..4)),
+        labels in proptest::array::uniform3(proptest::collection::btree_set("[a-z_][a-z0-9]{0,8}", 0..4)),
         limits in proptest::array::uniform5(proptest::option::of(1_u32..)),
     ) -> Policy {
         let [samples, bytes, series, queries, cells] = limits;
+        let [removed, hours, days] =
+            labels.map(|labels| labels.into_iter().filter(|name| name != "service_name").collect());
         let large = |limit: Option<u32>| limit.and_then(|limit| NonZeroU64::new(u64::from(limit) << 20));
         Policy {
             retention: Retention(retention),
             time_resolution: TimeResolution::try_from(resolution).unwrap(),
-            dropped_labels: labels.map(|labels| labels.into_iter().filter(|name| name != "service_name").collect()),
+            removed_labels: removed,
+            dropped_labels: [hours, days],
             limits: Limits {
                 samples_per_second_max: large(samples),
                 bytes_per_second_max: large(bytes),
@@ -105,16 +108,21 @@ prop_compose! {
         let mut state = State {
             cluster: Some(ClusterId(cluster)), format_version, revision, nodes, epochs, ..State::default()
         };
+        state.retention_classes.push(Retention::DEFAULT);
         state.shards = (1..).zip([true, true].into_iter().chain(more_shards)).map(shard).collect();
         for (number, (name, (policy, tokens))) in tenants.into_iter().enumerate() {
-            let class = state.retention_classes.iter().position(|known| *known == policy.retention);
-            let class = class.unwrap_or_else(|| {
+            let known = state.retention_classes.iter().skip(1).position(|known| *known == policy.retention);
+            let class = known.map_or(state.retention_classes.len(), |position| position + 1);
+            if known.is_none() {
                 state.retention_classes.push(policy.retention);
-                state.retention_classes.len() - 1
-            });
+            } else {
+                let others = state.tenants.values_mut().filter(|other| usize::from(other.retention_class) == class);
+                others.for_each(|other| other.owns_class = false);
+            }
             let token = |(i, token)| (TokenHash::of(&format!("{number}/{i}")), token);
             let tokens = tokens.into_iter().enumerate().map(token).collect();
-            let tenant = Tenant { name: name.clone(), policy, retention_class: class as u8, tokens };
+            let (retention_class, owns_class) = (class as u8, known.is_none());
+            let tenant = Tenant { name: name.clone(), policy, retention_class, owns_class, tokens };
             state.tenants.insert(name, tenant);
         }
         state
@@ -127,12 +135,14 @@ fn commands(state: &State) -> Vec<Command> {
         Command::Initialize {
             cluster: state.cluster.unwrap(),
             format_version: state.format_version,
+            retention: state.retention_classes[0],
             nodes: state.nodes.values().cloned().collect(),
             shards: state.shards.values().cloned().collect(),
         },
         Command::AddShards(state.shards.values().cloned().collect()),
         Command::ShardCreated(state.format_version),
         Command::SetFormatVersion(state.format_version),
+        Command::SetDefaultRetention(state.retention_classes[0]),
     ];
     for shard in state.shards.values() {
         let (shard, members, first) = (shard.number, shard.members.clone(), shard.members[0]);
@@ -218,8 +228,9 @@ fn sent() -> wire::MetaState {
     let tenant = |name: &str, tokens| wire::Tenant {
         name: name.to_owned(),
         policy: Some(policy.clone()),
-        retention_class: 0,
+        retention_class: 1,
         tokens,
+        owns_class: false,
     };
     wire::MetaState {
         cluster: directory(9),
@@ -232,7 +243,7 @@ fn sent() -> wire::MetaState {
         ],
         epochs: vec![epoch(1, i64::MIN), epoch(2, 0)],
         tenants: vec![tenant("a", vec![token(1), token(2)]), tenant("b", vec![token(3)])],
-        retention_classes: vec![retention],
+        retention_classes: vec![retention; 2],
     }
 }
 
@@ -242,7 +253,7 @@ type Change<T> = (&'static str, fn(&mut T));
 #[test]
 fn states_that_break_an_invariant_are_refused() {
     assert!(State::from_wire(sent()).is_ok() && State::from_wire(wire::MetaState::default()).is_ok());
-    let changes: [Change<wire::MetaState>; 42] = [
+    let changes: [Change<wire::MetaState>; 45] = [
         ("no cluster", |state| state.cluster.clear()),
         ("a short ID", |state| state.cluster = vec![1; 15].into()),
         ("no format", |state| state.format_version = 0),
@@ -284,9 +295,14 @@ fn states_that_break_an_invariant_are_refused() {
         ("unsorted tokens", |state| state.tenants[0].tokens.reverse()),
         ("a short hash", |state| state.tenants[0].tokens[0].hash = vec![1; 31].into()),
         ("an unknown role", |state| state.tenants[0].tokens[0].role = 3),
-        ("a wrong class", |state| state.tenants[0].retention_class = 1),
+        ("a wrong class", |state| state.tenants[0].retention_class = 2),
         ("a large class", |state| state.tenants[0].retention_class = 256),
-        ("a class twice", |state| state.retention_classes = vec![state.retention_classes[0]; 2]),
+        ("the first class", |state| state.tenants[0].retention_class = 0),
+        ("an owner of a shared class", |state| state.tenants[0].owns_class = true),
+        ("no class", |state| (state.tenants, state.retention_classes) = Default::default()),
+        ("a removed label twice", |state| {
+            state.tenants[0].policy.as_mut().unwrap().removed_labels = vec!["a".to_owned(); 2];
+        }),
     ];
     for (name, change) in changes {
         let mut state = sent();

@@ -17,11 +17,12 @@ pub(crate) fn state(tenants: &[Described<'_>]) -> Arc<State> {
         let policy = Policy {
             retention: Retention([1; 4]),
             time_resolution: TimeResolution::Nanoseconds,
+            removed_labels: Vec::new(),
             dropped_labels: Default::default(),
             limits,
         };
         let tokens = tokens.iter().map(|&(token, of)| (TokenHash::of(token), of)).collect();
-        (name.clone(), Tenant { name, policy, retention_class: 0, tokens })
+        (name.clone(), Tenant { name, policy, retention_class: 1, owns_class: false, tokens })
     };
     let tenants: BTreeMap<_, _> = tenants.iter().map(tenant).collect();
     Arc::new(State { cluster: Some(ClusterId(1)), revision: 1, tenants, ..State::default() })

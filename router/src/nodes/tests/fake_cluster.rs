@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use proto::meta::{ClusterId, DirectoryId, Member, Node, Shard, State};
+use proto::meta::{ClusterId, DirectoryId, Member, Node, Retention, Shard, State};
 use proto::placement::{Epoch, SLOTS};
 use proto::wire;
 use proto::wire::cluster_server::{Cluster, ClusterServer};
@@ -38,6 +38,7 @@ impl OneNode {
             revision: 1,
             nodes: BTreeMap::from([(1, node)]),
             shards: (1..=shards).map(shard).collect(),
+            retention_classes: vec![Retention::DEFAULT],
             epochs: vec![Epoch::new(1, i64::MIN, slots, BTreeMap::new()).unwrap().into()],
             ..State::default()
         };

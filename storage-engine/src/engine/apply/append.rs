@@ -50,24 +50,22 @@ impl Imported {
 
 /// Applies a batch.
 pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
+    let tenant = engine.store.state().tenants.number_or_next(&batch.tenant);
+    let parts = split::parts(tenant, batch);
     let state = engine.store.state();
-    let tenant = state.tenants.number_or_next(&batch.tenant);
-    let horizon_ns = state.horizons.horizon_ns(Tier::Raw, batch.retention_class);
+    let keys: Vec<PartitionKey> = parts.keys().copied().collect();
+    let id_partitions = batch_ids::partitions_of(&keys, &state.partitions);
+    // Samples whose partition of raw samples expired while the batch was on its way are not stored. They would create a
+    // chunk without the expired samples.
+    let (parts, late): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(key, _)| !is_expired(&state, *key));
     drop(state);
     let pass = |outcome| {
         engine.store.state_mut().apply(position.clone(), now_ns);
         Ok(outcome)
     };
-    // Samples whose partition of raw samples expired while the batch was on its way are not stored. They would create a
-    // chunk without the expired samples.
-    let (parts, late): (Vec<_>, Vec<_>) =
-        split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
     let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
     let outcome = if samples_too_old > 0 { Outcome::Partial { samples_too_old } } else { Outcome::Applied };
-    if parts.is_empty() {
-        return pass(outcome);
-    }
-    let id_partitions = batch_ids::partitions_of(batch, tenant);
+    let Some(newest) = parts.last().map(|(key, _)| key.in_tier(Tier::Raw)) else { return pass(outcome) };
     if let Some(id) = batch.id
         && is_known(engine, id, &id_partitions)?
     {
@@ -96,10 +94,21 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
     state.apply(position, now_ns);
     state.tenants.add(&batch.tenant);
     imported.into_iter().for_each(|imported| imported.add_to(&mut state));
-    if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
-        state.batch_ids.insert(id, partition);
+    if let Some(id) = batch.id {
+        state.batch_ids.insert(id, newest);
     }
     Ok(outcome)
+}
+
+/// Returns whether the raw samples of a partition of minutes have expired: those of its class, or those that the tenant
+/// has in another class. The IDs of batches expire with the raw samples, and a retry must not be added to the sums of
+/// the other class.
+fn is_expired(state: &State, minutes: PartitionKey) -> bool {
+    let expired = state.horizons.expired().filter(|&(tier, _)| tier == Tier::Raw);
+    let classes = expired
+        .map(|(_, class)| class)
+        .filter(|&class| class == minutes.class || state.partitions.exists(&minutes.in_class(class)));
+    classes.map(|class| state.horizons.horizon_ns(Tier::Raw, class)).any(|horizon_ns| minutes.end_ns() <= horizon_ns)
 }
 
 /// Adds the definitions of a batch to a partition. Returns the samples with the partition's numbers. Unless

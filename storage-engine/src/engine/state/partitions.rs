@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::Samples;
+use proto::{Samples, Tier};
 
 use crate::database::key::PartitionKey;
 use crate::memory::budgets::Shares;
@@ -69,6 +69,15 @@ impl Partitions {
     /// Returns whether a partition exists.
     pub(crate) fn exists(&self, key: &PartitionKey) -> bool {
         self.existing.contains(key)
+    }
+
+    /// Returns the retention classes of a tier's existing partitions, ascending.
+    pub(crate) fn classes(&self, tier: Tier) -> impl Iterator<Item = u8> + '_ {
+        let next = move |from: Option<u8>| {
+            let from = PartitionKey::of(tier, from?, 0, i64::MIN);
+            self.existing.range(from..).next().filter(|key| key.tier == tier).map(|key| key.class)
+        };
+        std::iter::successors(next(Some(0)), move |class| next(class.checked_add(1)))
     }
 
     /// Records that a partition exists.
@@ -229,7 +238,7 @@ impl Partitions {
 
 #[cfg(test)]
 mod tests {
-    use proto::{Label, LabelSet, TenantId, Tier};
+    use proto::{Label, LabelSet, TenantId};
 
     use super::*;
 
@@ -266,6 +275,18 @@ mod tests {
             partitions.evict(usize::MAX);
         }
         assert!(partitions.generations <= 4, "{} times", partitions.generations - 1);
+    }
+
+    #[test]
+    fn each_class_of_a_tier_is_listed_once() {
+        let mut partitions = Partitions::default();
+        assert_eq!(partitions.classes(Tier::Raw).count(), 0);
+        for (tier, class, tenant) in [(Tier::Raw, 255, 1), (Tier::Raw, 3, 9), (Tier::Raw, 3, 1), (Tier::Minute, 4, 1)] {
+            partitions.add(PartitionKey::of(tier, class, tenant, i64::from(tenant) * tier.partition_ns()));
+        }
+        assert_eq!(partitions.classes(Tier::Raw).collect::<Vec<_>>(), [3, 255]);
+        assert_eq!(partitions.classes(Tier::Minute).collect::<Vec<_>>(), [4]);
+        assert_eq!(partitions.classes(Tier::Day).count(), 0);
     }
 
     #[test]

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use proto::TenantId;
-use proto::meta::{Command, Limits, Policy, Retention, State, Tenant, TimeResolution};
+use proto::meta::{Command, DEFAULT_CLASS, Limits, Policy, Retention, State, Tenant, TimeResolution};
 use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::{change, outcome, token};
 use crate::client::{print, table};
-use crate::command::{DeleteTenantOptions, Limit, NodeOptions, PolicyOptions, ShowTenantOptions, TenantCommands};
-
-/// Retentions of a new tenant, in days: the defaults of nodes.
-const RETENTION_DAYS: [u64; 4] = [30, 90, 365, 5 * 365];
+use crate::command::{
+    DeleteTenantOptions, LabelNames, Limit, NodeOptions, PolicyOptions, ShowTenantOptions, TenantCommands,
+};
 
 pub(super) async fn run(command: &TenantCommands) -> anyhow::Result<()> {
     match command {
@@ -36,13 +35,15 @@ async fn write(options: &PolicyOptions, is_new: bool) -> anyhow::Result<()> {
         (false, None) => return Err(unknown(name, &state)),
         (false, Some(known)) => known.policy.clone(),
         (true, _) => Policy {
-            retention: Retention(RETENTION_DAYS.map(|days| days * 86_400)),
+            retention: first_retention(name, &state),
             time_resolution: TimeResolution::Nanoseconds,
+            removed_labels: Vec::new(),
             dropped_labels: Default::default(),
             limits: Limits::default(),
         },
     };
     let policy = changed(base, options)?;
+    let applies_to = retention_applies_to(known, &policy);
     let command = match is_new {
         true => Command::CreateTenant(name.clone(), policy.clone()),
         false => Command::UpdateTenant(name.clone(), policy.clone()),
@@ -50,16 +51,36 @@ async fn write(options: &PolicyOptions, is_new: bool) -> anyhow::Result<()> {
     let is_changed = change(&connection, state, &command, change_options).await?;
     if change_options.nodes.json {
         let report = json!({"dry_run": change_options.dry_run, "changed": is_changed, "tenant": name.as_str(),
-            "policy": policy_json(&policy)});
+            "policy": policy_json(&policy), "retention_applies_to": applies_to});
         return print(&format!("{report}\n"));
     }
     let (done, planned) = if is_new { ("created", "would create") } else { ("updated", "would update") };
     let mut text = format!("{} tenant {name}\n", outcome(is_changed, change_options, done, planned));
     text.push_str(&policy_text(&policy));
+    match applies_to {
+        Some("all samples") => text.push_str("\nThe retention also applies to the samples that are stored already.\n"),
+        Some(_) => text.push_str(
+            "\nThe retention applies to new samples. The stored ones keep theirs, because another tenant has had the \
+             same retention.\n",
+        ),
+        None => {}
+    }
     if is_new && is_changed && !change_options.dry_run {
         text.push_str(&format!("\nNext: varve admin token create --tenant {name} --role push > push.token\n"));
     }
     print(&text)
+}
+
+/// Retention of a new tenant, if no option names another. The tenant `default` has one before it has a policy.
+fn first_retention(name: &TenantId, state: &State) -> Retention {
+    let present = state.retention_classes.get(usize::from(DEFAULT_CLASS)).copied();
+    present.filter(|_| *name == TenantId::default_tenant()).unwrap_or(Retention::DEFAULT)
+}
+
+/// Returns the samples to which a changed retention applies; `None` if the command changes no retention.
+fn retention_applies_to(known: Option<&Tenant>, policy: &Policy) -> Option<&'static str> {
+    let known = known.filter(|known| known.policy.retention != policy.retention)?;
+    Some(if known.owns_class { "all samples" } else { "new samples" })
 }
 
 /// Returns a policy with the changes that the options give.
@@ -80,6 +101,9 @@ fn changed(mut policy: Policy, options: &PolicyOptions) -> anyhow::Result<Policy
     let given = [options.retention, options.retention_1m, options.retention_1h, options.retention_1d];
     for (seconds, given) in policy.retention.0.iter_mut().zip(given) {
         *seconds = given.map_or(*seconds, |age| age.as_secs());
+    }
+    if let Some(LabelNames(names)) = &options.remove_labels {
+        policy.removed_labels.clone_from(names);
     }
     policy.check()?;
     Ok(policy)
@@ -150,6 +174,7 @@ fn policy_text(policy: &Policy) -> String {
     let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
         policy.limits;
     let [raw, minutes, hours, days] = policy.retention.0.map(age);
+    let removed = if policy.removed_labels.is_empty() { "none".to_owned() } else { policy.removed_labels.join(", ") };
     let rows = [
         ("samples per second and router", number(samples_per_second_max)),
         ("bytes per second and router", number(bytes_per_second_max)),
@@ -159,6 +184,7 @@ fn policy_text(policy: &Policy) -> String {
         ("retention of sums per minute", minutes),
         ("retention of sums per hour", hours),
         ("retention of sums per day", days),
+        ("removed labels", removed),
     ];
     rows.iter().map(|(name, value)| format!("  {name:<30}  {value}\n")).collect()
 }
@@ -184,6 +210,7 @@ fn policy_json(policy: &Policy) -> Value {
         "queries_at_once": queries_at_once_max,
         "query_cells": query_cells_max,
         "retention_seconds": {"raw": raw, "1m": minutes, "1h": hours, "1d": days},
+        "removed_labels": policy.removed_labels,
     })
 }
 

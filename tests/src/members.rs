@@ -10,11 +10,12 @@ use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::wire::{AdministerRequest, AdministrationTask, PlacementRequest, SeriesRequest, StatusRequest};
 use serde_json::Value;
-use tests::cluster::Cluster;
-use tests::grpc::block_on;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use transport::{Credentials, Dialer, TlsFiles};
+
+use crate::cluster::Cluster;
+use crate::grpc::block_on;
 
 /// Longest time until all members of a shard have applied the same entries, after the load has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +55,8 @@ fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
 /// Returns the node that leads a shard; `None` if no leader responds.
 ///
 /// Only a leader that has just heard a majority serves a read. Another member names the leader.
-pub(crate) fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
+#[must_use]
+pub fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
     let is_leader = |node: &usize| {
         let served = call(cluster, *node, async |mut node| {
             let placement = node.placement(PlacementRequest {}).await?.into_inner();
@@ -76,7 +78,10 @@ pub(crate) fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
 }
 
 /// Returns the system clock of a node, in seconds since 1970.
-pub(crate) fn system_time_s(cluster: &Cluster, node: usize) -> Result<f64, String> {
+///
+/// # Errors
+/// The node does not respond, or its report has no time.
+pub fn system_time_s(cluster: &Cluster, node: usize) -> Result<f64, String> {
     let request = AdministerRequest { shard: FIRST_DATA_SHARD, task: AdministrationTask::Clock.into() };
     let reply = call(cluster, node, async |mut node| node.administer(request).await);
     let report = reply.map_err(|status| status.to_string())?.into_inner().report;
@@ -85,7 +90,10 @@ pub(crate) fn system_time_s(cluster: &Cluster, node: usize) -> Result<f64, Strin
 }
 
 /// Returns what a node says about the damage of its replicas, by shard.
-pub(crate) fn damages(cluster: &Cluster, node: usize) -> Result<BTreeMap<u32, String>, Status> {
+///
+/// # Errors
+/// The node does not respond.
+pub fn damages(cluster: &Cluster, node: usize) -> Result<BTreeMap<u32, String>, Status> {
     let dialed = |channel| async move { ClusterClient::new(channel).status(StatusRequest {}).await };
     let groups = call_at(cluster, node, dialed)?.into_inner().groups;
     let damages = groups.into_iter().filter(|group| !group.damage.is_empty());
@@ -93,13 +101,17 @@ pub(crate) fn damages(cluster: &Cluster, node: usize) -> Result<BTreeMap<u32, St
 }
 
 /// Verifies a node's replica of a shard. Returns the report, a JSON object.
-pub(crate) fn verify(cluster: &Cluster, node: usize, shard: u32) -> Result<String, Status> {
+///
+/// # Errors
+/// The node does not respond, or refuses.
+pub fn verify(cluster: &Cluster, node: usize, shard: u32) -> Result<String, Status> {
     let request = AdministerRequest { shard, task: AdministrationTask::Verify.into() };
     Ok(call(cluster, node, async |mut node| node.administer(request).await)?.into_inner().report)
 }
 
 /// Returns the leader of one of the data shards, or any node if that shard has no leader now.
-pub(crate) fn some_leader(cluster: &Cluster, choice: usize) -> usize {
+#[must_use]
+pub fn some_leader(cluster: &Cluster, choice: usize) -> usize {
     let shard = FIRST_DATA_SHARD + u32::try_from(choice % cluster.shape().shards).unwrap();
     leader(cluster, shard).unwrap_or(choice % cluster.shape().nodes + 1)
 }
@@ -127,7 +139,8 @@ fn contents(cluster: &Cluster, shard: u32) -> Result<BTreeMap<usize, Content>, S
 
 /// Compares the contents of all members of all shards, each at one position of the shard's log. Returns the number of
 /// compared members, and the differences.
-pub(crate) fn compare(cluster: &Cluster) -> (usize, Vec<String>) {
+#[must_use]
+pub fn compare(cluster: &Cluster) -> (usize, Vec<String>) {
     let mut compared = 0;
     let mut differences = Vec::new();
     for shard in shards(cluster) {

@@ -1,0 +1,166 @@
+//! The parts of a tenant's policy that change what shards store. The leader of a shard applies them to each batch
+//! before it proposes the batch, so followers and later starts find their effect in the entry.
+//!
+//! The leader does this, and not the router. The router divides a push by the labels that were pushed, so a retry goes
+//! to the same shards under the same ID, also if the policy has changed since. If labels were removed before, a service
+//! that is spread over several shards would be divided in another way. A retry would then miss series that one shard
+//! has not stored, because the other shard knows the ID already.
+//!
+//! For the same reason, batches are split into entries before the policy is applied.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto::meta::{DEFAULT_CLASS, State};
+use proto::{Batch, Fingerprint, LabelSet, Samples, SeriesSamples, TenantId, Tier};
+use tonic::Status;
+
+/// The rules by which the samples of one push are stored.
+#[derive(Debug)]
+pub(super) struct Storing {
+    retention_class: u8,
+    /// Retention of raw samples.
+    retention: Duration,
+    /// Names of the labels that are removed.
+    removed_labels: Vec<String>,
+}
+
+impl Storing {
+    /// Returns the rules of a tenant.
+    ///
+    /// # Errors
+    /// UNAVAILABLE: this node does not know the tenant yet, or the tenant was deleted.
+    pub(super) fn of(state: &State, tenant: &TenantId) -> Result<Self, Status> {
+        let known = state.tenants.get(tenant);
+        let class = known.map(|known| known.retention_class);
+        let class = class.or_else(|| (*tenant == TenantId::default_tenant()).then_some(DEFAULT_CLASS));
+        let of_class = class.and_then(|class| Some((class, state.retention_classes.get(usize::from(class))?)));
+        let (retention_class, retention) = of_class.ok_or_else(|| {
+            Status::unavailable(format!("this node does not know tenant {tenant} yet: try again in a moment"))
+        })?;
+        let removed_labels = known.map(|known| known.policy.removed_labels.clone()).unwrap_or_default();
+        Ok(Self { retention_class, retention: retention.of(Tier::Raw), removed_labels })
+    }
+
+    /// Retention of raw samples. Older samples are not stored.
+    pub(super) fn retention(&self) -> Duration {
+        self.retention
+    }
+
+    /// Returns the batch as it is stored. Series that differ only in removed labels become one series. Returns `None`
+    /// if labels must be removed from a series whose labels the batch omits.
+    pub(super) fn apply(&self, batch: Batch) -> Option<Batch> {
+        let batch = Batch { retention_class: self.retention_class, ..batch };
+        if self.removed_labels.is_empty() {
+            return Some(batch);
+        }
+        let mut series: Vec<SeriesSamples> = Vec::with_capacity(batch.series.len());
+        let mut indexes: BTreeMap<Fingerprint, usize> = BTreeMap::new();
+        for SeriesSamples { labels, samples, .. } in batch.series {
+            let labels = self.without_removed(labels?);
+            let fingerprint = labels.fingerprint(&batch.tenant);
+            let index = *indexes.entry(fingerprint).or_insert_with(|| {
+                series.push(SeriesSamples { fingerprint, labels: Some(labels), samples: Samples::default() });
+                series.len() - 1
+            });
+            series[index].samples.append(samples);
+        }
+        Some(Batch { series, ..batch })
+    }
+
+    fn without_removed(&self, labels: LabelSet) -> LabelSet {
+        let is_removed = |name: &String| self.removed_labels.binary_search(name).is_ok();
+        if !labels.iter().any(|label| is_removed(&label.name)) {
+            return labels;
+        }
+        LabelSet::new(labels.iter().filter(|label| !is_removed(&label.name)).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proto::Label;
+    use proto::meta::{Limits, Policy, Retention, Tenant, TimeResolution};
+
+    use super::*;
+
+    fn state(removed_labels: &[&str]) -> State {
+        let name = TenantId::new("acme").unwrap();
+        let policy = Policy {
+            retention: Retention([7, 8, 9, 10]),
+            time_resolution: TimeResolution::Nanoseconds,
+            removed_labels: removed_labels.iter().map(|&name| name.to_owned()).collect(),
+            dropped_labels: Default::default(),
+            limits: Limits::default(),
+        };
+        let retention_classes = vec![Retention([1, 2, 3, 4]), Retention([5; 4]), policy.retention];
+        let acme = Tenant { name: name.clone(), policy, retention_class: 2, owns_class: true, tokens: BTreeMap::new() };
+        State { tenants: BTreeMap::from([(name, acme)]), retention_classes, ..State::default() }
+    }
+
+    fn storing(removed_labels: &[&str]) -> Storing {
+        Storing::of(&state(removed_labels), &TenantId::new("acme").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_tenant_has_the_class_of_its_policy_and_default_the_first() {
+        let acme = storing(&[]);
+        assert_eq!((acme.retention_class, acme.retention()), (2, Duration::from_secs(7)));
+        let default = Storing::of(&state(&[]), &TenantId::default_tenant()).unwrap();
+        assert_eq!((default.retention_class, default.retention()), (0, Duration::from_secs(1)));
+        for (state, tenant) in [(state(&[]), "other"), (State::default(), "default")] {
+            let status = Storing::of(&state, &TenantId::new(tenant).unwrap()).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::Unavailable);
+            assert!(status.message().contains(tenant), "{status}");
+        }
+    }
+
+    #[test]
+    fn a_series_without_labels_is_sent_again_if_labels_are_removed() {
+        let mut batch = testkit::batches::batch(None, [1, 2]);
+        batch.series[0].labels = None;
+        assert!(storing(&["pod"]).apply(batch.clone()).is_none());
+        assert!(storing(&[]).apply(batch).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn series_that_differ_in_removed_labels_become_one_with_all_samples(
+            series in proptest::collection::btree_map((0_u8..3, 0_u8..3, 0_u8..3), 1_i64..4, 1..12),
+            removed in prop::sample::subsequence(vec!["node", "pod"], 0..=2),
+        ) {
+            let mut batch = testkit::batches::batch(None, [1]);
+            let [one] = batch.series.as_slice() else { panic!() };
+            let one = one.clone();
+            let mut wanted: BTreeMap<LabelSet, Vec<i64>> = BTreeMap::new();
+            batch.series.clear();
+            for (&(service, pod, node), &samples) in &series {
+                let labels = [("service_name", service), ("pod", pod), ("node", node)];
+                let labels = |names: &[&str]| {
+                    let kept = labels.iter().filter(|(name, value)| *value > 0 && !names.contains(name));
+                    LabelSet::new(kept.map(|(name, value)| Label::new(name, value.to_string())).collect())
+                };
+                let mut of_series = Samples::default();
+                for sample in 0..samples {
+                    let time_ns = sample * 100 + i64::from(pod * 10 + node);
+                    of_series.push(time_ns, one.samples.pairs[0], 1, one.samples.attribute_sets[0]);
+                    wanted.entry(labels(&removed)).or_default().push(time_ns);
+                }
+                let fingerprint = labels(&[]).fingerprint(&batch.tenant);
+                batch.series.push(SeriesSamples { fingerprint, labels: Some(labels(&[])), samples: of_series });
+            }
+            let tenant = batch.tenant.clone();
+            let stored = storing(&removed).apply(batch).unwrap();
+            prop_assert_eq!(stored.retention_class, 2);
+            let mut got: BTreeMap<LabelSet, Vec<i64>> = BTreeMap::new();
+            for SeriesSamples { fingerprint, labels, samples } in stored.series {
+                let labels = labels.unwrap();
+                prop_assert_eq!(fingerprint, labels.fingerprint(&tenant));
+                prop_assert!(got.insert(labels, samples.times_ns).is_none(), "a series occurs twice");
+            }
+            wanted.values_mut().chain(got.values_mut()).for_each(|times| times.sort_unstable());
+            prop_assert_eq!(got, wanted);
+        }
+    }
+}
