@@ -6,7 +6,6 @@
 
 pub(crate) mod accumulator;
 mod codes;
-mod fingerprints;
 pub(crate) mod gather;
 pub(crate) mod grouping;
 pub(crate) mod locations;
@@ -16,8 +15,6 @@ pub(crate) mod read;
 pub(crate) mod selected_stacks;
 pub(crate) mod series;
 pub(crate) mod stack_filter;
-pub(crate) mod sum_visitors;
-pub(crate) mod totals;
 pub(crate) mod view;
 
 use proto::{Answer, Fold, Selection, StackDetail};

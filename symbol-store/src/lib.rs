@@ -9,8 +9,7 @@
 //! limited time. An uploaded file gives names only to the tenant that has uploaded it.
 //! # Read in this order
 //! [`convert`] (from a file to a symbol table) → `table` (format on disk, lookup) → `host` (search for files by build
-//! ID) → `store` (tables on disk and in memory, uploads, concurrency) → `bucket` (tables that several stores share) →
-//! [`limits`].
+//! ID) → `store` (tables on disk and in memory) → `bucket` (tables that several stores share) → [`limits`].
 //! # Example
 //! ```no_run
 //! use std::time::Duration;

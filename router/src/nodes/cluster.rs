@@ -2,8 +2,8 @@
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
 //! nodes and placements by itself. Only the leader of a shard accepts appends and gives linearizable read points. A
-//! router remembers the leaders that it found, and follows the hints of other members. A member that does not respond is
-//! left alone for a while, so that not every call waits for it.
+//! router remembers the leaders that it found, and follows the hints of other members. A member that does not respond
+//! is left alone for a while, so that not every call waits for it.
 
 mod reads;
 

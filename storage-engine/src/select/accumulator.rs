@@ -3,6 +3,9 @@
 //! Each partition is summed by its own pair numbers, without locks. Then the stacks of the sums get nodes of one stack
 //! tree, under the tenant dictionary's lock.
 
+pub(in crate::select) mod fingerprints;
+pub(crate) mod sum_visitors;
+pub(crate) mod totals;
 mod whole_groups;
 
 use std::collections::BTreeMap;
@@ -18,14 +21,14 @@ use crate::encoding::slot_sums::SlotSums;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::tenant_dictionary::Pair;
-use crate::select::fingerprints::Fingerprints;
+use crate::select::accumulator::fingerprints::Fingerprints;
+use crate::select::accumulator::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, check_size};
+use crate::select::accumulator::totals::{Total, Totals};
 use crate::select::gather::{Collector, Progress, ReadSummary};
 use crate::select::grouping::{Grouping, Groups, SeriesGroups};
 use crate::select::read::PartReader;
 use crate::select::selected_stacks::SelectedStacks;
 use crate::select::stack_filter::{Passing, StackFiltering};
-use crate::select::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, check_size};
-use crate::select::totals::{Total, Totals};
 use crate::select::view::{PartView, SeriesView, View};
 
 /// Number of stacks that get nodes while the lock of the tenant dictionary is held without a break. For the deepest

@@ -94,7 +94,8 @@ mod tests {
             let with_table = |codes: &mut Codes, numbers: &[u32]| {
                 codes.refine_with_table(numbers, numbers.iter().max().map_or(1, |max| *max as usize + 1));
             };
-            let refinements: [&dyn Fn(&mut Codes, &[u32]); 3] = [
+            type Refine<'a> = &'a dyn Fn(&mut Codes, &[u32]);
+            let refinements: [Refine<'_>; 3] = [
                 &with_table,
                 &|codes, numbers| codes.refine_by_sorting(numbers),
                 &|codes, numbers| codes.refine(numbers),

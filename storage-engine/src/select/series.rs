@@ -19,7 +19,7 @@ use crate::engine::store::Store;
 use crate::error::SelectError;
 use crate::memory::dropped_name::DroppedName;
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::select::fingerprints::Fingerprints;
+use crate::select::accumulator::fingerprints::Fingerprints;
 use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
 use crate::select::grouping::{for_each_value, in_order_of_labels, value_in};
 use crate::select::plan::Tiers;

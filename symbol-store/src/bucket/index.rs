@@ -1,8 +1,8 @@
 //! A copy of all names in a bucket. The names have all metadata of the tables.
 //!
 //! Invariant: which table is used for a build ID follows from the set of names alone. It does not depend on the order
-//! in which routers added them, so concurrent uploads need no lock. [`kept`] never gives up a table that any larger set
-//! of names would use, so routers may delete superseded tables at the same time.
+//! in which routers added them, so concurrent uploads need no lock. The function [`kept`] never gives up a table that
+//! any larger set of names would use, so routers may delete superseded tables at the same time.
 
 use std::collections::{BTreeSet, HashMap};
 

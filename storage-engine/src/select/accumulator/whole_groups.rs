@@ -4,9 +4,9 @@
 //! So the series can be read in the order in which they are stored, whatever their groups are.
 
 use crate::error::SelectError;
+use crate::select::accumulator::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
 use crate::select::accumulator::{Accumulator, Input, PartSum};
 use crate::select::read::PartReader;
-use crate::select::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
 
 impl Accumulator<'_> {
     /// Adds the samples of the series of one block of `per_block` groups to slots, regardless of the attributes of the

@@ -5,7 +5,7 @@
 
 use proto::{Fold, Selection, StackDetail};
 
-use crate::select::sum_visitors::UNPASSED;
+use crate::select::accumulator::sum_visitors::UNPASSED;
 
 /// Sum of a stack that has a node in the response's tree.
 pub(crate) struct Total {
