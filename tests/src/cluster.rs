@@ -1,6 +1,8 @@
 //! A cluster under test: several nodes and routers with mutual TLS and tokens, run by `deploy/local/cluster`.
 //! [`Administration`] runs `varve admin` against its nodes, or those of another varve.
 
+pub mod members;
+
 use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -7,9 +7,9 @@
 //! # Modules
 //! - [`server`]: a varve in one process or in three. [`cluster`]: a cluster of several nodes. [`http`], [`grpc`],
 //!   [`client`]: requests to a varve. [`shared`]: files outside of this crate.
-//! - [`members`]: the leaders of a cluster's shards, and the contents of their members.
+//! - [`cluster::members`]: the leaders of a cluster's shards, and the contents of their members.
 //! - [`payload`]: payloads and independent decoders. [`stored`]: the samples that a node has.
-//! - [`load`]: pushes with serial numbers, and their outcomes. [`damaged`]: invalid payloads. [`program`],
+//! - [`load`]: pushes with serial numbers, and their outcomes. [`payload::damaged`]: invalid payloads. [`program`],
 //!   [`wrong_clock`]: compiled C programs.
 
 #![allow(
@@ -22,11 +22,9 @@
 
 pub mod client;
 pub mod cluster;
-pub mod damaged;
 pub mod grpc;
 pub mod http;
 pub mod load;
-pub mod members;
 pub mod payload;
 pub mod program;
 pub mod server;

@@ -1,5 +1,6 @@
 //! Payloads that tests push, and decoders of OTLP and pprof that share no code with varve.
 
+pub mod damaged;
 pub mod generated;
 pub mod otlp;
 pub mod otlp_decoded;

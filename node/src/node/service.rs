@@ -130,8 +130,8 @@ impl Shared {
     }
 
     /// Refuses a request that only the leader can process if another member leads the shard, or probably does because
-    /// this leader is cut off. This comes before all other checks: an old placement or a full disk of this node does not
-    /// matter to the leader.
+    /// this leader is cut off. This comes before all other checks: an old placement or a full disk of this node does
+    /// not matter to the leader.
     fn check_leader(&self, hosted: &Hosted) -> Result<(), Status> {
         match hosted.serving() {
             Some(replica) if replica.is_cut_off() || !(replica.is_leader() || replica.is_alone()) => {

@@ -19,7 +19,7 @@ mod workload;
 mod wrapper;
 
 use serde_json::Value;
-use tests::members;
+use tests::cluster::members;
 use tests::report::{alone, figure};
 
 use crate::rows::Row;

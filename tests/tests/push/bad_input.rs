@@ -1,8 +1,8 @@
 //! Tests of invalid pushes over HTTP and gRPC. Invalid parts are refused with a reason, valid parts are stored, and
 //! memory is bounded.
 
-use tests::damaged::{self, with_dictionary, with_sample};
 use tests::grpc::{Sending, export, rejected};
+use tests::payload::damaged::{self, with_dictionary, with_sample};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::payload::pprof::{self, gzip};
 use tests::payload::wire::{Message, Value, decode, encode, packed};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tests::client::Labels;
+use tests::cluster::members;
 use tests::cluster::{Administration, Cluster};
 use tests::http::{Reply, encode, request};
-use tests::members;
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::alone;
 use tests::server::{Setup, Varve};
@@ -172,8 +172,10 @@ fn varve_up_keeps_what_its_options_and_policies_say() {
     let updated = admin.json(&[&["tenant", "update", "default"][..], &retention("400d")].concat());
     assert_eq!(updated["retention_applies_to"], "all samples");
     varve.terminate();
+    varve.setup.flags = Setup::default().flags(&retention("1d")).flags;
     varve.launch();
-    let other = old + 2 * DAY_NS;
+    // Samples that have expired before do not come back.
+    let other = now - 10 * DAY_NS;
     default.push(&[other]);
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((default.samples(other), default.samples(now)), (1, 1));
@@ -186,7 +188,7 @@ fn varve_up_keeps_what_its_options_and_policies_say() {
     short.until_known();
     short.push(&[other, now]);
     assert_eq!(short.samples(other), 1);
-    let updated = admin.json(&[&["tenant", "update", "short"][..], &retention("30d")].concat());
+    let updated = admin.json(&[&["tenant", "update", "short"][..], &retention("5d")].concat());
     assert_eq!(updated["changed"], true);
     short.until_gone(other);
     assert_eq!(short.samples(now), 1);

@@ -20,10 +20,10 @@ pub(crate) struct ServerOptions {
     pub(crate) token_file: Option<Tokens>,
 }
 
-/// What a query accepts from a cluster in which some members do not respond.
+/// Shortfalls that a query accepts from a cluster in which some members do not respond.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReadOptions {
-    /// What to do if some shards do not answer: allow prints the response without them and a warning; refuse fails
+    /// Response if some shards do not answer: allow prints what there is, and a warning; refuse prints an error
     #[arg(long, default_value = "allow", value_parser = ["allow", "refuse"])]
     pub(crate) partial: String,
     /// State that is read: linearizable has everything acknowledged before the query; stale may lack the latest

@@ -110,7 +110,7 @@ fn any_actions() -> impl Strategy<Value = Vec<(Action, i64)>> {
 }
 
 /// Checks that a node keeps a replica that may be in the group of its shard, unless the group is known to have other
-/// members or the data is lost, and that a lost replica is never made again. `lost` has shards, nodes and identities.
+/// members or the data is lost. Checks that a lost replica is never made again. `lost` has shards and replicas.
 fn check_replicas(before: &State, after: &State, command: &Command, lost: &mut BTreeSet<(u32, Member)>) {
     for (number, shard) in &before.shards {
         let after = &after.shards[number];

@@ -69,7 +69,7 @@ fn a_member_that_has_not_joined_can_be_replaced_by_another() {
 }
 
 #[test]
-fn a_node_that_was_to_leave_and_lost_its_data_gets_no_replica_with_its_old_identity() {
+fn a_leaving_member_that_lost_its_data_is_never_made_again() {
     let mut meta = cluster_of_four();
     applied(&mut meta, moved(1, 1, member(4, 40)));
     applied(&mut meta, Command::AcceptDirectory { node: 1, directory: directory(10) });

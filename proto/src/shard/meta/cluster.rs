@@ -161,9 +161,9 @@ impl Shard {
     /// Checks the fields.
     ///
     /// # Errors
-    /// Returns [`MetaError::Invalid`] for a number of another group, for members that are too many or unsorted, for a
-    /// target that is equal to the members although none is leaving, and for a leaving member on a node of another one.
-    /// The creator of a group that does not exist yet must be a member.
+    /// Returns [`MetaError::Invalid`] for a number of another group, and for members that are too many or unsorted. A
+    /// target must differ from the members unless one is leaving, and a leaving member must be the only one of its
+    /// node. The creator of a group that does not exist yet must be a member.
     pub fn check(&self) -> Result<(), MetaError> {
         if self.number < FIRST_DATA_SHARD {
             return Err(MetaError::Invalid("shards must have numbers from 1 on: 0 is the meta group"));
