@@ -170,7 +170,7 @@ impl Metrics {
         registry.register("head_memory_bytes", "Memory of samples that are not sealed yet", it.head_memory_bytes);
         registry.register(
             "quarantined_windows",
-            "Windows with damaged values, which queries report as missing",
+            "Damaged windows, which queries report as missing",
             it.quarantined_windows,
         );
         registry.register("damaged_reads", "Damaged values and blocks found when they were read", it.damaged_reads);
@@ -179,11 +179,7 @@ impl Metrics {
             "1 if damaged table files cannot be repaired, so that nothing is compacted and space is not freed",
             it.unrepaired,
         );
-        registry.register(
-            "repairs",
-            "Attempts to replace a damaged state by that of another member, by their outcome",
-            it.repairs,
-        );
+        registry.register("repairs", "Attempts to replace a damaged state, by outcome", it.repairs);
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the present state of the replica, else 0", it.replica_state);
         registry.register(

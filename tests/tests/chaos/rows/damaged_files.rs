@@ -26,7 +26,10 @@ const FILES: [(&str, Find); 5] = [
     ("list", |data| Some(states(data).first()?.join("CURRENT"))),
 ];
 
-const WAYS: [(&str, fn(&mut Run, &Path)); 4] = [
+/// Damages a file.
+type Damage = fn(&mut Run, &Path);
+
+const WAYS: [(&str, Damage); 4] = [
     ("flip", |run, path| {
         // The second half of a small table may hold no values.
         let at = run.random.below(length(path).div_ceil(2)) as u64;
