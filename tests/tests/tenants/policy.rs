@@ -186,11 +186,11 @@ fn varve_up_keeps_what_its_options_and_policies_say() {
     let (token, _) = admin.create_token("short", "admin", &[]);
     let short = Tenant::of(&varve, Some(token.clone()));
     short.until_known();
-    short.push(&[other, now]);
-    assert_eq!(short.samples(other), 1);
-    let updated = admin.json(&[&["tenant", "update", "short"][..], &retention("5d")].concat());
+    short.push(&[old, now]);
+    assert_eq!(short.samples(old), 1);
+    let updated = admin.json(&[&["tenant", "update", "short"][..], &retention("30d")].concat());
     assert_eq!(updated["changed"], true);
-    short.until_gone(other);
+    short.until_gone(old);
     assert_eq!(short.samples(now), 1);
     let (token, _) = admin.create_token("default", "read", &[]);
     let default = Tenant::of(&varve, Some(token));
