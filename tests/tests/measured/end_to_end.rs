@@ -4,12 +4,14 @@
 //! A program spends its CPU time 70 : 30 in two functions. The flame graph shows these shares, with the functions'
 //! names, files and lines. The total of all processes equals the CPU time that the kernel counted.
 
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tests::program::{HOT_AND_COLD, Program, bpf_obstacle};
 use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::server::{Processes, Setup, Varve};
+use tests::shared::varve_binary;
 
 const FREQUENCY_HZ: u32 = 97;
 const WINDOW: Duration = Duration::from_secs(20);
@@ -66,6 +68,12 @@ fn shares_and_weights(test: &str, processes: Processes) {
     let name = format!("shares_{}", std::process::id());
     let program = Program::compile(&name, HOT_AND_COLD, &[]);
     let varve = Varve::start(Setup { processes, agent_hz: Some(FREQUENCY_HZ), ..Setup::default() });
+    if processes == Processes::Three {
+        // A separate router reads no files of its host.
+        let mut upload = Command::new(varve_binary());
+        upload.arg("upload").arg(&program.path).args(["--endpoint", &format!("http://{}", varve.http)]);
+        assert!(upload.output().unwrap().status.success());
+    }
     let running = program.start(&[]);
     // The window begins after the agent has attached and has seen the process.
     std::thread::sleep(Duration::from_secs(3));

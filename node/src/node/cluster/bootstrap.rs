@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::meta::{Command, DirectoryId, Node};
+use proto::meta::{Command, DirectoryId, Node, Shard, State};
 use proto::wire;
 use proto::wire::cluster_client::ClusterClient;
 use tokio::task::spawn_blocking;
@@ -71,7 +71,8 @@ pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Resu
 /// the leader of the meta group has made this node a member of the group again, and nothing of the old log is left.
 ///
 /// This is safe like the acceptance of an empty directory: the old members, whose votes are lost, leave their groups
-/// before the new ones join. Each step needs a majority, which the other nodes have, or else wait for.
+/// before the new ones join. Nothing is proposed while a shard has no majority without this node, and nothing is deleted
+/// before the state of the cluster names the new log.
 pub(super) async fn rejoin_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
     let Config { node_id: node, join, .. } = &shared.config;
     let directory = DirectoryId(u128::from_be_bytes(shared.cluster.directory));
@@ -79,12 +80,45 @@ pub(super) async fn rejoin_cluster(shared: &Shared, replica: &MetaReplica) -> Re
     let others: Vec<String> = initial.map(|(_id, address)| address).chain(join.iter().cloned()).collect();
     let accept = Command::AcceptDirectory { node: *node, directory };
     propose_until_member(shared, replica, &accept, &others).await?;
+    while !shared.cluster.is_known(&shared.cluster.state()) {
+        sleep(ATTEMPT_INTERVAL).await;
+    }
     let of_node = Arc::clone(&shared.directory);
     let removed = spawn_blocking(move || of_node.remove_damaged()).await.map_err(std::io::Error::other);
     let failed = |source| ReplicaError::Directory { directory: shared.directory.path().to_owned(), source };
     removed.and_then(|removed| removed).map_err(failed)?;
     tracing::info!("repaired: a new Raft log has replaced the damaged one; the replicas are built again");
     Ok(())
+}
+
+/// Asks a node if the cluster can do without the old log of this node.
+///
+/// # Errors
+/// FAILED_PRECONDITION: a shard needs it. Otherwise the status of the call.
+async fn may_rejoin(shared: &Shared, address: &str) -> Result<(), Status> {
+    let watched =
+        call(shared, address, |mut client| async move { client.watch(wire::WatchRequest { revision: 0 }).await })
+            .await?;
+    let state = watched.state.ok_or_else(|| Status::unavailable("the node does not know the cluster yet"))?;
+    let state = State::from_wire(state).map_err(|error| Status::unavailable(error.to_string()))?;
+    if shared.cluster.is_known(&state) {
+        return Ok(());
+    }
+    match needs_old_log(&state, shared.config.node_id) {
+        None => Ok(()),
+        Some(shard) => Err(Status::failed_precondition(format!(
+            "shard {shard} has no majority without this node, or its members are changing: all data and the damaged log \
+             are kept; start the other members, or restore this data directory from a backup"
+        ))),
+    }
+}
+
+/// Returns a shard that would lose its majority, or its only copy, with the log of a node. While the members of a shard
+/// change, this is not known.
+fn needs_old_log(state: &State, node: u64) -> Option<u32> {
+    let of_node = state.shards.values().filter(|shard| shard.replica_on(node).is_some());
+    let needs = |shard: &&Shard| !shard.is_created || !shard.target.is_empty() || shard.members.len() < 3;
+    of_node.into_iter().find(needs).map(|shard| shard.number)
 }
 
 /// Proposes a command through other nodes until this node is a member of the meta group.
@@ -102,12 +136,14 @@ async fn propose_until_member(
         if next_at <= Instant::now()
             && let Some(address) = addresses.next()
         {
-            match call(shared, address, |mut client| {
+            let proposed = async {
+                if matches!(command, Command::AcceptDirectory { .. }) {
+                    may_rejoin(shared, address).await?;
+                }
                 let request = request.clone();
-                async move { client.propose(request).await }
-            })
-            .await
-            {
+                call(shared, address, |mut client| async move { client.propose(request).await }).await
+            };
+            match proposed.await {
                 Ok(_proposed) => tracing::info!(address, "the node is registered in the cluster"),
                 Err(status) => tracing::warn!(address, "this node cannot join the cluster yet: {}", status.message()),
             }
@@ -182,4 +218,36 @@ where
     let channel = dialer.connect_lazy(&endpoint.connect_timeout(PATIENCE));
     let late = |_elapsed| Status::unavailable(format!("no response within {PATIENCE:?}"));
     Ok(timeout(PATIENCE, request(ClusterClient::new(channel))).await.map_err(late)??.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proto::meta::Member;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_given_up_only_if_every_shard_has_a_majority_without_it() {
+        let members = |nodes: &[u64]| -> Vec<Member> {
+            nodes.iter().map(|&node| Member { node, directory: DirectoryId(node.into()) }).collect()
+        };
+        let shard = |number, of: &[u64], target: &[u64]| {
+            let (members, target) = (members(of), members(target));
+            (number, Shard { number, members, target, leaving: Vec::new(), creator: of[0], is_created: true })
+        };
+        let state = |shards: &[(u32, Shard)]| {
+            let shards: BTreeMap<u32, Shard> = shards.iter().cloned().collect();
+            State { shards, ..State::default() }
+        };
+        let settled = shard(1, &[1, 2, 3], &[]);
+        assert_eq!(needs_old_log(&state(&[settled.clone(), shard(2, &[1], &[])]), 3), None);
+        for other in [shard(2, &[3], &[]), shard(2, &[2, 3], &[]), shard(2, &[1, 2, 3], &[1, 2, 4])] {
+            assert_eq!(needs_old_log(&state(&[settled.clone(), other]), 3), Some(2));
+        }
+        let mut new = shard(2, &[1, 2, 3], &[]);
+        new.1.is_created = false;
+        assert_eq!(needs_old_log(&state(&[settled, new]), 3), Some(2));
+    }
 }

@@ -25,7 +25,9 @@ impl wire::cluster_server::Cluster for Node {
     ) -> Result<Response<wire::IdentifyResponse>, Status> {
         let replica = self.shared.cluster.replica.borrow().clone();
         let replica = replica.ok_or_else(|| Status::unavailable("the node is starting: try again"))?;
-        let has_cluster = replica.is_created().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let is_created = replica.is_created().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        // A node whose log was damaged belongs to its old cluster. Nobody may make a new one of it.
+        let has_cluster = is_created || self.shared.directory.has_damaged_raft();
         Ok(Response::new(wire::IdentifyResponse {
             node: self.shared.config.node_id,
             directory: self.shared.cluster.directory.to_vec().into(),

@@ -4,8 +4,9 @@
 //! acknowledged. The other state is received and checked while the replica runs. A damaged replica that leads hands the
 //! leadership over first, and stands back in elections, so that reads go to a member without damage.
 //!
-//! Invariant: a replica is closed for a repair only while it does not lead, and while the other members that serve are
-//! a majority. A shard with one or two members is therefore never repaired: it keeps what it has, and names the damage.
+//! Invariant: a state is replaced only after the replica does not lead, and the other members that serve are a majority.
+//! A shard with one or two members is therefore never repaired: it keeps what it has, and names the damage. Two members
+//! may still be closed at the same time, because they do not coordinate; the shard then pauses, and loses nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,10 +172,9 @@ async fn open_with_state_of_other(
 /// Fetches the state of another member for an open replica. A replica that leads first hands the leadership over.
 async fn fetch_for(shared: &Shared, replica: &Replica) -> Result<Fetched, NotRepaired> {
     let shard = replica.shard().id();
-    // The semaphore is never closed.
-    let _permit = shared.refetches.acquire().await;
-    let (members, serving) = serving_peers(shared, shard).await?;
+    // Before the wait for other transfers, so that queries soon get undamaged data.
     if replica.is_leader() {
+        let (_members, serving) = serving_peers(shared, shard).await?;
         let last = replica.status().last_index;
         let successor = undamaged(&serving).into_iter().next().ok_or(NotRepaired::NoSource)?;
         if successor.applied_index + LAG_MAX < last {
@@ -184,6 +184,9 @@ async fn fetch_for(shared: &Shared, replica: &Replica) -> Result<Fetched, NotRep
         replica.hand_over(successor.node).await;
         await_other_leader(replica).await?;
     }
+    // The semaphore is never closed.
+    let _permit = shared.refetches.acquire().await;
+    let (members, serving) = serving_peers(shared, shard).await?;
     let from = sources(members, serving)?.into_iter().next().ok_or(NotRepaired::NoSource)?;
     let staged = fetch(shared, shard, &from.address).await?;
     let index = staged.manifest().position.index;

@@ -81,13 +81,17 @@ impl Cluster {
         let mut last = Status::not_found(format!("shard {shard} does not exist: read the placement again"));
         for node in nodes {
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
+            let began = Instant::now();
             match call(self.connection(address)?).await {
                 Ok(response) => {
                     self.silent_nodes.lock().remove(&node);
                     return Ok((node, response));
                 }
                 Err(status) if status.code() == Code::Unavailable => {
-                    self.note_silence(node);
+                    // One shard's refusal at once says nothing about the node.
+                    if began.elapsed() >= SLOW {
+                        self.note_silence(node);
+                    }
                     last = status;
                 }
                 // A member that lost its data, or has not joined yet, does not have the shard. A member that lags does
