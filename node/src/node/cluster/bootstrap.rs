@@ -71,7 +71,7 @@ pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Resu
 /// the leader of the meta group has made this node a member of the group again, and nothing of the old log is left.
 ///
 /// This is safe like the acceptance of an empty directory: the old members, whose votes are lost, leave their groups
-/// before the new ones join. Nothing is proposed while a shard has no majority without this node, and nothing is deleted
+/// before the new ones join. Nothing is proposed while a shard has no majority without this node. Nothing is deleted
 /// before the state of the cluster names the new log.
 pub(super) async fn rejoin_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
     let Config { node_id: node, join, .. } = &shared.config;
@@ -107,7 +107,7 @@ async fn may_rejoin(shared: &Shared, address: &str) -> Result<(), Status> {
     match needs_old_log(&state, shared.config.node_id) {
         None => Ok(()),
         Some(shard) => Err(Status::failed_precondition(format!(
-            "shard {shard} has no majority without this node, or its members are changing: all data and the damaged log \
+            "shard {shard} has no majority without this node, or its members change: all data and the damaged log \
              are kept; start the other members, or restore this data directory from a backup"
         ))),
     }

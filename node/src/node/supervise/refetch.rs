@@ -4,7 +4,7 @@
 //! acknowledged. The other state is received and checked while the replica runs. A damaged replica that leads hands the
 //! leadership over first, and stands back in elections, so that reads go to a member without damage.
 //!
-//! Invariant: a state is replaced only after the replica does not lead, and the other members that serve are a majority.
+//! Invariant: a state is replaced only if the replica does not lead, and the other members that serve are a majority.
 //! A shard with one or two members is therefore never repaired: it keeps what it has, and names the damage. Two members
 //! may still be closed at the same time, because they do not coordinate; the shard then pauses, and loses nothing.
 
