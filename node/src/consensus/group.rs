@@ -27,7 +27,6 @@ use crate::consensus::state_machine::StateMachine;
 use crate::consensus::types::Types;
 use crate::error::ReplicaError;
 use crate::failure::Failure;
-use crate::host::planted::is_planted;
 
 /// Interval at which a leader sends heartbeats to its followers.
 pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
@@ -235,9 +234,6 @@ impl Group {
     /// Returns when a read would see everything that was acknowledged before this call. Waits at most [`PATIENCE`].
     /// Returns the index that any member must have applied for such a read.
     pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
-        if self.is_leader() && is_planted("stale-reads") {
-            return Ok(0);
-        }
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
         let linear = self.raft().ensure_linearizable(ReadPolicy::ReadIndex);
