@@ -16,7 +16,7 @@ use proto::meta::{Command, DirectoryId, Node, Policy, Shard, State, Tenant, Toke
 use proto::placement::{Epoch, FIRST_DATA_SHARD};
 
 use self::retention_class::{retention_class, set_default_retention};
-use self::shard_members::{accept_directory, members_changed, move_member, replace_replica};
+use self::shard_members::{accept_directory, members_changed, move_member};
 use super::Applied;
 use super::refusal::Refusal;
 
@@ -62,7 +62,6 @@ pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -
         },
         Command::SetFormatVersion(version) => set_format_version(state, *version),
         Command::MoveMember { shard, from, to } => move_member(state, *shard, *from, *to),
-        Command::ReplaceReplica { shard, member } => replace_replica(state, *shard, *member),
         Command::MembersChanged { shard, members } => members_changed(state, *shard, members),
     }
 }

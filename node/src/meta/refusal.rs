@@ -115,14 +115,6 @@ pub enum Refusal {
         /// ID of the node.
         node: u64,
     },
-    /// The replica is the only one of the shard, or does not exist.
-    #[error("the replica of shard {shard} on node {node} cannot be replaced: there is no other member to copy from")]
-    NotReplaceable {
-        /// Number of the shard.
-        shard: u32,
-        /// ID of the node.
-        node: u64,
-    },
     /// The members in the report are not those that the shard is to have.
     #[error("shard {shard} is to have other members: read the state again")]
     OtherTarget {

@@ -125,9 +125,6 @@ fn each_command_changes_its_part_of_the_state() {
     assert_eq!(replaced.shards[&2].target, [member(2, 2), member(3, 30)], "other shards have their own leaders");
     let moving = apply(Command::MoveMember { shard: 1, from: 1, to: member(4, 40) });
     assert_eq!(moving.shards[&1].target, [member(2, 2), member(3, 30), member(4, 40)]);
-    apply(Command::MembersChanged { shard: 2, members: vec![member(2, 2), member(3, 30)] });
-    let repaired = apply(Command::ReplaceReplica { shard: 2, member: member(2, 20) });
-    assert_eq!(repaired.shards[&2].target, [member(2, 20), member(3, 30)]);
     let added = apply(Command::AddShards(vec![shard(4, &[4])]));
     assert!(!added.shards[&4].is_created);
     assert!(apply(Command::ShardCreated(4)).shards[&4].is_created);

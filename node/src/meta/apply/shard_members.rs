@@ -38,14 +38,13 @@ fn forget_leaving(shard: &mut Shard, node: u64) {
     aim(shard, shard.wanted().to_vec());
 }
 
-/// Gives the replica on a node another identity. Returns false if the node is no wanted member, or has the identity.
-fn set_identity(shard: &mut Shard, replica: Member) -> bool {
+/// Gives the replica on a node another identity, if the node is a wanted member.
+fn set_identity(shard: &mut Shard, replica: Member) {
     let mut wanted = shard.wanted().to_vec();
-    let member = wanted.iter_mut().find(|member| member.node == replica.node && **member != replica);
-    let Some(member) = member else { return false };
-    *member = replica;
-    aim(shard, wanted);
-    true
+    if let Some(member) = wanted.iter_mut().find(|member| member.node == replica.node) {
+        *member = replica;
+        aim(shard, wanted);
+    }
 }
 
 /// Sets the members that a shard is to have. Members of the earlier target may be in the group, so they leave.
@@ -91,26 +90,6 @@ pub(super) fn move_member(state: &mut State, number: u32, from: u64, to: Member)
     let stay = wanted.iter().filter(|member| member.node != from).copied();
     let wanted = stay.chain([to]).collect();
     aim(shard, wanted);
-    Ok(Applied::Changed)
-}
-
-/// Gives the replica of a shard on a node another identity, so that it is built again from the other members.
-pub(super) fn replace_replica(state: &mut State, number: u32, replica: Member) -> Result {
-    let shard = state.shards.get_mut(&number).ok_or(Refusal::UnknownShard { shard: number })?;
-    if shard.wanted().contains(&replica) {
-        return Ok(Applied::Unchanged);
-    }
-    if !shard.is_created {
-        return Err(Refusal::NotCreatedYet { shard: number });
-    }
-    // Only one replica at a time is built again, because the others are the majority.
-    if !shard.target.is_empty() {
-        return Err(Refusal::MembersChanging { shard: number });
-    }
-    let is_only = shard.members.len() == 1;
-    if is_only || !set_identity(shard, replica) {
-        return Err(Refusal::NotReplaceable { shard: number, node: replica.node });
-    }
     Ok(Applied::Changed)
 }
 

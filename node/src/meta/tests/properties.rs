@@ -17,7 +17,6 @@ enum Action {
     Shards(u32, bool),
     Created(u32),
     Move(u32, u64, u64, u64),
-    Replace(u32, u64, u64),
     /// Reports the members that the shard is to have, or others.
     Changed(u32, bool),
     Epoch(i64, Vec<u32>, u16),
@@ -38,7 +37,6 @@ fn any_action() -> impl Strategy<Value = Action> {
         4 => (0_u32..6).prop_map(Action::Created),
         4 => (0_u32..5, 0_u64..7, 0_u64..7, 0_u64..12)
             .prop_map(|(shard, from, to, identity)| Action::Move(shard, from, to, identity)),
-        2 => (0_u32..5, 0_u64..7, 0_u64..12).prop_map(|(shard, node, identity)| Action::Replace(shard, node, identity)),
         4 => (0_u32..5, any::<bool>()).prop_map(|(shard, is_other)| Action::Changed(shard, is_other)),
         3 => (-2_i64..9, proptest::collection::vec(1_u32..5, 1..4), 0_u16..9)
             .prop_map(|(minutes, shards, spread)| Action::Epoch(minutes, shards, spread)),
@@ -72,9 +70,6 @@ fn command(action: &Action, state: &State, now_ns: i64) -> Command {
         Action::Created(shard) => Command::ShardCreated(shard),
         Action::Move(shard, from, to, identity) => {
             Command::MoveMember { shard, from, to: Member { node: to, directory: directory(identity) } }
-        }
-        Action::Replace(shard, node, identity) => {
-            Command::ReplaceReplica { shard, member: Member { node, directory: directory(identity) } }
         }
         Action::Changed(number, is_other) => {
             let wanted = state.shards.get(&number).map(|shard| shard.wanted().to_vec()).unwrap_or_default();
@@ -118,7 +113,6 @@ fn check_replicas(before: &State, after: &State, command: &Command, lost: &mut B
             let replica = *shard.replica_on(node).unwrap();
             let may_change = match command {
                 Command::MembersChanged { shard, .. } => shard == number,
-                Command::ReplaceReplica { shard, member } => (shard, member.node) == (number, node),
                 Command::AcceptDirectory { node: accepted, .. } => *accepted == node,
                 _ => false,
             };
@@ -132,7 +126,7 @@ fn check_replicas(before: &State, after: &State, command: &Command, lost: &mut B
     }
     // A command that names an identity says that it is new.
     match command {
-        Command::MoveMember { shard, to: named, .. } | Command::ReplaceReplica { shard, member: named } => {
+        Command::MoveMember { shard, to: named, .. } => {
             lost.remove(&(*shard, *named));
         }
         Command::AcceptDirectory { node, directory } => {

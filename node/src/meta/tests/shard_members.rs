@@ -82,15 +82,6 @@ fn a_leaving_member_that_lost_its_data_is_never_made_again() {
 }
 
 #[test]
-fn only_one_replica_of_a_shard_is_replaced_at_a_time() {
-    let mut meta = cluster();
-    let replace = |node, number| Command::ReplaceReplica { shard: 1, member: member(node, number) };
-    applied(&mut meta, replace(1, 10));
-    assert_eq!(applied(&mut meta, replace(1, 10)), Applied::Unchanged);
-    refused(&meta, replace(2, 20), "changing its members already");
-}
-
-#[test]
 fn moves_that_name_wrong_nodes_or_shards_are_refused() {
     let meta = cluster_of_four();
     refused(&meta, moved(9, 1, member(4, 40)), "shard 9 is unknown");
@@ -98,12 +89,6 @@ fn moves_that_name_wrong_nodes_or_shards_are_refused() {
     refused(&meta, moved(1, 4, member(4, 40)), "node 4 is no member");
     refused(&meta, moved(1, 1, member(2, 20)), "node 2 is a member of shard 1 already");
     refused(&meta, moved(3, 1, member(4, 40)), "being created");
-    refused(&meta, Command::ReplaceReplica { shard: 3, member: member(1, 10) }, "being created");
-    refused(&meta, Command::ReplaceReplica { shard: 1, member: member(4, 40) }, "cannot be replaced");
-    let mut alone = cluster_of_four();
-    applied(&mut alone, Command::AddShards(vec![shard(4, &[4])]));
-    applied(&mut alone, Command::ShardCreated(4));
-    refused(&alone, Command::ReplaceReplica { shard: 4, member: member(4, 40) }, "no other member");
 }
 
 #[test]

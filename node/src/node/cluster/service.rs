@@ -93,7 +93,6 @@ fn may_propose(role: Option<&Role>, command: &Command) -> Result<(), Status> {
             }
             Command::AcceptDirectory { .. }
             | Command::MoveMember { .. }
-            | Command::ReplaceReplica { .. }
             | Command::AddShards(_)
             | Command::AddEpoch(_)
             | Command::CreateTenant(..)

@@ -67,13 +67,6 @@ pub enum Command {
         /// The new member. Its identity is random, because the node may have held another replica of the shard before.
         to: Member,
     },
-    /// Replaces a damaged replica of a shard by one with another, random identity on the same node.
-    ReplaceReplica {
-        /// Number of the shard.
-        shard: u32,
-        /// The node and the new identity of its replica.
-        member: Member,
-    },
     /// Records that the Raft group of a shard has the members of the target.
     MembersChanged {
         /// Number of the shard.
@@ -142,9 +135,6 @@ impl Command {
             Self::MoveMember { shard, from, to } => {
                 Wire::MoveMember(wire::MoveMember { shard: *shard, from: *from, to: Some(to.to_wire()) })
             }
-            Self::ReplaceReplica { shard, member } => {
-                Wire::ReplaceReplica(wire::ReplaceReplica { shard: *shard, member: Some(member.to_wire()) })
-            }
             Self::MembersChanged { shard, members } => {
                 Wire::MembersChanged(wire::MembersChanged { shard: *shard, members: members_to_wire(members) })
             }
@@ -194,9 +184,6 @@ impl Command {
             Wire::SetFormatVersion(version) => Self::SetFormatVersion(version),
             Wire::MoveMember(wire::MoveMember { shard, from, to }) => {
                 Self::MoveMember { shard, from, to: Member::from_wire(&to.unwrap_or_default())? }
-            }
-            Wire::ReplaceReplica(wire::ReplaceReplica { shard, member }) => {
-                Self::ReplaceReplica { shard, member: Member::from_wire(&member.unwrap_or_default())? }
             }
             Wire::MembersChanged(wire::MembersChanged { shard, members }) => {
                 Self::MembersChanged { shard, members: members_from_wire(members)? }

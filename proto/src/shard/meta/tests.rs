@@ -147,7 +147,6 @@ fn commands(state: &State) -> Vec<Command> {
     for shard in state.shards.values() {
         let (shard, members, first) = (shard.number, shard.members.clone(), shard.members[0]);
         all.push(Command::MoveMember { shard, from: state.revision, to: first });
-        all.push(Command::ReplaceReplica { shard, member: first });
         all.push(Command::MembersChanged { shard, members });
     }
     for node in state.nodes.values() {
