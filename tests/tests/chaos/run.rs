@@ -217,7 +217,8 @@ impl Run {
         self.await_ready(node);
     }
 
-    /// Waits until a node is ready. After [`RECOVERY_MAX`], the row does not hold. A row that does not hold waits no more.
+    /// Waits until a node is ready. After [`RECOVERY_MAX`], the row does not hold. A row that does not hold waits no
+    /// more.
     pub(crate) fn await_ready(&mut self, node: usize) {
         let began = Instant::now();
         let is_ready = |reply: tests::http::Reply| reply.status == 200;
