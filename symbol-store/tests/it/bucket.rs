@@ -92,13 +92,12 @@ fn an_upload_at_one_router_names_frames_at_all_routers() {
     for router in [&a, &b] {
         assert_eq!(is_named(router, "x", &id, address), Err(Reason::NoDebugFile));
     }
-    let changes = b.changes();
     let added = fleet.add(&a, "x", "program").unwrap();
     assert_eq!((&added.build_id, added.source, added.is_used), (&id, Source::Dwarf, true));
     assert_eq!(is_named(&a, "x", &id, address), Ok(true), "at once");
     let begun = std::time::Instant::now();
-    until("the other router knows the file", || b.changes() > changes);
-    assert_eq!(is_named(&b, "x", &id, address), Ok(true));
+    // The counter of changes may also count the first look at the bucket, so it does not say that the file is known.
+    until("the other router knows the file", || is_named(&b, "x", &id, address) == Ok(true));
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // A router that starts with an empty directory does not convert the file again, and needs no upload.
     assert_eq!(is_named(&fleet.reader("c"), "x", &id, address), Ok(true));
