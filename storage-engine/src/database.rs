@@ -6,9 +6,10 @@ pub(crate) mod key;
 pub(crate) mod stored_rows;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use bytes::Bytes;
-use proto::{TenantId, Tier};
+use proto::{TenantId, Tier, limits};
 use rocksdb::{BlockBasedOptions, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions};
 use rocksdb_files::manifest::TornTail;
 
@@ -162,6 +163,12 @@ pub(crate) fn read_clock(snapshot: &Snapshot<'_>) -> Result<i64, EngineError> {
     }
 }
 
+/// Reads the start of the oldest partition that was ever there, in nanoseconds since 1970; `None` if there was none.
+pub(crate) fn read_oldest(snapshot: &Snapshot<'_>) -> Result<Option<i64>, EngineError> {
+    let Some(value) = snapshot.get(key::OLDEST)? else { return Ok(None) };
+    Ok(Some(i64::from_be_bytes(exact(key::OLDEST, &value)?)))
+}
+
 pub(crate) fn read_tenants(snapshot: &Snapshot<'_>) -> Result<BTreeMap<TenantId, u32>, EngineError> {
     let mut tenants = BTreeMap::new();
     for item in scan(snapshot, &key::tenants()) {
@@ -225,32 +232,39 @@ pub(crate) fn read_partition_keys(snapshot: &Snapshot<'_>) -> Result<BTreeSet<Pa
     if !damaged.is_empty() {
         let tenants: Vec<u32> = read_tenants(snapshot)?.into_values().collect();
         let clock_ns = read_clock(snapshot)?;
-        let is_lost =
-            |key: &PartitionKey| damaged.iter().any(|range| range.from < key.end() && key.prefix() < range.to);
-        keys.extend(that_may_exist(&keys, &tenants, clock_ns).filter(is_lost).collect::<Vec<_>>());
+        let oldest_ns = read_oldest(snapshot)?;
+        let known = keys.clone();
+        for range in &damaged {
+            let is_lost = |key: &PartitionKey| range.from < key.end() && key.prefix() < range.to;
+            keys.extend(that_may_exist(&known, &range.from, &tenants, oldest_ns, clock_ns).filter(is_lost));
+        }
     }
     Ok(keys)
 }
 
-/// Returns the partitions that may exist in a range of unreadable keys. For each tenant, these are the partitions of
-/// every tier at the times of all `known` partitions, up to `until_ns`.
+/// Returns the partitions that may exist in the unreadable keys from `from` on: for each tenant, those of every tier
+/// from `oldest_ns`, or else the first `known` partition, up to `until_ns`. Time alone limits them, because one range
+/// of unreadable keys may hold all tiers of a time.
 pub(crate) fn that_may_exist(
     known: &BTreeSet<PartitionKey>,
+    from: &[u8],
     tenants: &[u32],
+    oldest_ns: Option<i64>,
     until_ns: i64,
 ) -> impl Iterator<Item = PartitionKey> {
-    let mut times: BTreeSet<PartitionKey> = BTreeSet::new();
-    for key in known {
-        for tier in Tier::ALL {
-            let mut time_ns = key.start_ns();
-            while time_ns < key.end_ns() && time_ns <= until_ns {
-                let part = PartitionKey::of(tier, key.class, 0, time_ns.saturating_add(1));
-                times.insert(part);
-                time_ns = part.end_ns();
-            }
-        }
-    }
-    times.into_iter().flat_map(move |key| tenants.iter().map(move |&tenant| key.of_tenant(tenant)))
+    // The samples of an entry may be ahead of its time.
+    let until_ns = until_ns.saturating_add(limits::TIME_AHEAD_MAX_NS);
+    let first = PartitionKey::of_key(from);
+    let starts = known.iter().copied().chain(first).map(PartitionKey::start_ns);
+    let start_ns = starts.chain(oldest_ns).min().unwrap_or(until_ns);
+    let classes: BTreeSet<u8> = known.iter().copied().chain(first).map(|key| key.class).chain([0]).collect();
+    let of_tier = move |(class, tier)| {
+        let at = move |time_ns: i64| PartitionKey::of(tier, class, 0, time_ns.saturating_add(1));
+        let next = move |key: &PartitionKey| Some(at(key.end_ns())).filter(|next| next > key);
+        iter::successors(Some(at(start_ns)), next).take_while(move |key| key.start_ns() <= until_ns)
+    };
+    let times = classes.into_iter().flat_map(|class| Tier::ALL.map(|tier| (class, tier))).flat_map(of_tier);
+    times.flat_map(move |key| tenants.iter().map(move |&tenant| key.of_tenant(tenant)))
 }
 
 #[cfg(test)]

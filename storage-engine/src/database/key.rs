@@ -3,7 +3,8 @@
 //! All integers are big-endian, so keys sort by their fields in order.
 //!
 //! ```text
-//! 00 tag                                                    of the shard: format f, position a, membership m, clock c
+//! 00 tag                                                    of the shard: format f, position a, membership m, clock c,
+//!                                                           start of the oldest partition o
 //! 00 x tier u8 | class u8                                   time up to which partitions were dropped
 //! 02 tenant u32                                             name of a tenant
 //! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window to be summed again from the finer tier
@@ -32,6 +33,7 @@ pub(crate) const FORMAT: &[u8] = &[0, b'f'];
 pub(crate) const APPLIED: &[u8] = &[0, b'a'];
 pub(crate) const MEMBERSHIP: &[u8] = &[0, b'm'];
 pub(crate) const CLOCK: &[u8] = &[0, b'c'];
+pub(crate) const OLDEST: &[u8] = &[0, b'o'];
 pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
 
 const TENANTS: u8 = 2;

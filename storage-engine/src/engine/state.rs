@@ -57,7 +57,11 @@ impl State {
             clock: Clock::at(database::read_clock(snapshot)?),
             tenants: Tenants::stored(database::read_tenants(snapshot)?),
             batch_ids: BatchIds::default(),
-            partitions: Partitions::stored(database::read_partition_keys(snapshot)?, shares),
+            partitions: Partitions::stored(
+                database::read_partition_keys(snapshot)?,
+                database::read_oldest(snapshot)?,
+                shares,
+            ),
             stale: StaleWindows::stored(database::read_stale(snapshot)?),
             horizons: Horizons::stored(database::read_expired(snapshot)?),
             damage: Damage::read(snapshot)?,

@@ -17,7 +17,7 @@ use super::damage::in_frame;
 use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, samples};
 
 /// Prefixes of the keys of essential values, without which the engine does not open.
-const VITAL_KEYS: [&[u8]; 6] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0x", &[2]];
+const VITAL_KEYS: [&[u8]; 7] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0o", b"\0x", &[2]];
 
 fn database(path: &Path) -> rocksdb::DB {
     let mut options = rocksdb::Options::default();
@@ -327,6 +327,26 @@ fn records_of_lost_keys_in_a_damaged_block_are_replaced_by_areas() {
     let path = store.copy(1);
     write(&path, &[record_of_lost(&[4, 0xff], &[0x10])], &hours[..1]);
     check_all(&store, &Store::open(&path).unwrap(), &store.answers, "the damage begins before the records");
+}
+
+// Regression: partitions were looked for only at the times of readable partitions, so samples were missing silently.
+#[test]
+fn partitions_that_lost_the_keys_of_all_tiers_are_reported() {
+    let store = Store::new();
+    let raw: BTreeSet<Vec<u8>> = store.values["chunk"].iter().map(|(key, _)| key[..11].to_vec()).collect();
+    let minutes = store.values["1m windows"].iter().map(|(key, _)| key[..11].to_vec()).next().unwrap();
+    for (number, from) in raw.iter().chain([&minutes]).enumerate() {
+        let path = store.copy(number);
+        let start = rocksdb::IteratorMode::From(from, rocksdb::Direction::Forward);
+        let keys = database(&path).iterator(start).map(|item| item.unwrap().0.into_vec()).collect::<Vec<_>>();
+        let lost: Vec<Vec<u8>> = keys.into_iter().filter(|key| key[0] == 0x10).collect();
+        assert!([1, 2, 3].iter().all(|tier| lost.iter().any(|key| key[1] == *tier)), "all tiers lose keys");
+        write(&path, &[record_of_lost(from, &[0x11])], &lost);
+        let engine = Store::open(&path).unwrap();
+        check_all(&store, &engine, &store.answers, "opened");
+        drop(engine);
+        check_all(&store, &Store::open(&path).unwrap(), &store.answers, "opened again");
+    }
 }
 
 // Regression: if samples were newer than the log's time, the reported area of the partition was only one window.

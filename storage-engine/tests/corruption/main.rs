@@ -93,7 +93,7 @@ fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> 
 }
 
 /// Kinds of essential values: the engine does not open if one is damaged.
-const VITAL: [&str; 6] = ["format", "position", "membership", "clock", "dropped", "tenant"];
+const VITAL: [&str; 7] = ["format", "position", "membership", "clock", "oldest", "dropped", "tenant"];
 
 /// Checks of one damaged copy of the store.
 struct Examination<'a> {
@@ -317,6 +317,14 @@ fn all_damage_is_detected_and_none_is_served() {
     failed.truncate(10);
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
+}
+
+// Regression: partitions of unreadable keys were looked for only at the times of readable partitions, so the samples of
+// a time that lost all of its partitions were missing silently.
+#[test]
+fn partitions_that_lost_all_keys_in_one_damaged_range_are_reported() {
+    let result = case(&Store::new(), 0, 1_795_560_989, (true, "sst", Damage::Swapped));
+    assert_eq!(result, Ok(Fate::Found));
 }
 
 /// The loss of a whole value breaks no checksum. It must be found because the finer or the coarser tier has the same

@@ -12,11 +12,12 @@ use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
 /// Kinds of keys that are damaged. Each kind in `FORMAT.md` is one of them, and windows have one kind for each tier.
-pub(crate) const KINDS: [&str; 21] = [
+pub(crate) const KINDS: [&str; 22] = [
     "format",
     "position",
     "membership",
     "clock",
+    "oldest",
     "dropped",
     "batch id",
     "tenant",
@@ -44,6 +45,7 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
         ([0, b'a'], _) => "position",
         ([0, b'm'], _) => "membership",
         ([0, b'c'], _) => "clock",
+        ([0, b'o'], _) => "oldest",
         ([0, b'x', ..], _) => "dropped",
         ([1, ..], _) | ([0x10, 0, ..], Some(b'i')) => "batch id",
         ([2, ..], _) => "tenant",

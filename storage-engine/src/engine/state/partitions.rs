@@ -32,6 +32,9 @@ pub(crate) type SharedDictionary = Arc<RwLock<TenantDictionary>>;
 pub(crate) struct Partitions {
     /// All existing partitions, in memory or not.
     existing: BTreeSet<PartitionKey>,
+    /// Start of the oldest partition that was ever there, in nanoseconds since 1970. If keys cannot be read, partitions
+    /// may have existed since then.
+    oldest_ns: Option<i64>,
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     loaded: BTreeMap<PartitionKey, SharedPartition>,
     dictionaries: BTreeMap<u32, SharedDictionary>,
@@ -53,12 +56,13 @@ pub(crate) struct Partitions {
 impl Partitions {
     /// Creates the partitions of a state that was just read: all are in the database, and none is in memory. Their
     /// memory counts against `shares`.
-    pub(crate) fn stored(existing: BTreeSet<PartitionKey>, shares: &Shares) -> Self {
+    pub(crate) fn stored(existing: BTreeSet<PartitionKey>, oldest_ns: Option<i64>, shares: &Shares) -> Self {
         // Generations begin at a random number, so that routers recognize those of an earlier process as outdated.
         let generations = RandomState::new().build_hasher().finish() / 2;
         let head_footprint = Footprint::new(shares.heads.total());
         let definitions = shares.dictionaries.total().clone();
-        Self { existing, generations, head_footprint, definitions, ..Self::default() }
+        let oldest_ns = existing.iter().map(|key| key.start_ns()).chain(oldest_ns).min();
+        Self { existing, oldest_ns, generations, head_footprint, definitions, ..Self::default() }
     }
 
     /// Returns all existing partitions.
@@ -83,6 +87,12 @@ impl Partitions {
     /// Records that a partition exists.
     pub(crate) fn add(&mut self, key: PartitionKey) {
         self.existing.insert(key);
+        self.oldest_ns = Some(self.oldest_ns.map_or(key.start_ns(), |oldest_ns| oldest_ns.min(key.start_ns())));
+    }
+
+    /// Returns the start of the oldest partition that was ever there, in nanoseconds since 1970.
+    pub(crate) fn oldest_ns(&self) -> Option<i64> {
+        self.oldest_ns
     }
 
     /// Records that a partition no longer exists, and removes it from memory.

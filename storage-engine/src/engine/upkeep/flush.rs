@@ -37,6 +37,7 @@ struct FrozenState {
     position: Position,
     membership: Option<Bytes>,
     clock_ns: i64,
+    oldest_ns: Option<i64>,
     sealing_clock_ns: i64,
     tenants: BTreeMap<u32, TenantId>,
     batch_ids: FrozenIds,
@@ -161,6 +162,7 @@ fn freeze(store: &Store) -> Option<FrozenState> {
         position,
         membership: state.membership().cloned(),
         clock_ns: state.clock.entries_ns(),
+        oldest_ns: state.partitions.oldest_ns(),
         sealing_clock_ns: state.clock.sealing_ns(),
         tenants: state.tenants.unwritten(),
         batch_ids: state.batch_ids.freeze(),
@@ -214,6 +216,9 @@ fn encode(
         database::put(&mut out.sealed.batch, key::MEMBERSHIP, membership);
     }
     database::put(&mut out.sealed.batch, key::CLOCK, &frozen.clock_ns.to_be_bytes());
+    if let Some(oldest_ns) = frozen.oldest_ns {
+        database::put(&mut out.sealed.batch, key::OLDEST, &oldest_ns.to_be_bytes());
+    }
     database::put_position(&mut out.sealed.batch, &frozen.position);
     Ok(out)
 }

@@ -30,8 +30,7 @@ pub(crate) fn quarantine_lost(writing: &Writing<'_>) -> Result<(), EngineError> 
             let state = writing.state();
             let tenants = state.tenants.numbers();
             let existing = state.partitions.existing();
-            // A partition that lost all of its keys is found because other tiers have keys of the same time.
-            that_may_exist(existing, &tenants, state.clock.entries_ns())
+            that_may_exist(existing, &lost.from, &tenants, state.partitions.oldest_ns(), state.clock.entries_ns())
                 .chain(existing.iter().copied())
                 .filter(|key| state.horizons.horizon_ns(key.tier, key.class) < key.end_ns())
                 .collect()
