@@ -16,7 +16,8 @@ use testkit::ports::free_addresses;
 
 use crate::client::{Labels, series_of};
 use crate::http::{self, Lost, Reply};
-use crate::server::{Varve, signal};
+use crate::process::signal;
+use crate::server::Varve;
 use crate::shared::{varve_binary, workspace};
 
 /// Size of a cluster, and its differences from that of `make cluster`.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 pub use testkit::ports::free_addresses;
 
 use crate::http;
+use crate::process::{memory_peak, signal};
 use crate::shared::varve_binary;
 
 /// Longest time that varve may take to become ready after its start.
@@ -393,9 +394,7 @@ impl Varve {
     /// Returns the largest resident memory that the process that holds the data has had since its start, in MiB.
     #[must_use]
     pub fn peak_mib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
-        peak.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+        memory_peak(self.pid()) >> 20
     }
 }
 
@@ -406,13 +405,6 @@ impl Drop for Varve {
         }
         self.kill();
     }
-}
-
-/// Sends a signal to a process, or to a process group if `pid` is negative.
-#[allow(unsafe_code, reason = "kill is a C call")]
-pub fn signal(pid: i32, signal: i32) {
-    // SAFETY: kill takes numbers and touches no memory of ours.
-    unsafe { libc::kill(pid, signal) };
 }
 
 fn words(pairs: &[[&str; 2]]) -> Vec<String> {

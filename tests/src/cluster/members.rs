@@ -105,7 +105,19 @@ pub fn damages(cluster: &Cluster, node: usize) -> Result<BTreeMap<u32, String>, 
 /// # Errors
 /// The node does not respond, or refuses.
 pub fn verify(cluster: &Cluster, node: usize, shard: u32) -> Result<String, Status> {
-    let request = AdministerRequest { shard, task: AdministrationTask::Verify.into() };
+    administer(cluster, node, shard, AdministrationTask::Verify)
+}
+
+/// Flushes and compacts a node's replica of a shard. Returns the report, a JSON object.
+///
+/// # Errors
+/// The node does not respond, or refuses.
+pub fn compact(cluster: &Cluster, node: usize, shard: u32) -> Result<String, Status> {
+    administer(cluster, node, shard, AdministrationTask::Compact)
+}
+
+fn administer(cluster: &Cluster, node: usize, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+    let request = AdministerRequest { shard, task: task.into() };
     Ok(call(cluster, node, async |mut node| node.administer(request).await)?.into_inner().report)
 }
 

@@ -32,7 +32,7 @@ impl Disks {
         let disks = match kit {
             Kit::SmallDisks => Self::Small(nodes.map(|_| SmallDisk::mount("chaos", MIB).expect("a tmpfs")).collect()),
             Kit::LoopDisks => Self::Loop(nodes.map(|_| LoopDisk::new()).collect()),
-            Kit::Plain | Kit::Network | Kit::Clocks => Self::None,
+            Kit::Plain | Kit::Network | Kit::Clocks | Kit::MemoryLimits => Self::None,
         };
         for (id, path) in (1..).zip(disks.paths()) {
             let data = path.join("data");

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod disks;
+mod memory_limit;
 mod oracle;
 mod planted;
 mod proxy;
@@ -52,6 +53,11 @@ fn r2_power_cuts() {
 }
 
 #[test]
+fn r6_little_memory() {
+    at_ci_size("R6");
+}
+
+#[test]
 fn r7_damaged_files() {
     at_ci_size("R7");
 }
@@ -69,6 +75,11 @@ fn r9_slow_and_stalled_disks() {
 #[test]
 fn r10_full_disks() {
     at_ci_size("R10");
+}
+
+#[test]
+fn r11_unreadable_blocks() {
+    at_ci_size("R11");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tests::shared::workspace;
 use tests::wrong_clock::WrongClock;
 
 use crate::disks::Disks;
+use crate::memory_limit::MemoryLimit;
 use crate::oracle;
 use crate::proxy::Network;
 use crate::readers::Readers;
@@ -39,6 +40,8 @@ pub(crate) enum Kit {
     LoopDisks,
     /// A clock for each node.
     Clocks,
+    /// A limit of the kernel on the memory of each node.
+    MemoryLimits,
 }
 
 /// A running row.
@@ -62,6 +65,8 @@ pub(crate) struct Run {
     failovers_s: Vec<f64>,
     /// Longest failover of each kind of fault.
     longest_failovers_s: BTreeMap<String, f64>,
+    /// Limits of the memory of the nodes, in the order of their numbers.
+    pub(crate) memory: Vec<MemoryLimit>,
     /// Program that is run for varve. Its file must exist as long as the cluster.
     _wrapper: Option<Wrapper>,
 }
@@ -137,7 +142,7 @@ fn commit() -> String {
 
 impl Run {
     fn start(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -> Self {
-        let wrapper = (row.kit == Kit::Clocks).then(Wrapper::new);
+        let wrapper = matches!(row.kit, Kit::Clocks | Kit::MemoryLimits).then(Wrapper::new);
         let binary = wrapper.as_ref().map(Wrapper::path).or_else(|| Some(planted?.binary.clone()));
         let environment =
             planted.iter().map(|planted| ("VARVE_PLANTED".to_owned(), planted.fault.to_owned())).collect();
@@ -146,12 +151,15 @@ impl Run {
         let cluster = Cluster::new(shape);
         let network = is_proxied.then(|| Network::new(&cluster, seed));
         let disks = Disks::mount(row.kit, &cluster);
-        let clocks: Vec<WrongClock> = match &wrapper {
-            Some(_) => (0..NODES).map(|_| WrongClock::new()).collect(),
-            None => Vec::new(),
+        let nodes_of = |kit: Kit| if row.kit == kit { 1..=NODES } else { 1..=0 };
+        let clocks: Vec<WrongClock> = nodes_of(Kit::Clocks).map(|_| WrongClock::new()).collect();
+        let memory: Vec<MemoryLimit> = nodes_of(Kit::MemoryLimits).map(|_| MemoryLimit::new()).collect();
+        let export = |clock: &WrongClock| {
+            clock.environment().iter().map(|(name, value)| format!("export {name}='{value}'\n")).collect()
         };
-        for (id, clock) in (1..).zip(&clocks) {
-            wrapper.as_ref().unwrap().set_environment(id, &clock.environment());
+        let preludes: Vec<String> = clocks.iter().map(export).chain(memory.iter().map(MemoryLimit::prelude)).collect();
+        for (id, prelude) in (1..).zip(preludes) {
+            wrapper.as_ref().unwrap().set_prelude(id, &prelude);
         }
         cluster.launch();
         let duplicates_percent = if row.name == "R18" { 50 } else { 5 };
@@ -161,6 +169,7 @@ impl Run {
             network,
             disks,
             clocks,
+            memory,
             workload,
             random: Random::new(seed),
             is_ci: size == "ci",

@@ -1,4 +1,4 @@
-//! A program that runs varve with environment variables that are different for each node.
+//! A program that runs varve after a few lines of shell that are different for each node.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,9 +20,9 @@ impl Wrapper {
         let varve = varve_binary();
         let varve = varve.display();
         let script = format!(
-            "#!/bin/sh\nvariables={folder}/node-$3\n\
-             if [ \"$1 $2\" = 'node --node-id' ] && [ -f \"$variables\" ]; then\n\
-             \x20 exec env $(cat \"$variables\") {varve} \"$@\"\nfi\nexec {varve} \"$@\"\n"
+            "#!/bin/sh\nprelude={folder}/node-$3\n\
+             if [ \"$1 $2\" = 'node --node-id' ] && [ -f \"$prelude\" ]; then . \"$prelude\"; fi\n\
+             exec {varve} \"$@\"\n"
         );
         fs::write(wrapper.path(), script).unwrap();
         fs::set_permissions(wrapper.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -34,9 +34,8 @@ impl Wrapper {
         self.folder.path().join("varve")
     }
 
-    /// Sets the environment variables of a node, from its next start on. The values have no spaces.
-    pub(crate) fn set_environment(&self, node: usize, variables: &[(String, String)]) {
-        let text: String = variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-        fs::write(self.folder.path().join(format!("node-{node}")), text).unwrap();
+    /// Sets the lines of shell that run before a node, from its next start on.
+    pub(crate) fn set_prelude(&self, node: usize, lines: &str) {
+        fs::write(self.folder.path().join(format!("node-{node}")), lines).unwrap();
     }
 }

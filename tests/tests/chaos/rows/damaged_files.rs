@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::server::signal;
+use tests::process::signal;
 
 use crate::members;
 use crate::run::{RECOVERY_MAX, Run};
@@ -52,7 +52,7 @@ const WAYS: [(&str, Damage); 4] = [
     ("delete", |_run, path| fs::remove_file(path).unwrap()),
 ];
 
-fn length(path: &Path) -> usize {
+pub(super) fn length(path: &Path) -> usize {
     usize::try_from(fs::metadata(path).unwrap().len()).unwrap()
 }
 
@@ -68,12 +68,12 @@ fn is_named(path: &Path, prefix: &str) -> bool {
 }
 
 /// Returns the folders of the states of a node's shards.
-fn states(data: &Path) -> Vec<PathBuf> {
+pub(super) fn states(data: &Path) -> Vec<PathBuf> {
     let shards = in_folder(data).into_iter().filter(|path| is_named(path, "shard-"));
     shards.flat_map(|shard| in_folder(&shard)).filter(|path| is_named(path, "state-")).collect()
 }
 
-fn largest(folders: Vec<PathBuf>, extension: &str) -> Option<PathBuf> {
+pub(super) fn largest(folders: Vec<PathBuf>, extension: &str) -> Option<PathBuf> {
     let files = folders.iter().flat_map(|folder| in_folder(folder));
     files.filter(|file| file.extension().is_some_and(|is| is == extension)).max_by_key(|file| length(file))
 }
@@ -136,17 +136,17 @@ fn stop(run: &Run, node: usize) {
 }
 
 /// Returns the number of repairs that a node has logged.
-fn repairs(run: &Run, node: usize) -> usize {
+pub(super) fn repairs(run: &Run, node: usize) -> usize {
     run.cluster.log(node).lines().filter(|line| line.contains("repaired: ")).count()
 }
 
 /// Returns true if a node that responds names damage in one of its replicas.
-fn is_damaged(run: &Run, node: usize) -> bool {
+pub(super) fn is_damaged(run: &Run, node: usize) -> bool {
     members::damages(&run.cluster, node).is_ok_and(|damages| !damages.is_empty())
 }
 
 /// Verifies the shard that has a file, until the node has found damage.
-fn verify(run: &mut Run, node: usize, path: &Path) {
+pub(super) fn verify(run: &mut Run, node: usize, path: &Path) {
     let name = path.ancestors().find(|above| is_named(above, "shard-")).unwrap().file_name().unwrap();
     let shard = name.to_string_lossy().trim_start_matches("shard-").parse().unwrap();
     let began = Instant::now();

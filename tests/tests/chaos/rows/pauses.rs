@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tests::server::signal;
+use tests::process::signal;
 
 use crate::members::some_leader;
 use crate::run::Run;

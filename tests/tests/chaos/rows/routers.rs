@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tests::server::signal;
+use tests::process::signal;
 
 use crate::run::Run;
 use crate::strace::is_running;
