@@ -64,7 +64,6 @@ impl Shard {
         let engine = Engine::open(storage_engine::Config {
             directory: state,
             budgets,
-            time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
             barrier,
         })?;

@@ -174,6 +174,10 @@ pub const SERVICE_SLOTS_MAX: u16 = 256;
 /// Maximum number of tenants of a cluster. Each node and router holds all of them in memory.
 pub const TENANTS_MAX: usize = 4096;
 
+/// Maximum number of names of deleted tenants that a cluster remembers. A name has at most 64 bytes, so they take at
+/// most a quarter of the cluster's state.
+pub const DELETED_TENANTS_MAX: usize = 16_384;
+
 /// Maximum number of tokens of all tenants. Each request is compared with all of them.
 pub const TOKENS_MAX: usize = 4096;
 

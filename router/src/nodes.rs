@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use proto::meta::State;
 use proto::placement::Placement;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
+    AdministrationTask, Answer, Appended, Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
     Selection, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens,
 };
 use tokio::sync::watch;
@@ -224,6 +224,28 @@ impl Nodes {
             (shard, appended.map_err(|status| self.refused(shard, status)))
         });
         join_all(calls).await
+    }
+
+    /// Returns whether a shard has stored a batch with this ID.
+    ///
+    /// # Errors
+    /// Returns the [`NodesError`] of the shard.
+    pub(crate) async fn holds_batch(
+        &self,
+        placement: &Placement,
+        shard: u32,
+        tenant: &TenantId,
+        id: BatchId,
+    ) -> Result<bool, NodesError> {
+        let epoch = placement.epoch();
+        let holds = match &self.node {
+            Node::InProcess(node) => node.holds_batch(shard, epoch, tenant.clone(), id).await,
+            Node::Cluster(cluster) => {
+                let holds = |node: Arc<Remote>| async move { node.holds_batch(shard, epoch, tenant, id).await };
+                cluster.at_leader(shard, true, holds).await
+            }
+        };
+        holds.map_err(|status| self.refused(shard, status))
     }
 
     /// Returns the state that later reads of the query see at least. The wait is bounded, and it is short if the shard

@@ -16,8 +16,6 @@ pub struct Config {
     pub directory: PathBuf,
     /// Budgets of memory, which may be shared with other engines.
     pub budgets: Budgets,
-    /// Precision with which the times of samples are stored.
-    pub time_resolution: TimeResolution,
     /// Names of labels that are dropped: first those that hours drop, then those that days drop. They should be labels
     /// that identify instances. Instances change often, so years of hours and days that kept these labels would be
     /// large.
@@ -33,31 +31,6 @@ impl Config {
             Tier::Hour => &self.dropped_labels[0],
             Tier::Day => &self.dropped_labels[1],
         }
-    }
-}
-
-/// Precision with which the times of samples are stored. Times are most of the bytes of raw samples, so a lower
-/// precision saves space. Times are rounded up, which keeps each sample in its minute, so sums over whole minutes do
-/// not change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimeResolution {
-    /// Times are stored as received.
-    #[default]
-    Nanoseconds,
-    /// Times are rounded up to the millisecond.
-    Milliseconds,
-    /// Times are rounded up to the minute, the finest window of sums.
-    Window,
-}
-
-impl TimeResolution {
-    pub(crate) fn round(self, time_ns: i64) -> i64 {
-        let unit_ns = match self {
-            Self::Nanoseconds => return time_ns,
-            Self::Milliseconds => 1_000_000,
-            Self::Window => Tier::Minute.window_ns(),
-        };
-        time_ns.saturating_sub(1).div_euclid(unit_ns).saturating_add(1).saturating_mul(unit_ns)
     }
 }
 

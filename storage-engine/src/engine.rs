@@ -22,8 +22,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use proto::{
-    Answer, Batch, Command, Entry, KnownLocations, LocationPage, Selection, SeriesAnswer, SeriesQuery, Stripped,
-    TenantId, Tier,
+    Answer, Batch, BatchId, Command, Entry, KnownLocations, LocationPage, Selection, SeriesAnswer, SeriesQuery,
+    Stripped, TenantId, Tier,
 };
 
 use crate::database::key::PartitionKey;
@@ -31,6 +31,7 @@ use crate::engine::apply::{append, delete, expire, strip};
 use crate::engine::state::partitions::SharedPartition;
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::{WriteLock, Writing};
+use crate::engine::upkeep::service_rates::{self, ServiceRate};
 use crate::engine::upkeep::{checkpoint, compact, flush, space, statistics};
 use crate::error::{EngineError, SelectError, StripError};
 use crate::integrity::quarantine::report;
@@ -79,6 +80,15 @@ impl Engine {
     /// not be used afterwards.
     pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
         strip::strip(self, batch)
+    }
+
+    /// Returns whether a batch of a tenant with this ID was applied in the last
+    /// [`IDEMPOTENCY_WINDOW_NS`](proto::limits::IDEMPOTENCY_WINDOW_NS).
+    ///
+    /// # Errors
+    /// [`EngineError`]: the database cannot be read.
+    pub fn holds_batch(&self, tenant: &TenantId, id: BatchId) -> Result<bool, EngineError> {
+        append::holds_batch(self, tenant, id)
     }
 
     /// Applies the entry at the next position.
@@ -190,6 +200,12 @@ impl Engine {
 
 /// Methods for upkeep, which changes no response.
 impl Engine {
+    /// Returns the services of which most samples arrived in the last minutes, with their rates.
+    #[must_use]
+    pub fn service_rates(&self) -> Vec<ServiceRate> {
+        service_rates::service_rates(&self.store)
+    }
+
     /// Advances the clock that decides when windows are sealed to at least this time, in nanoseconds since 1970.
     /// Without this call, windows would not end in a shard that gets no entries.
     pub fn pass_time(&self, now_ns: i64) {

@@ -23,10 +23,11 @@ mod integrity;
 mod memory;
 mod select;
 
-pub use config::{Config, LogBarrier, LogError, TimeResolution};
+pub use config::{Config, LogBarrier, LogError};
 pub use engine::Engine;
 pub use engine::apply::delete::check_deletion;
 pub use engine::upkeep::checkpoint::stored_position;
+pub use engine::upkeep::service_rates::ServiceRate;
 pub use engine::upkeep::space::Extent;
 pub use engine::upkeep::statistics::{SectionBytes, Statistics};
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};

@@ -12,7 +12,7 @@ use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId,
 };
-use storage_engine::{BudgetSizes, Budgets, Config, Engine, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Position};
 use testkit::random::Random;
 
 /// Time of the first sample.
@@ -111,7 +111,6 @@ fn a_checkpoint_stalls_entries_for_at_most_100_ms_at_p99() {
     let engine = Engine::open(Config {
         directory: folder.path().join("state"),
         budgets,
-        time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
         barrier: Default::default(),
     })

@@ -11,7 +11,7 @@ use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId, Tier,
 };
-use storage_engine::{BudgetSizes, Budgets, Config, Engine, Extent, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Extent, Position};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
@@ -61,7 +61,6 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
             dictionary_bytes_max: 1 << 30,
             cache_bytes: 1 << 20,
         }),
-        time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
         barrier: Default::default(),
     };

@@ -10,7 +10,7 @@ use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId,
 };
-use storage_engine::{BudgetSizes, Budgets, Config, Engine, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Position};
 
 const MINUTE_NS: u64 = 60_000_000_000;
 const START_NS: u64 = 20_000 * 24 * 60 * MINUTE_NS;
@@ -66,7 +66,6 @@ impl World {
                 dictionary_bytes_max: 1 << 30,
                 cache_bytes: CACHE_BYTES,
             }),
-            time_resolution: TimeResolution::Nanoseconds,
             dropped_labels: Default::default(),
             barrier: Default::default(),
         };

@@ -27,7 +27,7 @@ pub(crate) use agent::{AgentCommands, AgentRoleOptions, Format, RecordOptions, S
 pub(crate) use client::{FlamegraphOptions, QueryOptions, ServerOptions, UploadOptions};
 pub(crate) use cluster_admin::{
     ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, LabelNames, Limit,
-    NodeOptions, PolicyOptions, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
+    NodeOptions, PolicyOptions, Resolution, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
 };
 pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
 pub(crate) use epoch::{EpochOptions, Shards};

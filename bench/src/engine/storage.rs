@@ -12,9 +12,7 @@ use bytes::Bytes;
 use clap::Args;
 use proto::{Batch, Command, Entry, Tier};
 use serde_json::{Value, json};
-use storage_engine::{
-    BudgetSizes, Budgets, Config, Engine, Outcome, Position, SectionBytes, Statistics, TimeResolution,
-};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, SectionBytes, Statistics};
 use tempfile::TempDir;
 
 use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, Plan, last_full_hour_ns};
@@ -229,7 +227,6 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
             dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
             cache_bytes: CACHE_BYTES,
         }),
-        time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
         barrier: Default::default(),
     })?)

@@ -40,6 +40,8 @@ const STAND_BACK: Duration = Duration::from_secs(3);
 /// Time without contact to the leader, or to a majority, after which the member reports that nothing can be committed.
 /// It is longer than an election usually takes.
 const CONTACT_MAX: Duration = Duration::from_secs(3);
+/// Interval at which a waiting proposal or read looks whether its member is cut off.
+const CUT_OFF_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at the metrics of openraft, which change several times with each entry.
@@ -212,9 +214,15 @@ impl Group {
     }
 
     /// Proposes the payload that `payload` returns. After a majority has synced the entry, returns the outcome of
-    /// applying it. Waits at most [`PATIENCE`]; the outcome is unknown afterwards.
+    /// applying it. Waits at most [`PATIENCE`], and no longer than until this member is cut off; the outcome is unknown
+    /// afterwards.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
-        tokio::time::timeout(PATIENCE, self.propose_now(payload)).await.unwrap_or(Err(ConsensusError::Unknown))
+        tokio::select! {
+            proposed = tokio::time::timeout(PATIENCE, self.propose_now(payload)) => {
+                proposed.unwrap_or(Err(ConsensusError::Unknown))
+            }
+            () = self.cut_off() => Err(ConsensusError::Unknown),
+        }
     }
 
     async fn propose_now(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
@@ -236,8 +244,12 @@ impl Group {
     pub(crate) async fn linearize(&self) -> Result<u64, ConsensusError> {
         // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
         // yet applied.
-        let linear = self.raft().ensure_linearizable(ReadPolicy::ReadIndex);
-        match tokio::time::timeout(PATIENCE, linear).await {
+        let linear = tokio::time::timeout(PATIENCE, self.raft().ensure_linearizable(ReadPolicy::ReadIndex));
+        let linear = tokio::select! {
+            linear = linear => linear,
+            () = self.cut_off() => return Err(ConsensusError::NoQuorum("no majority responds to this leader".into())),
+        };
+        match linear {
             Ok(Ok(read_log_id)) => Ok(read_log_id.index()),
             Ok(Err(RaftError::Fatal(fatal))) => Err(self.stopped(&fatal)),
             Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(not_leader(to)),
@@ -328,6 +340,13 @@ impl Group {
         let metrics = metrics.borrow_watched();
         let acked = metrics.last_quorum_acked.filter(|_| metrics.state.is_leader());
         acked.is_some_and(|acked| acked.into_inner().elapsed() >= CONTACT_MAX) && !self.is_alone()
+    }
+
+    /// Returns when this member is cut off. A caller then looks for the new leader.
+    async fn cut_off(&self) {
+        while !self.is_cut_off() {
+            tokio::time::sleep(CUT_OFF_INTERVAL).await;
+        }
     }
 
     /// Returns the members of the group and learners, by node id, as far as this member knows them.

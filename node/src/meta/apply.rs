@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, TENANTS_MAX, TOKENS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, TENANTS_MAX,
+    TOKENS_MAX,
 };
 use proto::meta::{Command, DirectoryId, Node, Policy, Shard, State, Tenant, Token, TokenHash};
 use proto::placement::{Epoch, FIRST_DATA_SHARD};
@@ -51,10 +52,7 @@ pub(super) fn apply(state: &mut State, proposed_at_ns: i64, command: &Command) -
         Command::CreateTenant(name, policy) => create_tenant(state, name, policy),
         Command::UpdateTenant(name, policy) => update_tenant(state, name, policy),
         Command::SetDefaultRetention(retention) => set_default_retention(state, *retention),
-        Command::DeleteTenant(name) => match state.tenants.remove(name) {
-            Some(_) => Ok(Applied::Changed),
-            None => Err(Refusal::UnknownTenant { tenant: name.clone() }),
-        },
+        Command::DeleteTenant(name) => delete_tenant(state, name),
         Command::CreateToken(name, hash, token) => create_token(state, name, *hash, *token),
         Command::RevokeToken(name, hash) => match tenant(state, name)?.tokens.remove(hash) {
             Some(_) => Ok(Applied::Changed),
@@ -188,6 +186,7 @@ fn create_tenant(state: &mut State, name: &TenantId, policy: &Policy) -> Result 
     match state.tenants.get(name) {
         Some(known) if known.policy == *policy => return Ok(Applied::Unchanged),
         Some(_) => return Err(Refusal::TenantExists { tenant: name.clone() }),
+        None if state.deleted_tenants.contains(name) => return Err(Refusal::DeletedTenant { tenant: name.clone() }),
         None if state.tenants.len() >= TENANTS_MAX => return Err(Refusal::TooManyTenants),
         None => {}
     }
@@ -206,6 +205,22 @@ fn update_tenant(state: &mut State, name: &TenantId, policy: &Policy) -> Result 
     let (retention_class, owns_class) = retention_class(state, name, policy.retention)?;
     let tenant = tenant(state, name)?;
     (tenant.policy, tenant.retention_class, tenant.owns_class) = (policy.clone(), retention_class, owns_class);
+    Ok(Applied::Changed)
+}
+
+/// Deletes a tenant. Its profiles stay where they are, so its name is never used again, except for `default`: that is
+/// always the tenant of the operator.
+fn delete_tenant(state: &mut State, name: &TenantId) -> Result {
+    if state.tenants.remove(name).is_none() {
+        let is_repeated = state.deleted_tenants.contains(name);
+        return if is_repeated { Ok(Applied::Unchanged) } else { Err(Refusal::UnknownTenant { tenant: name.clone() }) };
+    }
+    if *name != TenantId::default_tenant() {
+        if state.deleted_tenants.len() >= DELETED_TENANTS_MAX {
+            return Err(Refusal::TooManyDeleted { tenant: name.clone() });
+        }
+        state.deleted_tenants.insert(name.clone());
+    }
     Ok(Applied::Changed)
 }
 

@@ -2,8 +2,8 @@
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, EPOCH_LEAD_MIN_NS, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX,
-    RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, EPOCH_LEAD_MIN_NS, META_STATE_BYTES_MAX,
+    PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
 };
 use proto::meta::{ClusterId, DirectoryId, MetaError, TokenHash};
 
@@ -168,6 +168,21 @@ pub enum Refusal {
     /// The tenant does not exist.
     #[error("tenant {tenant} is unknown: create it with `varve admin tenant create {tenant}`")]
     UnknownTenant {
+        /// Name of the tenant.
+        tenant: TenantId,
+    },
+    /// A tenant with this name was deleted, and its profiles may still be there.
+    #[error("a tenant {tenant} was deleted, and its profiles may still be there: choose another name")]
+    DeletedTenant {
+        /// Name of the tenant.
+        tenant: TenantId,
+    },
+    /// The cluster remembers too many deleted tenants.
+    #[error(
+        "{DELETED_TENANTS_MAX} tenants were deleted, the most that there can be: revoke the tokens of tenant {tenant} \
+         instead"
+    )]
+    TooManyDeleted {
         /// Name of the tenant.
         tenant: TenantId,
     },

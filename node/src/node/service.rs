@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use proto::placement::Placement;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
-    ReadPoint, Selection, SeriesAnswer, SeriesQuery, Shards, TenantId,
+    AdministrationTask, Answer, Appended, Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
+    ReadAt, ReadPoint, Selection, SeriesAnswer, SeriesQuery, Shards, TenantId,
 };
 use storage_engine::{Outcome, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
@@ -65,6 +65,20 @@ impl Shards for Node {
         let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
         let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
         appended.map_err(|refused| self.shared.count(refused))
+    }
+
+    async fn holds_batch(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        tenant: TenantId,
+        id: BatchId,
+    ) -> Result<bool, Status> {
+        self.shared.check_leader(&*self.shared.hosted(shard)?)?;
+        self.shared.check_placement(shard, placement_epoch)?;
+        let holds =
+            move |replica: &Replica, _: &dyn Fn() -> bool| Ok(replica.shard().engine().holds_batch(&tenant, id)?);
+        self.shared.read(shard, ReadAt { placement_epoch, applied_index: None }, holds).await
     }
 
     async fn read_point(

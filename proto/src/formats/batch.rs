@@ -1,5 +1,7 @@
 //! Conversion between a [`Batch`] and its wire form [`wire::Batch`].
 
+use bytes::Bytes;
+
 use crate::batch::{Batch, BatchId, Samples, SeriesSamples};
 use crate::dictionary::Dictionary;
 use crate::formats::definitions::DefinitionsError;
@@ -29,7 +31,7 @@ impl Batch {
     pub fn to_wire(&self) -> wire::Batch {
         wire::Batch {
             tenant: self.tenant.as_str().to_owned(),
-            id: self.id.map(|id| u128_bytes(id.0)).unwrap_or_default(),
+            id: self.id.map(BatchId::to_wire).unwrap_or_default(),
             definitions: Some(self.dictionary.to_wire()),
             series: self.series.iter().map(series_to_wire).collect(),
             retention_class: self.retention_class.into(),
@@ -49,11 +51,7 @@ impl Batch {
     /// # Errors
     /// Returns a [`BatchError`] if the message contradicts itself. No part of the message may be used then.
     pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
-        let id = match from.id.len() {
-            0 => None,
-            16 => Some(BatchId(read_u128(&from.id))),
-            _ => return Err(BatchError::Inconsistent("an ID has 16 bytes")),
-        };
+        let id = if from.id.is_empty() { None } else { Some(BatchId::from_wire(&from.id)?) };
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let series =
             from.series.into_iter().map(|series| series_from_wire(series, &dictionary)).collect::<Result<_, _>>()?;
@@ -61,6 +59,25 @@ impl Batch {
         let retention_class =
             retention_class.map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))?;
         Ok(Self { tenant: TenantId::new(&from.tenant)?, id, retention_class, dictionary, series })
+    }
+}
+
+impl BatchId {
+    /// Encodes the ID.
+    #[must_use]
+    pub fn to_wire(self) -> Bytes {
+        u128_bytes(self.0)
+    }
+
+    /// Decodes an ID.
+    ///
+    /// # Errors
+    /// Returns [`BatchError::Inconsistent`] for another length than 16 bytes.
+    pub fn from_wire(from: &[u8]) -> Result<Self, BatchError> {
+        if from.len() != 16 {
+            return Err(BatchError::Inconsistent("an ID has 16 bytes"));
+        }
+        Ok(Self(read_u128(from)))
     }
 }
 

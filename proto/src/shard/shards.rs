@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchId};
 use crate::formats::wire;
 pub use crate::formats::wire::AdministrationTask;
 use crate::label::LabelSet;
@@ -33,6 +33,18 @@ pub trait Shards: Send + Sync {
 
     /// Stores a batch. When this returns, the batch is durable and visible to queries.
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
+
+    /// Returns whether a batch with this ID was stored in the last [`IDEMPOTENCY_WINDOW_NS`], and in one entry. A batch
+    /// that was acknowledged before this call is found.
+    ///
+    /// [`IDEMPOTENCY_WINDOW_NS`]: crate::limits::IDEMPOTENCY_WINDOW_NS
+    async fn holds_batch(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        tenant: TenantId,
+        id: BatchId,
+    ) -> Result<bool, Self::Error>;
 
     /// Returns the state that the other reads of a query see at least, if they are given its index.
     async fn read_point(

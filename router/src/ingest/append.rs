@@ -115,6 +115,12 @@ impl Failures {
     }
 }
 
+impl From<NodesError> for Failures {
+    fn from(error: NodesError) -> Self {
+        Self(vec![error])
+    }
+}
+
 impl From<Failures> for PushError {
     /// Returns the first error; if a shard has another fault than missing definitions, the first of these faults.
     fn from(Failures(mut errors): Failures) -> Self {

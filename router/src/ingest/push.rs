@@ -1,8 +1,10 @@
 //! A push, from the body of the request to the acknowledgement. [`Pusher`] runs the steps one after the other.
 
+mod earlier_epochs;
 mod refusal_log;
 mod retries;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,8 +15,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use proto::placement::Placement;
-use proto::{BatchId, TenantId};
+use proto::{BatchId, Push, TenantId};
 
+use self::earlier_epochs::Part;
 use self::refusal_log::RefusalLog;
 use self::retries::{Definitions, Next, PAUSES, Retries};
 use crate::auth::tenants::Tenants;
@@ -76,6 +79,8 @@ struct Attempt {
     definitions: Definitions,
     /// Shards that have acknowledged their parts.
     acknowledged: Vec<u32>,
+    /// Parts that were stored in other epochs; `None` if no shard was asked yet.
+    stored: Option<BTreeSet<Part>>,
     /// True if the push counts against the limits of its tenant: in the first run.
     is_charged: bool,
 }
@@ -87,6 +92,8 @@ struct Placed {
     accepted: Accepted,
     /// Stacks that the batches define.
     defined: Vec<StackKey>,
+    /// ID of the push, and the parts of other epochs for which shards must be asked before anything is sent.
+    unasked: Option<(BatchId, BTreeSet<Part>)>,
 }
 
 impl Pusher {
@@ -172,6 +179,7 @@ impl Pusher {
         let mut acknowledged = Acknowledged::default();
         let mut retries = Retries::new(self.retry_pauses);
         let mut is_charged = true;
+        let mut stored = None;
         // All runs use the same placement, until the push is placed again.
         let mut placement = self.nodes.placement().await;
         loop {
@@ -180,7 +188,14 @@ impl Pusher {
             let request = Arc::clone(&request);
             let definitions = retries.definitions;
             let acknowledged_shards = acknowledged.shards.clone();
-            let attempt = Attempt { arrived_ns, own_id, definitions, acknowledged: acknowledged_shards, is_charged };
+            let attempt = Attempt {
+                arrived_ns,
+                own_id,
+                definitions,
+                acknowledged: acknowledged_shards,
+                stored: stored.clone(),
+                is_charged,
+            };
             is_charged = false;
             // Without a node, any placement is enough to refuse a faulty request.
             let assumed = placement.as_ref().map_or_else(|_| Arc::new(Placement::uniform(NonZeroU16::MIN)), Arc::clone);
@@ -192,16 +207,30 @@ impl Pusher {
                     this.prepare(destination, head, body, &attempt, in_flight)
                 })
                 .await?;
-            let Placed { first, rounds, accepted, defined } = placed?;
+            let Placed { first, rounds, accepted, defined, unasked } = placed?;
             let pinned = placement?;
             let failures;
-            (in_flight, failures) = self.send(&pinned, first, rounds, in_flight, &mut acknowledged).await?;
+            match earlier_epochs::stored(&self.nodes, &pinned, tenant, unasked).await {
+                Ok(found) if !found.is_empty() => {
+                    acknowledged.is_duplicate = true;
+                    (stored, placement) = (Some(found), Ok(pinned));
+                    continue;
+                }
+                Ok(none) => {
+                    stored = stored.or(Some(none));
+                    (in_flight, failures) = self.send(&pinned, first, rounds, in_flight, &mut acknowledged).await?;
+                }
+                Err(error) => failures = error.into(),
+            }
             if failures.is_empty() {
                 return self.finish(accepted, &defined, &acknowledged);
             }
             match retries.next(&failures, &acknowledged).await {
                 Next::SendAgain => placement = Ok(pinned),
-                Next::PlaceAgain => placement = self.nodes.placement().await,
+                Next::PlaceAgain => {
+                    placement = self.nodes.placement().await;
+                    stored = None;
+                }
                 Next::Fail => return Err(failures.into()),
                 Next::Inconsistent => {
                     return Err(self.inconsistent(tenant, format, &accepted, defined.len(), &failures));
@@ -229,7 +258,7 @@ impl Pusher {
         let normalized = decode(&message, &head.format)
             .and_then(|decoded| normalize(&decoded, message.len(), attempt.arrived_ns, destination, known))
             .map_err(|error| recognized(error, &message, &head.format))?;
-        let push = normalized.push;
+        let mut push = normalized.push;
         let accepted = Accepted {
             samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
             rejected_profiles: push.rejected,
@@ -239,12 +268,37 @@ impl Pusher {
             self.tenants.charge_samples(destination.tenant, accepted.samples);
         }
         let id = batch_id(destination.tenant, head, &message, push.has_own_times).unwrap_or(attempt.own_id);
+        let (id, unasked) = if head.key.is_some() && !push.has_own_times {
+            Self::in_epoch(&mut push, id, attempt, destination)
+        } else {
+            (id, None)
+        };
         let id = if is_planted("new-ids") { random_id() } else { id };
         let mut parts = place(push, id, destination);
         parts.remove(&attempt.acknowledged);
         let mut rounds = Rounds::new(parts);
         let first = rounds.next_round(in_flight);
-        Ok(Placed { first, rounds, accepted, defined: normalized.defined })
+        Ok(Placed { first, rounds, accepted, defined: normalized.defined, unasked })
+    }
+
+    /// Prepares a push with a key and without times. Returns its ID in the epoch in which it arrives, and the parts of
+    /// other epochs for which shards must be asked. If they were asked, removes what they have stored.
+    fn in_epoch(
+        push: &mut Push,
+        id: BatchId,
+        attempt: &Attempt,
+        Destination { tenant, placement }: Destination<'_>,
+    ) -> (BatchId, Option<(BatchId, BTreeSet<Part>)>) {
+        let arrived_ns = attempt.arrived_ns;
+        let unasked = match &attempt.stored {
+            Some(stored) => {
+                earlier_epochs::remove_stored(&mut push.profiles, stored, tenant, placement, arrived_ns);
+                None
+            }
+            None => Some((id, earlier_epochs::parts(&push.profiles, tenant, placement, arrived_ns))),
+        };
+        let unasked = unasked.filter(|(_, parts)| !parts.is_empty());
+        (earlier_epochs::id_in_epoch(id, earlier_epochs::epoch_at(placement, arrived_ns)), unasked)
     }
 
     /// Runs the last step: appends all parts, one round after the other. Returns the errors of all rounds.

@@ -12,8 +12,8 @@ use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Consistency, Deleted, Deletion, KnownLocations, LocationPage, ReadAt,
-    ReadPoint, Selection, SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
+    ReadAt, ReadPoint, Selection, SelectionError, SeriesAnswer, SeriesQuery, TenantId, Tokens, limits, wire,
 };
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -243,6 +243,18 @@ impl Remote {
         let answer = self.within(self.client().append(request)).await?;
         let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
+    }
+
+    pub(super) async fn holds_batch(
+        &self,
+        shard: u32,
+        placement_epoch: u64,
+        tenant: &TenantId,
+        id: BatchId,
+    ) -> Result<bool, Status> {
+        let (tenant, id) = (tenant.as_str().to_owned(), id.to_wire());
+        let request = wire::HoldsBatchRequest { shard, placement_epoch, tenant, id };
+        Ok(self.within(self.client().holds_batch(request)).await?.holds)
     }
 
     pub(super) async fn read_point(

@@ -62,6 +62,13 @@ impl Node for Remote16 {
         Ok(Response::new(Placement::uniform(std::num::NonZeroU16::new(16).unwrap()).to_wire()))
     }
 
+    async fn holds_batch(
+        &self,
+        _: Request<wire::HoldsBatchRequest>,
+    ) -> Result<Response<wire::HoldsBatchResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn read_point(
         &self,
         _: Request<wire::ReadPointRequest>,

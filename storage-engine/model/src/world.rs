@@ -12,7 +12,7 @@ use proto::answer::Missing;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
-use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
 
 use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
 
@@ -464,7 +464,6 @@ pub fn config(directory: &Path) -> Config {
     Config {
         directory: directory.to_owned(),
         budgets: Budgets::new(BUDGETS),
-        time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
         barrier: Default::default(),
     }

@@ -7,6 +7,7 @@ pub(crate) mod compact;
 pub(crate) mod flush;
 pub(crate) mod roll_up;
 pub(crate) mod seal;
+pub(crate) mod service_rates;
 pub(crate) mod space;
 pub(crate) mod statistics;
 pub(crate) mod stored_chunks;

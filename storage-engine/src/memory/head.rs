@@ -205,6 +205,16 @@ impl HeadChunk {
         self.times_ns
     }
 
+    /// Returns the number of samples.
+    pub(crate) fn samples(&self) -> usize {
+        self.size.samples
+    }
+
+    /// Returns the time of the state's clock when the first sample arrived, in nanoseconds since 1970.
+    pub(crate) fn since_ns(&self) -> i64 {
+        self.since_ns
+    }
+
     pub(crate) fn runs(&self) -> &[Arc<Run>] {
         &self.runs
     }

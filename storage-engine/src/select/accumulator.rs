@@ -384,7 +384,7 @@ mod tests {
     use crate::memory::partition::Partition;
     use crate::select::gather::{Aggregate, Query, gather};
     use crate::select::plan::{Interval, PartPlan, Tiers};
-    use crate::{BudgetSizes, Budgets, Config, TimeResolution};
+    use crate::{BudgetSizes, Budgets, Config};
 
     const SERIES: u32 = 50;
 
@@ -408,7 +408,6 @@ mod tests {
         let store = Store::open(Config {
             directory: directory.to_owned(),
             budgets: Budgets::new(sizes),
-            time_resolution: TimeResolution::Nanoseconds,
             dropped_labels: Default::default(),
             barrier: crate::LogBarrier::default(),
         });

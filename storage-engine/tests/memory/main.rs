@@ -15,7 +15,7 @@ use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId, Tier,
 };
-use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, TimeResolution};
+use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
 
 const CACHE_BYTES: usize = 32 << 20;
 
@@ -107,7 +107,6 @@ fn ingest(load: Load) {
             dictionary_bytes_max: load.dictionary_bytes,
             cache_bytes: CACHE_BYTES,
         }),
-        time_resolution: TimeResolution::Nanoseconds,
         dropped_labels: Default::default(),
         barrier: Default::default(),
     };

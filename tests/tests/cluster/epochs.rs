@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::client::Labels;
 use tests::cluster::Cluster;
+use tests::http::request;
 use tests::load::{Behaviour, Load};
 use tests::payload::otlp::now_ns;
 use tests::report::{alone, figure};
@@ -24,6 +25,16 @@ fn epoch(cluster: &Cluster, options: &[&str]) -> Output {
     command.arg("--tls-key").arg(certs.join("node-1.key")).output().unwrap()
 }
 
+/// Pushes a pprof without a time, with a key of its own.
+fn push_timeless(cluster: &Cluster, router: usize, service: &str) {
+    // A sample type, a sample of 5 ns without a stack, and the strings "", "cpu" and "nanoseconds".
+    let body = b"\x0a\x04\x08\x01\x10\x02\x12\x03\x12\x01\x05\x32\x00\x32\x03cpu\x32\x0bnanoseconds";
+    let url = format!("{}/api/v1/push?service_name={service}", cluster.routers("http")[router]);
+    let token = format!("Bearer {}", cluster.token("push"));
+    let headers = [("authorization", token.as_str()), ("idempotency-key", service)];
+    let _accepted = request("POST", &url, &headers, Some(body)).unwrap().expect(200);
+}
+
 fn added(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -37,6 +48,17 @@ fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
     let urls = cluster.routers("otlp_http").iter().map(|url| format!("{url}/v1development/profiles")).collect();
     let load = Load::start_at(urls, Some(cluster.token("push")), behaviour);
     let run = load.run.clone();
+    let services: Vec<String> = (0..12).map(|number| format!("timeless-{number}")).collect();
+    services.iter().for_each(|service| push_timeless(&cluster, 0, service));
+    let spread = added(&epoch(&cluster, &["--spread-above", "1", "--dry-run"]));
+    let is_hot = |spread: &Value| {
+        let of_load = spread["service"].as_str().unwrap().starts_with("load-");
+        of_load && spread["slots"].as_u64().unwrap() >= 2
+    };
+    assert!(
+        spread["spread"].as_array().unwrap().iter().any(is_hot),
+        "each client sends several samples a second: {spread}"
+    );
     let planned = added(&epoch(&cluster, &["--shards", "5-8", "--dry-run"]));
     assert_eq!((&planned["epoch"], &planned["moved_slots"]), (&json!(2), &json!(2048)), "{planned}");
     let refused = epoch(&cluster, &["--shards", "5-9"]);
@@ -51,6 +73,12 @@ fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
         assert!(proposed.elapsed() < Duration::from_secs(150), "a client gets no acknowledgement");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Retries of the pushes that were made before the epoch, through the other router.
+    services.iter().for_each(|service| push_timeless(&cluster, 1, service));
+    let promql = "sum by (service_name) (sum_over_time(process_cpu{service_name=~\"timeless-.*\"}[1h]))";
+    let timeless = cluster.try_query(0, promql, now_ns() as f64 / 1e9 + 1.0).unwrap();
+    let sums: Vec<f64> = timeless.iter().map(|(_, sum)| *sum).collect();
+    assert_eq!(sums, [5.0; 12], "each push counts once");
     let outcomes = load.stop();
     for router in 0..2 {
         let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");

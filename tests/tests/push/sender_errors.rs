@@ -109,6 +109,13 @@ impl Node for OtherPlacement {
         self.0.clone().append(request).await
     }
 
+    async fn holds_batch(
+        &self,
+        request: Request<wire::HoldsBatchRequest>,
+    ) -> Result<Response<wire::HoldsBatchResponse>, Status> {
+        self.0.clone().holds_batch(request).await
+    }
+
     async fn read_point(
         &self,
         request: Request<wire::ReadPointRequest>,

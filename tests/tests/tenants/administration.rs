@@ -82,7 +82,8 @@ fn tenants_and_tokens_are_created_changed_listed_and_deleted() {
 
     assert!(admin.text(&["tenant", "delete", "acme", "--dry-run"]).contains("would delete"));
     assert!(admin.text(&["tenant", "delete", "acme"]).contains("deleted tenant acme with 0 tokens"));
-    assert!(admin.refusal(&["tenant", "delete", "acme"]).contains("unknown"));
+    assert!(admin.refusal(&["tenant", "delete", "acme"]).contains("tenant acme was deleted"));
+    assert!(admin.refusal(&["tenant", "create", "acme"]).contains("choose another name"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of the parts of a tenant's policy that change what is stored: retention, and removed labels.
+//! Tests of the parts of a tenant's policy that change what is stored: retention, removed labels, precision of times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -75,8 +75,13 @@ impl Tenant {
 
     /// Returns the number of samples around a time, by a label.
     fn samples_by(&self, label: &str, at_ns: u64) -> BTreeMap<String, u64> {
-        let query = format!("sum by ({label}) (sum_over_time(process_cpu[2d]))");
-        let at_s = format!("{}", (at_ns + DAY_NS) as f64 / 1e9);
+        self.samples_of_range(label, "2d", at_ns + DAY_NS)
+    }
+
+    /// Returns the number of samples of a range that ends at a time, by a label.
+    fn samples_of_range(&self, label: &str, range: &str, end_ns: u64) -> BTreeMap<String, u64> {
+        let query = format!("sum by ({label}) (sum_over_time(process_cpu[{range}]))");
+        let at_s = format!("{}", end_ns as f64 / 1e9);
         let reply = self.get(&format!("/api/v1/query?{}", encode(&[("query", &query), ("time", &at_s)])));
         let json = reply.expect(200).json();
         let series = json["data"]["result"].as_array().unwrap().iter().map(|series| {
@@ -225,4 +230,31 @@ fn removed_labels_are_stored_nowhere_and_retries_count_once() {
     assert_eq!(updated["policy"]["removed_labels"], serde_json::json!([]));
     (3..6).for_each(|pod| drop(tenant.send(&push(pod, now - 1000)).expect(200)));
     assert_eq!(tenant.samples_by("pod", now), by_pod);
+}
+
+#[test]
+fn times_are_stored_with_the_precision_of_the_policy() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let varve = Varve::start(Setup::default());
+    let admin = Administration::of(&varve);
+    let tenant = Tenant::of(&varve, None);
+    // Two full minutes that have ended.
+    let begin = (now_ns() / (60 * SECOND_NS) - 5) * 60 * SECOND_NS;
+    let sums = |begin: u64| {
+        let until = |second: u64, range: &str| {
+            tenant.samples_of_range("service_name", range, begin + second * SECOND_NS).values().sum::<u64>()
+        };
+        [until(30, "30s"), until(60, "1m")]
+    };
+    tenant.push(&[begin + 1, begin + 10 * SECOND_NS, begin + 60 * SECOND_NS]);
+    assert_eq!(sums(begin), [2, 3]);
+    admin.create_tenant("default", &["--time-resolution", "minute"]);
+    let shown = admin.json(&["tenant", "show", "default"]);
+    assert_eq!(shown["policy"]["time_resolution"], "minute");
+    let next = begin + 60 * SECOND_NS;
+    let push = [next + 1, next + 10 * SECOND_NS, next + 60 * SECOND_NS];
+    // A retry of the first push counts once, although its times would now be stored in another way.
+    (0..2).for_each(|_| tenant.push(&push));
+    tenant.push(&[begin + 1, begin + 10 * SECOND_NS, begin + 60 * SECOND_NS]);
+    assert_eq!((sums(begin), sums(next)), ([2, 3], [0, 3]));
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use proto::meta::Role;
 use proto::{TenantId, Tokens};
 
@@ -88,6 +88,9 @@ pub(crate) enum TenantCommands {
     /// Example: varve admin tenant update acme --queries-at-once none
     Update(PolicyOptions),
     /// Removes a tenant and all its tokens; its profiles stay on disk until they expire
+    ///
+    /// No other tenant can have its name then. To remove the profiles at once, first run `varve admin delete` with a
+    /// token of the tenant.
     Delete(DeleteTenantOptions),
     /// Lists all tenants with their limits
     List(NodeOptions),
@@ -98,6 +101,17 @@ pub(crate) enum TenantCommands {
 /// A limit of a tenant; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit(pub(crate) Option<NonZeroU64>);
+
+/// Precision with which the times of samples are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Resolution {
+    /// As pushed
+    Nanoseconds,
+    /// Rounded up to the millisecond
+    Milliseconds,
+    /// Rounded up to the minute
+    Minute,
+}
 
 /// Options of `varve admin tenant create` and `update`.
 #[derive(Clone, Debug, Args)]
@@ -135,6 +149,9 @@ pub(crate) struct PolicyOptions {
     /// are added up
     #[arg(long, value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
     pub(crate) remove_labels: Option<LabelNames>,
+    /// Precision of the times of new samples; a lower one takes less space, and changes no sum over whole minutes
+    #[arg(long, value_name = "UNIT")]
+    pub(crate) time_resolution: Option<Resolution>,
     #[command(flatten)]
     pub(crate) change: ChangeOptions,
 }

@@ -1,6 +1,7 @@
 //! Options of `varve admin cluster epoch`.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use clap::Args;
@@ -22,6 +23,12 @@ pub(crate) struct EpochOptions {
     /// Spread a service over 2 to 256 slots, or over one again; may be repeated
     #[arg(long, value_name = "TENANT/SERVICE=SLOTS", value_parser = SpreadOption::from_str)]
     pub(crate) spread: Vec<SpreadOption>,
+    /// Spread each service with more samples per second over so many slots that each has at most this many
+    ///
+    /// The leaders measure the rates over the last ten to twenty minutes. A service that is spread over more slots
+    /// already, or that --spread names, is left as it is.
+    #[arg(long, value_name = "SAMPLES_PER_SECOND")]
+    pub(crate) spread_above: Option<NonZeroU32>,
     #[command(flatten)]
     pub(crate) change: ChangeOptions,
 }

@@ -169,7 +169,30 @@ fn a_state_that_would_be_too_large_is_refused() {
     // The record is within its bounds, and a smaller state is accepted again.
     assert_eq!(decode_state(&encode_state(large.state())).unwrap(), *large.state());
     large.apply(101, 0, &Command::DeleteTenant(tenant("t0"))).unwrap();
-    large.apply(102, 0, &Command::CreateTenant(tenant("t0"), wide(0))).unwrap();
+    let refusal = large.apply(102, 0, &Command::CreateTenant(tenant("t0"), wide(0))).unwrap_err();
+    assert!(refusal.to_string().contains("choose another name"), "{refusal}");
+    large.apply(103, 0, &Command::CreateTenant(tenant("u0"), wide(0))).unwrap();
+}
+
+#[test]
+fn a_deleted_tenant_gets_no_successor_of_its_name() {
+    let mut meta = cluster();
+    let delete = |meta: &mut MetaState, name: &TenantId| meta.apply(99, 0, &Command::DeleteTenant(name.clone()));
+    assert_eq!(delete(&mut meta, &tenant("acme")).unwrap(), Applied::Changed);
+    assert_eq!(delete(&mut meta, &tenant("acme")).unwrap(), Applied::Unchanged, "sent again");
+    refused(&meta, Command::CreateTenant(tenant("acme"), policy(30)), "a tenant acme was deleted");
+    // The tenant of the operator always exists.
+    let default = TenantId::default_tenant();
+    for _ in 0..2 {
+        meta.apply(100, 0, &Command::CreateTenant(default.clone(), policy(30))).unwrap();
+        assert_eq!(delete(&mut meta, &default).unwrap(), Applied::Changed);
+    }
+    let mut many = State::clone(meta.state());
+    let names = (0..proto::limits::DELETED_TENANTS_MAX).map(|number| tenant(&format!("d{number}")));
+    many.deleted_tenants = names.collect();
+    many.tenants = cluster().state().tenants.clone();
+    many.check().unwrap();
+    refused(&many.into(), Command::DeleteTenant(tenant("acme")), "revoke the tokens of tenant acme");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! The gRPC server for `varve.v1.Cluster`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
 use proto::limits::META_COMMAND_BYTES_MAX;
 use proto::meta::Command;
 use proto::wire;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 use transport::Role;
@@ -54,7 +56,10 @@ impl wire::cluster_server::Cluster for Node {
     }
 
     async fn status(&self, _request: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
-        Ok(Response::new(status::of(&self.shared)))
+        let shared = Arc::clone(&self.shared);
+        // The rates of services are read from the heads, which may have very many series.
+        let status = spawn_blocking(move || status::of(&shared)).await;
+        status.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<wire::WatchResponse>, Status> {

@@ -1,7 +1,9 @@
 //! The gRPC server for `varve.v1.Node`. It decodes requests of other processes, and calls [`proto::Shards`].
 
 use prost::Message as _;
-use proto::{Batch, Consistency, Deleted, Deletion, KnownLocations, ReadAt, Selection, SeriesQuery, TenantId, wire};
+use proto::{
+    Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, ReadAt, Selection, SeriesQuery, TenantId, wire,
+};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -42,6 +44,17 @@ impl wire::node_server::Node for Node {
             samples_too_old: appended.samples_too_old,
             retention_seconds: appended.retention.as_secs(),
         }))
+    }
+
+    async fn holds_batch(
+        &self,
+        request: Request<wire::HoldsBatchRequest>,
+    ) -> Result<Response<wire::HoldsBatchResponse>, Status> {
+        let wire::HoldsBatchRequest { shard, placement_epoch, tenant, id } = request.into_inner();
+        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
+        let id = BatchId::from_wire(&id).map_err(|error| invalid(&error))?;
+        let holds = proto::Shards::holds_batch(self, shard, placement_epoch, tenant, id).await?;
+        Ok(Response::new(wire::HoldsBatchResponse { holds }))
     }
 
     async fn read_point(

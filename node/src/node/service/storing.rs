@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto::meta::{DEFAULT_CLASS, State};
+use proto::meta::{DEFAULT_CLASS, State, TimeResolution};
 use proto::{Batch, Fingerprint, LabelSet, Samples, SeriesSamples, TenantId, Tier};
 use tonic::Status;
 
@@ -21,6 +21,7 @@ pub(super) struct Storing {
     retention_class: u8,
     /// Retention of raw samples.
     retention: Duration,
+    time_resolution: TimeResolution,
     /// Names of the labels that are removed.
     removed_labels: Vec<String>,
 }
@@ -38,8 +39,10 @@ impl Storing {
         let (retention_class, retention) = of_class.ok_or_else(|| {
             Status::unavailable(format!("this node does not know tenant {tenant} yet: try again in a moment"))
         })?;
-        let removed_labels = known.map(|known| known.policy.removed_labels.clone()).unwrap_or_default();
-        Ok(Self { retention_class, retention: retention.of(Tier::Raw), removed_labels })
+        let policy = known.map(|known| &known.policy);
+        let time_resolution = policy.map_or(TimeResolution::Nanoseconds, |policy| policy.time_resolution);
+        let removed_labels = policy.map(|policy| policy.removed_labels.clone()).unwrap_or_default();
+        Ok(Self { retention_class, retention: retention.of(Tier::Raw), time_resolution, removed_labels })
     }
 
     /// Retention of raw samples. Older samples are not stored.
@@ -50,7 +53,11 @@ impl Storing {
     /// Returns the batch as it is stored. Series that differ only in removed labels become one series. Returns `None`
     /// if labels must be removed from a series whose labels the batch omits.
     pub(super) fn apply(&self, batch: Batch) -> Option<Batch> {
-        let batch = Batch { retention_class: self.retention_class, ..batch };
+        let mut batch = Batch { retention_class: self.retention_class, ..batch };
+        if self.time_resolution != TimeResolution::Nanoseconds {
+            let times = batch.series.iter_mut().flat_map(|series| &mut series.samples.times_ns);
+            times.for_each(|time_ns| *time_ns = self.time_resolution.round(*time_ns));
+        }
         if self.removed_labels.is_empty() {
             return Some(batch);
         }
@@ -81,7 +88,7 @@ impl Storing {
 mod tests {
     use proptest::prelude::*;
     use proto::Label;
-    use proto::meta::{Limits, Policy, Retention, Tenant, TimeResolution};
+    use proto::meta::{Limits, Policy, Retention, Tenant};
 
     use super::*;
 
@@ -113,6 +120,27 @@ mod tests {
             let status = Storing::of(&state, &TenantId::new(tenant).unwrap()).unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable);
             assert!(status.message().contains(tenant), "{status}");
+        }
+    }
+
+    #[test]
+    fn times_are_rounded_up_within_their_minute() {
+        const MINUTE_NS: i64 = 60_000_000_000;
+        let times = [1, 1_000_000, 1_000_001, MINUTE_NS - 1, MINUTE_NS, MINUTE_NS + 1];
+        for (resolution, wanted) in [
+            (TimeResolution::Nanoseconds, times),
+            (
+                TimeResolution::Milliseconds,
+                [1, 1, 2, 60_000, 60_000, 60_001].map(|millisecond| millisecond * 1_000_000),
+            ),
+            (TimeResolution::Window, [1, 1, 1, 1, 1, 2].map(|minute| minute * MINUTE_NS)),
+        ] {
+            let mut batch = testkit::batches::batch(None, [1; 6]);
+            batch.series[0].samples.times_ns = times.to_vec();
+            // Labels are not needed for it.
+            batch.series[0].labels = None;
+            let stored = Storing { time_resolution: resolution, ..storing(&[]) }.apply(batch).unwrap();
+            assert_eq!(stored.series[0].samples.times_ns, wanted, "{resolution:?}");
         }
     }
 

@@ -50,7 +50,7 @@ pub enum Command {
     UpdateTenant(TenantId, Policy),
     /// Sets the retention of the tenant `default`, which has no policy.
     SetDefaultRetention(Retention),
-    /// Removes a tenant and its tokens. Its samples stay where they are.
+    /// Removes a tenant and its tokens. Its samples stay where they are, so no other tenant can have its name.
     DeleteTenant(TenantId),
     /// Adds a token to a tenant.
     CreateToken(TenantId, TokenHash, Token),

@@ -11,8 +11,8 @@ use super::error::MetaError;
 use super::tenant::{Policy, Retention, Role, Tenant, Token, TokenHash};
 use crate::formats::wire;
 use crate::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX,
-    TENANTS_MAX, TOKENS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, META_STATE_BYTES_MAX, PLACEMENT_EPOCHS_MAX,
+    RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
 };
 use crate::placement::{Epoch, FIRST_DATA_SHARD, Placement};
 use crate::tenant::TenantId;
@@ -41,6 +41,9 @@ pub struct State {
     /// Retention of each retention class. The number of a class is its index, and never changes, because shards store
     /// the number. Class [`DEFAULT_CLASS`] is that of the tenant `default`, and exists in every initialized cluster.
     pub retention_classes: Vec<Retention>,
+    /// Names of deleted tenants. Their profiles and debug files may still be there, so no other tenant gets such a
+    /// name.
+    pub deleted_tenants: BTreeSet<TenantId>,
 }
 
 /// Number of the retention class of the tenant `default`, with or without a policy. No other tenant has this class.
@@ -168,6 +171,13 @@ impl State {
         if self.tenants.len() > TENANTS_MAX {
             return Err(MetaError::Invalid("a cluster must have at most 4096 tenants"));
         }
+        if self.deleted_tenants.len() > DELETED_TENANTS_MAX {
+            return Err(MetaError::Invalid("a cluster must remember at most 16384 deleted tenants"));
+        }
+        let is_usable = |name: &TenantId| *name != TenantId::default_tenant() && !self.tenants.contains_key(name);
+        if !self.deleted_tenants.iter().all(is_usable) {
+            return Err(MetaError::Invalid("a deleted tenant must not be a tenant, nor the tenant default"));
+        }
         if self.retention_classes.len() > RETENTION_CLASSES_MAX {
             return Err(MetaError::Invalid("a cluster must have at most 256 different retentions"));
         }
@@ -223,6 +233,7 @@ impl State {
             epochs: self.epochs.iter().map(|epoch| epoch.to_wire()).collect(),
             tenants: self.tenants.values().map(tenant).collect(),
             retention_classes: self.retention_classes.iter().map(|retention| retention.to_wire()).collect(),
+            deleted_tenants: self.deleted_tenants.iter().map(|name| name.as_str().to_owned()).collect(),
         }
     }
 
@@ -231,11 +242,21 @@ impl State {
     /// # Errors
     /// Returns a [`MetaError`] if an invariant does not hold, or if a list is not sorted.
     pub fn from_wire(from: wire::MetaState) -> Result<Self, MetaError> {
-        let wire::MetaState { cluster, format_version, revision, nodes, shards, epochs, tenants, retention_classes } =
-            from;
+        let wire::MetaState {
+            cluster,
+            format_version,
+            revision,
+            nodes,
+            shards,
+            epochs,
+            tenants,
+            retention_classes,
+            deleted_tenants,
+        } = from;
         if epochs.len() > PLACEMENT_EPOCHS_MAX || tenants.len() > TENANTS_MAX {
             return Err(MetaError::Invalid("a cluster must have at most 256 epochs and 4096 tenants"));
         }
+        let deleted = deleted_tenants.iter().map(|name| TenantId::new(name)).collect::<Result<Vec<_>, _>>()?;
         let retention = |retention| Retention::from_wire(Some(retention));
         let state = Self {
             cluster: if cluster.is_empty() { None } else { Some(ClusterId::from_wire(&cluster)?) },
@@ -252,6 +273,7 @@ impl State {
                 |tenant: &Tenant| tenant.name.clone(),
             )?,
             retention_classes: retention_classes.into_iter().map(retention).collect::<Result<_, _>>()?,
+            deleted_tenants: ascending(deleted, TenantId::clone)?.into_keys().collect(),
         };
         state.check()?;
         Ok(state)

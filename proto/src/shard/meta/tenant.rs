@@ -17,6 +17,20 @@ use crate::limits::{DROPPED_LABELS_MAX, LABEL_NAME_BYTES_MAX, RETENTION_SECONDS_
 use crate::tenant::TenantId;
 use crate::tier::Tier;
 
+impl TimeResolution {
+    /// Rounds a time, in nanoseconds since 1970, up to the resolution. The time stays in its minute, so sums over whole
+    /// minutes and the epoch of the placement do not change.
+    #[must_use]
+    pub fn round(self, time_ns: i64) -> i64 {
+        let unit_ns = match self {
+            Self::Nanoseconds => return time_ns,
+            Self::Milliseconds => 1_000_000,
+            Self::Window => Tier::Minute.window_ns(),
+        };
+        time_ns.saturating_sub(1).div_euclid(unit_ns).saturating_add(1).saturating_mul(unit_ns)
+    }
+}
+
 /// A tenant, its policy and its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {

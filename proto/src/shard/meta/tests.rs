@@ -89,6 +89,7 @@ prop_compose! {
         targets in proptest::collection::vec(0_usize..4, 6),
         epochs in any_epochs(),
         tenants in proptest::collection::btree_map(tenant_name(), any_tenant(), 0..4),
+        deleted in proptest::collection::btree_set(tenant_name(), 0..4),
     ) -> State {
         let members: Vec<Member> =
             nodes.values().take(3).map(|node| Member { node: node.id, directory: node.directory }).collect();
@@ -125,6 +126,8 @@ prop_compose! {
             let tenant = Tenant { name: name.clone(), policy, retention_class, owns_class, tokens };
             state.tenants.insert(name, tenant);
         }
+        let is_free = |name: &TenantId| *name != TenantId::default_tenant() && !state.tenants.contains_key(name);
+        state.deleted_tenants = deleted.into_iter().filter(is_free).collect();
         state
     }
 }
@@ -243,6 +246,7 @@ fn sent() -> wire::MetaState {
         epochs: vec![epoch(1, i64::MIN), epoch(2, 0)],
         tenants: vec![tenant("a", vec![token(1), token(2)]), tenant("b", vec![token(3)])],
         retention_classes: vec![retention; 2],
+        deleted_tenants: vec!["c".to_owned(), "d".to_owned()],
     }
 }
 
@@ -252,7 +256,7 @@ type Change<T> = (&'static str, fn(&mut T));
 #[test]
 fn states_that_break_an_invariant_are_refused() {
     assert!(State::from_wire(sent()).is_ok() && State::from_wire(wire::MetaState::default()).is_ok());
-    let changes: [Change<wire::MetaState>; 45] = [
+    let changes: [Change<wire::MetaState>; 50] = [
         ("no cluster", |state| state.cluster.clear()),
         ("a short ID", |state| state.cluster = vec![1; 15].into()),
         ("no format", |state| state.format_version = 0),
@@ -291,6 +295,11 @@ fn states_that_break_an_invariant_are_refused() {
         ("no policy", |state| state.tenants[0].policy = None),
         ("a tenant twice", |state| state.tenants[1].name = "a".to_owned()),
         ("a token twice", |state| state.tenants[1].tokens = vec![state.tenants[0].tokens[0].clone()]),
+        ("a deleted tenant", |state| state.deleted_tenants = vec!["a".to_owned()]),
+        ("a deleted default", |state| state.deleted_tenants = vec!["default".to_owned()]),
+        ("a deleted tenant twice", |state| state.deleted_tenants = vec!["c".to_owned(); 2]),
+        ("no deleted name", |state| state.deleted_tenants = vec![String::new()]),
+        ("many deleted", |state| state.deleted_tenants = (10_000..26_385).map(|name| format!("d{name}")).collect()),
         ("unsorted tokens", |state| state.tenants[0].tokens.reverse()),
         ("a short hash", |state| state.tenants[0].tokens[0].hash = vec![1; 31].into()),
         ("an unknown role", |state| state.tenants[0].tokens[0].role = 3),

@@ -175,8 +175,9 @@ impl Epoch {
         self.spread.get(tenant)?.get(service).copied()
     }
 
-    /// Shard of a series.
-    pub(super) fn shard_of(&self, tenant: &TenantId, service: &str, fingerprint: &impl Fn() -> Fingerprint) -> u32 {
+    /// Shard of a series. `fingerprint` is called only if the service is spread over several slots.
+    #[must_use]
+    pub fn shard_of(&self, tenant: &TenantId, service: &str, fingerprint: &impl Fn() -> Fingerprint) -> u32 {
         let part = self.spread_of(tenant, service).map_or(0, |spread| spread.part_of(fingerprint()));
         self.shard(Slot::of_part(tenant, service, part))
     }

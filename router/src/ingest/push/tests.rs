@@ -1,5 +1,6 @@
 //! Tests of pushes through all steps, to a fake node.
 
+mod epochs;
 mod many_shards;
 mod shards;
 
@@ -103,6 +104,10 @@ impl Shards for FakeNode {
     type Error = Status;
 
     async fn delete(&self, _: u32, _: u64, _: proto::Deletion) -> Result<proto::Deleted, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn holds_batch(&self, _: u32, _: u64, _: TenantId, _: BatchId) -> Result<bool, Status> {
         Err(Status::unimplemented("not used here"))
     }
 

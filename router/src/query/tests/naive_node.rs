@@ -344,6 +344,10 @@ impl Shards for NaiveNode {
         Err(Status::unimplemented("not used here"))
     }
 
+    async fn holds_batch(&self, _: u32, _: u64, _: proto::TenantId, _: proto::BatchId) -> Result<bool, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn administer(&self, _shard: u32, _task: proto::AdministrationTask) -> Result<String, Status> {
         Err(Status::unimplemented("not used here"))
     }

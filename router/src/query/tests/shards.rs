@@ -152,6 +152,10 @@ impl Shards for ManyShards {
         Ok(Deleted { samples, windows: 0 })
     }
 
+    async fn holds_batch(&self, _: u32, _: u64, _: proto::TenantId, _: proto::BatchId) -> Result<bool, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn administer(&self, shard: u32, _: AdministrationTask) -> Result<String, Status> {
         Ok(shard.to_string())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, BatchId, Importer, Samples, StackPair, Tier};
+use proto::{Batch, BatchId, Importer, Samples, StackPair, TenantId, Tier, limits};
 
 use crate::database::key::PartitionKey;
 use crate::engine::Engine;
@@ -17,7 +17,7 @@ use crate::integrity::quarantine::replace::replace_partition;
 use crate::memory::batch_ids;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, TenantDictionary};
-use crate::{Outcome, Position, TimeResolution};
+use crate::{Outcome, Position};
 
 /// Partition that a batch has samples for: its key, the partition if it exists, and the batch's samples for it.
 struct Destination<'a> {
@@ -124,7 +124,7 @@ fn import(
     let partition = existing_or_new(engine, key, partition, shared);
     let mut shared = shared.write();
     let mut inner = partition.write();
-    let mut import = Import::new(batch, shared.current(nodes), engine.store.config().time_resolution, !is_complete);
+    let mut import = Import::new(batch, shared.current(nodes), !is_complete);
     let samples = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
     inner.recount();
     shared.recount();
@@ -145,6 +145,21 @@ pub(crate) fn partition_or_replacement(
         }
         partition => partition,
     }
+}
+
+/// Returns whether a batch of a tenant with this ID is in a partition of the last
+/// [`limits::IDEMPOTENCY_WINDOW_NS`], or ahead of the time of the entries by as much as samples may be.
+pub(crate) fn holds_batch(engine: &Engine, tenant: &TenantId, id: BatchId) -> Result<bool, EngineError> {
+    let partitions = {
+        let state = engine.store.state();
+        let Some(tenant) = state.tenants.number(tenant) else { return Ok(false) };
+        let now_ns = state.clock.entries_ns();
+        let oldest_ns = now_ns.saturating_sub(limits::IDEMPOTENCY_WINDOW_NS);
+        let newest_ns = now_ns.saturating_add(limits::TIME_AHEAD_MAX_NS);
+        let partition = |time_ns| PartitionKey::of(Tier::Minute, 0, tenant, time_ns);
+        batch_ids::partitions_of(&[partition(oldest_ns), partition(newest_ns)], &state.partitions)
+    };
+    is_known(engine, id, &partitions)
 }
 
 fn is_known(engine: &Engine, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
@@ -191,7 +206,6 @@ fn known_nodes(
 /// Import of a batch into one partition. It maps the batch's definitions to their numbers in the partition.
 struct Import<'a> {
     batch: &'a Batch,
-    resolution: TimeResolution,
     importer: Importer<'a>,
     /// For each stack of the batch, its node in the tenant dictionary; `None` if the stack is not known.
     stacks: Vec<Option<u32>>,
@@ -208,11 +222,10 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Import<'a> {
     /// Creates an import. `stacks` holds the known nodes of the batch's stacks.
-    fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution, skips_undefined: bool) -> Self {
+    fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, skips_undefined: bool) -> Self {
         let dictionary = &batch.dictionary;
         Self {
             batch,
-            resolution,
             importer: Importer::new(dictionary),
             stacks,
             pairs: vec![UNKNOWN; dictionary.pairs.len()],
@@ -244,13 +257,13 @@ impl<'a> Import<'a> {
             }
             let pair = self.pair(to, shared, from.pairs[i]);
             let set = self.attribute_set(to, shared, from.attribute_sets[i]);
-            samples.push(self.resolution.round(from.times_ns[i]), pair, from.values[i], set);
+            samples.push(from.times_ns[i], pair, from.values[i], set);
         });
         Some((number, samples))
     }
 
     fn skip(&mut self, time_ns: i64) {
-        self.skipped.insert(Tier::Raw.window_of(self.resolution.round(time_ns)));
+        self.skipped.insert(Tier::Raw.window_of(time_ns));
     }
 
     /// Returns whether both stacks of a pair are defined: known in the tenant dictionary, or defined by the batch.

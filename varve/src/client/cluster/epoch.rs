@@ -1,11 +1,15 @@
 //! `varve admin cluster epoch`: adds an epoch to the placement of slots on shards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use anyhow::bail;
 use node::meta::{SpreadChanges, propose_epoch};
+use proto::TenantId;
+use proto::limits::SERVICE_SLOTS_MAX;
 use proto::meta::{Command, State};
-use proto::placement::Epoch;
+use proto::placement::{Epoch, Spread};
+use proto::wire::StatusResponse;
 use serde_json::json;
 
 use super::change;
@@ -23,13 +27,45 @@ const LEAD_NS: i64 = 30_000_000_000;
 pub(super) async fn run(options: &EpochOptions) -> anyhow::Result<()> {
     let connection = Connection::new(&options.change.nodes)?;
     let state = connection.state().await?;
-    let epoch = plan(&state, options, Time::now().0)?;
+    let measured = match options.spread_above {
+        Some(most) => hot_services(&state, &rates(connection.statuses(&state).await), most),
+        None => SpreadChanges::new(),
+    };
+    let epoch = plan(&state, options, measured, Time::now().0)?;
     change(&connection, state.clone(), &Command::AddEpoch(epoch.clone()), &options.change).await?;
     print(&report(&state, &epoch, &options.change))
 }
 
-/// Plans the next epoch. `now_ns` is the present time.
-fn plan(state: &State, options: &EpochOptions, now_ns: i64) -> anyhow::Result<Epoch> {
+/// Adds up the rates of each service over all shards.
+fn rates(statuses: Vec<Result<StatusResponse, String>>) -> BTreeMap<(TenantId, String), f64> {
+    let mut rates = BTreeMap::new();
+    for rate in statuses.into_iter().flatten().flat_map(|status| status.groups).flat_map(|group| group.services) {
+        if let Ok(tenant) = TenantId::new(&rate.tenant) {
+            *rates.entry((tenant, rate.service)).or_default() += rate.samples_per_second;
+        }
+    }
+    rates
+}
+
+/// Returns the services of which one slot would have more than `most` samples per second, with the number of slots that
+/// they need.
+fn hot_services(state: &State, rates: &BTreeMap<(TenantId, String), f64>, most: NonZeroU32) -> SpreadChanges {
+    let newest = state.epochs.last();
+    let present = |tenant: &TenantId, service: &str| {
+        let spread = newest.and_then(|epoch| epoch.spread().get(tenant)?.get(service));
+        spread.map_or(1, |spread| spread.slots())
+    };
+    let needed = |rate: f64| (rate / f64::from(most.get())).ceil().min(SERVICE_SLOTS_MAX.into()) as u16;
+    let hot = rates.iter().filter_map(|((tenant, service), &rate)| {
+        let slots = Some(needed(rate)).filter(|&slots| slots > present(tenant, service))?;
+        Some(((tenant.clone(), service.clone()), Some(Spread::new(slots)?)))
+    });
+    hot.collect()
+}
+
+/// Plans the next epoch. `measured` are the services that are spread because of their rates, and `now_ns` is now, in
+/// nanoseconds since 1970.
+fn plan(state: &State, options: &EpochOptions, measured: SpreadChanges, now_ns: i64) -> anyhow::Result<Epoch> {
     let created: BTreeSet<u32> =
         state.shards.values().filter(|shard| shard.is_created).map(|shard| shard.number).collect();
     let shards: Vec<u32> = match &options.shards {
@@ -51,7 +87,8 @@ fn plan(state: &State, options: &EpochOptions, now_ns: i64) -> anyhow::Result<Ep
         Some(Time(begins_ns)) => begins_ns,
         None => (now_ns.saturating_add(LEAD_NS) / MINUTE_NS).saturating_add(1).saturating_mul(MINUTE_NS),
     };
-    let changes: SpreadChanges = options.spread.iter().map(|spread| spread.clone().into_change()).collect();
+    let mut changes = measured;
+    changes.extend(options.spread.iter().map(|spread| spread.clone().into_change()));
     Ok(propose_epoch(state, &shards, begins_ns, &changes)?)
 }
 
@@ -94,14 +131,21 @@ fn report(state: &State, epoch: &Epoch, options: &ChangeOptions) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proto::wire::GroupStatus;
+
     use super::*;
     use crate::command::NodeOptions;
+
+    fn none() -> SpreadChanges {
+        SpreadChanges::new()
+    }
 
     fn options(shards: Shards, begins: Option<Time>) -> EpochOptions {
         EpochOptions {
             shards,
             begins,
             spread: Vec::new(),
+            spread_above: None,
             change: ChangeOptions {
                 dry_run: true,
                 nodes: NodeOptions {
@@ -128,19 +172,47 @@ mod tests {
         };
         let state = State { shards: (1..4).map(|number| (number, shard(number))).collect(), ..State::default() };
         for now_ns in [0, 1, MINUTE_NS - 1, 7 * MINUTE_NS + 5] {
-            let epoch = plan(&state, &options(Shards::All, None), now_ns).unwrap();
+            let epoch = plan(&state, &options(Shards::All, None), none(), now_ns).unwrap();
             let lead_ns = epoch.begins_ns() - now_ns;
             let allowed = LEAD_NS..=LEAD_NS + MINUTE_NS;
             assert!(epoch.begins_ns() % MINUTE_NS == 0 && allowed.contains(&lead_ns), "{lead_ns}");
             assert_eq!(epoch.shards(), [1, 2]);
         }
         let only = |number| Shards::Only([number].into());
-        assert_eq!(plan(&state, &options(only(2), None), 0).unwrap().shards(), [2]);
-        let error = plan(&state, &options(only(3), None), 0).unwrap_err().to_string();
+        assert_eq!(plan(&state, &options(only(2), None), none(), 0).unwrap().shards(), [2]);
+        let error = plan(&state, &options(only(3), None), none(), 0).unwrap_err().to_string();
         assert!(error.contains("shard 3 does not exist"), "{error}");
-        let error = plan(&state, &options(Shards::All, Some(Time(1))), 0).unwrap_err().to_string();
+        let error = plan(&state, &options(Shards::All, Some(Time(1))), none(), 0).unwrap_err().to_string();
         assert!(error.contains("within a minute"), "{error}");
-        let error = plan(&state, &options(Shards::All, Some(Time(MINUTE_NS))), MINUTE_NS).unwrap_err().to_string();
+        let error =
+            plan(&state, &options(Shards::All, Some(Time(MINUTE_NS))), none(), MINUTE_NS).unwrap_err().to_string();
         assert!(error.contains("too early"), "{error}");
+    }
+
+    #[test]
+    fn a_service_gets_as_many_slots_as_its_rate_needs() {
+        let of = |service: &str| (TenantId::default_tenant(), service.to_owned());
+        let spread = Spread::new(4).unwrap();
+        let services = BTreeMap::from([("wide".to_owned(), spread), ("narrow".to_owned(), spread)]);
+        let services = BTreeMap::from([(TenantId::default_tenant(), services)]);
+        let epoch = Epoch::new(1, i64::MIN, vec![1; proto::placement::SLOTS.into()], services).unwrap();
+        let state = State { epochs: vec![epoch.into()], ..State::default() };
+        let status = |rates: &[(&str, f64)]| {
+            let rate = |&(service, samples_per_second): &(&str, f64)| proto::wire::ServiceRate {
+                tenant: "default".to_owned(),
+                service: service.to_owned(),
+                samples_per_second,
+            };
+            let group = GroupStatus { services: rates.iter().map(rate).collect(), ..GroupStatus::default() };
+            Ok(StatusResponse { groups: vec![group.clone()], ..StatusResponse::default() })
+        };
+        let statuses = vec![
+            status(&[("small", 999.0), ("sum", 600.0), ("narrow", 4100.0), ("huge", 1e9)]),
+            Err("it does not respond".to_owned()),
+            status(&[("sum", 600.0), ("wide", 3999.0)]),
+        ];
+        let hot = hot_services(&state, &rates(statuses), NonZeroU32::new(1000).unwrap());
+        let slots: Vec<_> = hot.into_iter().map(|(of, spread)| (of, spread.unwrap().slots())).collect();
+        assert_eq!(slots, [(of("huge"), 256), (of("narrow"), 5), (of("sum"), 2)]);
     }
 }

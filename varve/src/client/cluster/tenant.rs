@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::{change, outcome, token};
 use crate::client::{print, table};
 use crate::command::{
-    DeleteTenantOptions, LabelNames, Limit, NodeOptions, PolicyOptions, ShowTenantOptions, TenantCommands,
+    DeleteTenantOptions, LabelNames, Limit, NodeOptions, PolicyOptions, Resolution, ShowTenantOptions, TenantCommands,
 };
 
 pub(super) async fn run(command: &TenantCommands) -> anyhow::Result<()> {
@@ -105,6 +105,12 @@ fn changed(mut policy: Policy, options: &PolicyOptions) -> anyhow::Result<Policy
     if let Some(LabelNames(names)) = &options.remove_labels {
         policy.removed_labels.clone_from(names);
     }
+    policy.time_resolution = match options.time_resolution {
+        Some(Resolution::Nanoseconds) => TimeResolution::Nanoseconds,
+        Some(Resolution::Milliseconds) => TimeResolution::Milliseconds,
+        Some(Resolution::Minute) => TimeResolution::Window,
+        None => policy.time_resolution,
+    };
     policy.check()?;
     Ok(policy)
 }
@@ -121,7 +127,10 @@ async fn delete(options: &DeleteTenantOptions) -> anyhow::Result<()> {
         return print(&format!("{report}\n"));
     }
     let outcome = outcome(is_changed, change_options, "deleted", "would delete");
-    print(&format!("{outcome} tenant {name} with {tokens} tokens; its profiles stay on disk until they expire\n"))
+    print(&format!(
+        "{outcome} tenant {name} with {tokens} tokens; its profiles stay on disk until they expire, so the name cannot \
+         be used again\n"
+    ))
 }
 
 async fn list(options: &NodeOptions) -> anyhow::Result<()> {
@@ -163,6 +172,9 @@ async fn show(options: &ShowTenantOptions) -> anyhow::Result<()> {
 
 /// Returns the error of a tenant that does not exist.
 fn unknown(name: &TenantId, state: &State) -> anyhow::Error {
+    if state.deleted_tenants.contains(name) {
+        return anyhow::anyhow!("tenant {name} was deleted");
+    }
     let known: Vec<&str> = state.tenants.keys().map(TenantId::as_str).take(10).collect();
     let known =
         if known.is_empty() { "the cluster has none".to_owned() } else { format!("known: {}", known.join(", ")) };
@@ -185,6 +197,7 @@ fn policy_text(policy: &Policy) -> String {
         ("retention of sums per hour", hours),
         ("retention of sums per day", days),
         ("removed labels", removed),
+        ("precision of times", resolution(policy.time_resolution).to_owned()),
     ];
     rows.iter().map(|(name, value)| format!("  {name:<30}  {value}\n")).collect()
 }
@@ -200,6 +213,15 @@ fn age(seconds: u64) -> String {
     }
 }
 
+/// Returns the name of a resolution, as the options have it.
+fn resolution(resolution: TimeResolution) -> &'static str {
+    match resolution {
+        TimeResolution::Nanoseconds => "nanoseconds",
+        TimeResolution::Milliseconds => "milliseconds",
+        TimeResolution::Window => "minute",
+    }
+}
+
 fn policy_json(policy: &Policy) -> Value {
     let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
         policy.limits;
@@ -211,6 +233,7 @@ fn policy_json(policy: &Policy) -> Value {
         "query_cells": query_cells_max,
         "retention_seconds": {"raw": raw, "1m": minutes, "1h": hours, "1d": days},
         "removed_labels": policy.removed_labels,
+        "time_resolution": resolution(policy.time_resolution),
     })
 }
 

@@ -39,6 +39,13 @@ impl Node for Failing {
         Err(self.0.clone())
     }
 
+    async fn holds_batch(
+        &self,
+        _: Request<wire::HoldsBatchRequest>,
+    ) -> Result<Response<wire::HoldsBatchResponse>, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
     async fn read_point(
         &self,
         _: Request<wire::ReadPointRequest>,

@@ -27,6 +27,8 @@ pub(super) struct FakeShard {
     arrived: (usize, usize),
     /// Code with which the shard refuses every batch.
     pub(super) refuses: Option<Code>,
+    /// True if the shard refuses every batch, and answers other calls.
+    pub(super) refuses_appends: bool,
     /// Number of batches that the shard stores without a response: the caller gets [`Code::Unavailable`].
     pub(super) silent: usize,
 }
@@ -49,6 +51,8 @@ pub(super) struct ManyShards {
     appending: Mutex<Vec<usize>>,
     pub(super) appending_max: Mutex<(usize, usize)>,
     pub(super) placements_read: Mutex<u32>,
+    /// Number of times that the node was asked for a batch.
+    pub(super) lookups: Mutex<u32>,
 }
 
 /// Returns a placement of this epoch, in which slots are moved by `moved` shards.
@@ -96,6 +100,17 @@ impl Shards for ManyShards {
         appended
     }
 
+    async fn holds_batch(&self, shard: u32, placement_epoch: u64, _: TenantId, id: BatchId) -> Result<bool, Status> {
+        if placement_epoch != self.placement.lock().unwrap().epoch() {
+            return Err(Status::failed_precondition("read the placement again"));
+        }
+        *self.lookups.lock().unwrap() += 1;
+        if let Some(code) = self.with(shard, |shard| shard.refuses) {
+            return Err(Status::new(code, "as the test wishes"));
+        }
+        Ok(self.with(shard, |shard| shard.stored.contains_key(&id)))
+    }
+
     async fn read_point(&self, _: u32, _: u64, _: proto::Consistency) -> Result<proto::ReadPoint, Status> {
         Err(Status::unimplemented("not used here"))
     }
@@ -137,6 +152,7 @@ impl ManyShards {
             appending: Mutex::default(),
             appending_max: Mutex::default(),
             placements_read: Mutex::default(),
+            lookups: Mutex::default(),
         })
     }
 
@@ -145,11 +161,11 @@ impl ManyShards {
             return Err(Status::failed_precondition("read the placement again"));
         }
         let shards = &mut *self.shards.lock().unwrap();
-        let FakeShard { held, stored, arrived, refuses, silent } = shards.entry(shard).or_default();
+        let FakeShard { held, stored, arrived, refuses, refuses_appends, silent } = shards.entry(shard).or_default();
         let stacks = || batch.dictionary.stacks.iter().skip(1);
         let is_whole = stacks().all(|(_, stack)| stack.is_some());
         *arrived = (arrived.0 + 1, arrived.1 + usize::from(is_whole));
-        if let Some(code) = *refuses {
+        if let Some(code) = refuses.or(refuses_appends.then_some(Code::Internal)) {
             return Err(Status::new(code, "as the test wishes"));
         }
         if stacks().any(|(hash, stack)| stack.is_none() && !held.contains(hash)) {
@@ -157,7 +173,8 @@ impl ManyShards {
         }
         held.extend(stacks().map(|(hash, _)| *hash));
         let samples = batch.series.iter().map(|series| series.samples.len()).sum();
-        let duplicate = stored.insert(batch.id.unwrap(), samples).is_some();
+        let duplicate = stored.contains_key(&batch.id.unwrap());
+        stored.entry(batch.id.unwrap()).or_insert(samples);
         if *silent > 0 {
             *silent -= 1;
             return Err(Status::unavailable("no response"));
