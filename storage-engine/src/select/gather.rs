@@ -175,18 +175,19 @@ pub(crate) fn read<C: Collector>(
     Err(SelectError::Cancelled)
 }
 
-/// Quarantines the damage that the query found. Returns true if any was new, so that the query must be planned again.
+/// Quarantines the damage that the query found. Returns true if there was any, so that the query must be planned again:
+/// the plan did not know it, even if another query has quarantined it meanwhile.
 fn quarantine_found(store: &Store, planned: &mut PlannedQuery<'_>, pass: usize) -> bool {
     let found = planned.view.found.take();
-    let mut is_new = false;
+    let has_found = !found.is_empty();
     for mut found in found {
         if pass > PASSES_MAX {
             // Every pass so far has found more damage.
             found.area = Area::whole(found.key, found.key.end_ns());
         }
-        is_new |= quarantine(store, &found);
+        quarantine(store, &found);
     }
-    is_new
+    has_found
 }
 
 fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {

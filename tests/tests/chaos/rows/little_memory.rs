@@ -59,9 +59,11 @@ fn exhaust(run: &mut Run, node: usize) {
     let killed = run.memory[node - 1].kills();
     let began = Instant::now();
     while is_running(pid) && began.elapsed() < RECOVERY_MAX {
-        // The limit cannot be below what the node uses at that moment.
-        let used = run.memory[node - 1].used();
-        let _is_set = run.memory[node - 1].set(used);
+        // The limit cannot be below what the node uses at that moment, and the kernel uses some for it.
+        let mut bytes = run.memory[node - 1].used();
+        while is_running(pid) && !run.memory[node - 1].set(bytes) {
+            bytes += 256 << 10;
+        }
         for shard in 1..=u32::try_from(run.cluster.shape().shards).unwrap() {
             // The node ends meanwhile.
             let _compacted = members::compact(&run.cluster, node, shard).is_ok();
