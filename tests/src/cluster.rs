@@ -16,7 +16,7 @@ use testkit::ports::free_addresses;
 
 use crate::client::{Labels, series_of};
 use crate::http::{self, Lost, Reply};
-use crate::process::signal;
+use crate::program::signal;
 use crate::server::Varve;
 use crate::shared::{varve_binary, workspace};
 

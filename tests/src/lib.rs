@@ -9,7 +9,6 @@
 //!   [`client`]: requests to a varve. [`shared`]: files outside of this crate.
 //! - [`cluster::members`]: the leaders of a cluster's shards, and the contents of their members.
 //! - [`payload`]: payloads and independent decoders. [`stored`]: the samples that a node has.
-//!   [`process`]: signals to processes, and their memory.
 //! - [`load`]: pushes with serial numbers, and their outcomes. [`payload::damaged`]: invalid payloads. [`program`],
 //!   [`wrong_clock`]: compiled C programs.
 
@@ -27,7 +26,6 @@ pub mod grpc;
 pub mod http;
 pub mod load;
 pub mod payload;
-pub mod process;
 pub mod program;
 pub mod server;
 pub mod shared;

@@ -1,5 +1,6 @@
-//! C programs that are compiled for a test.
+//! C programs that are compiled for a test, and running processes: their memory, and signals to them.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -143,4 +144,19 @@ fn bpf_call_refused() -> Option<String> {
     // SAFETY: the descriptor was made above, and nobody else knows it.
     unsafe { libc::close(i32::try_from(result).unwrap()) };
     None
+}
+
+/// Returns the largest resident memory that a process has had since its start, in bytes.
+#[must_use]
+pub fn memory_peak(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    peak.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Sends a signal to a process, or to a process group if `pid` is negative.
+#[allow(unsafe_code, reason = "kill is a C call")]
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill takes numbers and touches no memory of ours.
+    unsafe { libc::kill(pid, signal) };
 }

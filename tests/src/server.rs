@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub use testkit::ports::free_addresses;
 
 use crate::http;
-use crate::process::{memory_peak, signal};
+use crate::program::{memory_peak, signal};
 use crate::shared::varve_binary;
 
 /// Longest time that varve may take to become ready after its start.

@@ -151,7 +151,7 @@ impl Run {
         let cluster = Cluster::new(shape);
         let network = is_proxied.then(|| Network::new(&cluster, seed));
         let disks = Disks::mount(row.kit, &cluster);
-        let nodes_of = |kit: Kit| if row.kit == kit { 1..=NODES } else { 1..=0 };
+        let nodes_of = |kit: Kit| 0..if row.kit == kit { NODES } else { 0 };
         let clocks: Vec<WrongClock> = nodes_of(Kit::Clocks).map(|_| WrongClock::new()).collect();
         let memory: Vec<MemoryLimit> = nodes_of(Kit::MemoryLimits).map(|_| MemoryLimit::new()).collect();
         let export = |clock: &WrongClock| {

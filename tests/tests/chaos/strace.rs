@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tests::process::signal;
+use tests::program::signal;
 
 /// Longest time until strace traces all threads of a process.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -2,6 +2,7 @@
 //! samples of the last ten to twenty minutes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{TenantId, Tier};
@@ -48,7 +49,7 @@ pub(crate) fn service_rates(store: &Store) -> Vec<ServiceRate> {
     let (now_ns, partitions) = {
         let state = store.state();
         let minutes = state.partitions.all_loaded().filter(|(key, _)| key.tier == Tier::Minute);
-        let partitions: Vec<(u32, SharedPartition)> = minutes.map(|(key, of)| (key.tenant, of.clone())).collect();
+        let partitions: Vec<(u32, SharedPartition)> = minutes.map(|(key, of)| (key.tenant, Arc::clone(of))).collect();
         (state.clock.entries_ns(), partitions)
     };
     let mut services: BTreeMap<(u32, String), Arrived> = BTreeMap::new();

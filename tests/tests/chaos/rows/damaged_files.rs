@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::process::signal;
+use tests::program::signal;
 
 use crate::members;
 use crate::run::{RECOVERY_MAX, Run};

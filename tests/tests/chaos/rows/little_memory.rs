@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::process::memory_peak;
+use tests::program::memory_peak;
 
 use crate::members;
 use crate::run::{RECOVERY_MAX, Run};

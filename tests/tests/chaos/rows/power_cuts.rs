@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::process::signal;
+use tests::program::signal;
 
 use crate::members::some_leader;
 use crate::run::Run;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tests::process::signal;
+use tests::program::signal;
 
 use crate::run::Run;
 use crate::strace::is_running;
