@@ -5,7 +5,7 @@
 //! the partition that it is reading, and others may be evicted from memory.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -131,6 +131,7 @@ pub(crate) fn read<C: Collector>(
 ) -> Result<(C, ReadSummary), SelectError> {
     let mut tiers = query.tiers;
     let mut refused = None;
+    let mut met = BTreeSet::new();
     for pass in 0_usize.. {
         let mut planned = plan_query(store, query, tiers)?;
         // A query for last points is checked only after reading, because times before the found points do not matter to
@@ -145,7 +146,7 @@ pub(crate) fn read<C: Collector>(
         let read = read_parts(store, query, &mut planned, &mut collector);
         // Values of a partition that was dropped meanwhile may be missing, which is no damage.
         let is_dropped = matches!(read, Ok(Progress::Dropped));
-        if is_dropped || quarantine_found(store, &mut planned, pass) {
+        if is_dropped || quarantine_found(store, &mut planned, &mut met, pass) {
             continue;
         }
         match read? {
@@ -165,7 +166,7 @@ pub(crate) fn read<C: Collector>(
         if let Some(conflict) = &refused {
             refuse(conflict, &missing)?;
         }
-        if quarantine_found(store, &mut planned, pass) {
+        if quarantine_found(store, &mut planned, &mut met, pass) {
             continue;
         }
         missing.append(&mut planned.damaged);
@@ -175,19 +176,25 @@ pub(crate) fn read<C: Collector>(
     Err(SelectError::Cancelled)
 }
 
-/// Quarantines the damage that the query found. Returns true if there was any, so that the query must be planned again:
-/// the plan did not know it, even if another query has quarantined it meanwhile.
-fn quarantine_found(store: &Store, planned: &mut PlannedQuery<'_>, pass: usize) -> bool {
-    let found = planned.view.found.take();
-    let has_found = !found.is_empty();
-    for mut found in found {
+/// Quarantines the damage that the query found. Returns true if any was new to the plan, so that the query must be
+/// planned again. `met` holds what earlier passes found, which the plan knew. Other damage was new to the plan, even if
+/// another query has quarantined it meanwhile.
+fn quarantine_found(
+    store: &Store,
+    planned: &mut PlannedQuery<'_>,
+    met: &mut BTreeSet<(PartitionKey, Area)>,
+    pass: usize,
+) -> bool {
+    let mut is_new = false;
+    for mut found in planned.view.found.take() {
         if pass > PASSES_MAX {
             // Every pass so far has found more damage.
             found.area = Area::whole(found.key, found.key.end_ns());
         }
-        quarantine(store, &found);
+        let is_first = met.insert((found.key, found.area));
+        is_new |= quarantine(store, &found) || is_first;
     }
-    has_found
+    is_new
 }
 
 fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {
