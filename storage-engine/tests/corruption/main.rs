@@ -320,14 +320,6 @@ fn all_damage_is_detected_and_none_is_served() {
     assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
 }
 
-// Regression: partitions of unreadable keys were looked for only at the times of readable partitions, so the samples of
-// a time that lost all of its partitions were missing silently.
-#[test]
-fn partitions_that_lost_all_keys_in_one_damaged_range_are_reported() {
-    let result = case(&Store::new(), 0, 1_795_560_989, (true, "sst", Damage::Swapped));
-    assert_eq!(result, Ok(Fate::Found));
-}
-
 /// The loss of a whole value breaks no checksum. It must be found because the finer or the coarser tier has the same
 /// samples.
 #[test]
