@@ -9,11 +9,11 @@ use proto::bytes_codec::BytesCodec;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
 use proto::rpc_status::retry_delay;
 use tonic::codec::CompressionEncoding;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status as GrpcStatus};
 
-use crate::config::{CheckedConfig, Compression};
+use crate::config::{CheckedConfig, Compression, Token};
 use crate::export::request::EncodedRequest;
 
 const PATH: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
@@ -47,7 +47,7 @@ impl fmt::Display for IdempotencyKey {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     grpc: tonic::client::Grpc<Channel>,
-    authorization: Option<MetadataValue<Ascii>>,
+    token: Option<Token>,
 }
 
 impl Client {
@@ -59,7 +59,7 @@ impl Client {
             Compression::Zstd => CompressionEncoding::Zstd,
         };
         let grpc = tonic::client::Grpc::new(endpoint.connect_lazy()).send_compressed(encoding);
-        Self { grpc, authorization: config.authorization.clone() }
+        Self { grpc, token: config.token.clone() }
     }
 
     /// Tries once to send an encoded request.
@@ -74,8 +74,10 @@ impl Client {
         if let Ok(key) = MetadataValue::try_from(key.to_string()) {
             request.metadata_mut().insert("idempotency-key", key);
         }
-        if let Some(authorization) = &self.authorization {
-            request.metadata_mut().insert("authorization", authorization.clone());
+        if let Some(token) = &self.token {
+            let authorization =
+                token.current().await.map_err(|error| GrpcStatus::unauthenticated(error.to_string()))?;
+            request.metadata_mut().insert("authorization", authorization);
         }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
         // The request was encoded when it was built, because an encoded request takes less memory while it waits.
@@ -87,10 +89,14 @@ impl Client {
 
 /// True if the same request may be accepted later. This holds for the codes that the OTLP specification calls
 /// retryable, and for errors on this side of the connection. Only errors on this side have a source. RESOURCE_EXHAUSTED
-/// is retryable only with a retry delay. Without a delay, the code refers to the request itself.
+/// is retryable only with a retry delay. Without a delay, the code refers to the request itself. A refused token is no
+/// reason to lose profiles, although it is not on OTLP's list: an operator replaces the token, or its rights.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error.details()).is_some();
+    }
+    if is_about_token(error) {
+        return true;
     }
     matches!(
         error.code(),
@@ -103,9 +109,16 @@ pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     ) || std::error::Error::source(error).is_some()
 }
 
-/// True if no receiver was reached, so that the request itself cannot be the cause of the error.
+/// True if no receiver was reached, or none let the agent in, so that the request itself cannot be the cause of the
+/// error.
 pub(crate) fn is_unseen(error: &GrpcStatus) -> bool {
-    error.code() == Code::Unavailable && std::error::Error::source(error).is_some()
+    let is_unreached = error.code() == Code::Unavailable && std::error::Error::source(error).is_some();
+    is_unreached || is_about_token(error)
+}
+
+/// True if the receiver refuses the token.
+fn is_about_token(error: &GrpcStatus) -> bool {
+    matches!(error.code(), Code::Unauthenticated | Code::PermissionDenied)
 }
 
 /// Returns the code and the message of an error, with its causes.
@@ -128,15 +141,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_codes_of_otlps_list_are_retried_and_no_others() {
+    fn the_codes_of_otlps_list_and_of_tokens_are_retried_and_no_others() {
         let retried: Vec<i32> = (1..17).filter(|&code| is_retryable(&GrpcStatus::new(code.into(), ""))).collect();
         let list = [
             Code::Cancelled,
             Code::DeadlineExceeded,
+            Code::PermissionDenied,
             Code::Aborted,
             Code::OutOfRange,
             Code::Unavailable,
             Code::DataLoss,
+            Code::Unauthenticated,
         ];
         assert_eq!(retried, list.map(i32::from));
         assert!(is_retryable(&with_retry_delay(Code::ResourceExhausted, "", Duration::from_secs(1))));

@@ -1,5 +1,5 @@
-//! Tests of clusters of several nodes: nodes that lost their data, shards without a majority, epochs, and debug files
-//! that several routers share.
+//! Tests of clusters of several nodes: nodes that lost their data, shards without a majority, epochs, senders, and
+//! debug files that several routers share.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,3 +8,4 @@ mod epochs;
 mod lost_directory;
 mod no_quorum;
 mod replaced_disk;
+mod senders;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::agent::{Compression, Config, SpoolConfig, State, Status, Token};
+use ::agent::{Compression, Config, SpoolConfig, State, Status};
 use bytesize::ByteSize;
 use router::auth::Auth;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let mut registry = operations::registry();
     let status = Status::new(&mut registry);
     let servers = Servers::default();
-    let shown = status.clone();
+    let (shown, counted) = (status.clone(), status.clone());
     let readiness = Arc::new(move || match shown.snapshot() {
         now if now.state == State::Running => Ok(()),
         now => Err(format!("{}: {}", now.state.name(), now.reason)),
@@ -41,7 +41,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
         environment_variables: sampling.environment_variables,
-        token: token_file.map(|tokens| Token::new(tokens.first().to_owned())),
+        token: token_file,
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
         spool: spool(spool_dir, spool_bytes_max),
     };
@@ -55,6 +55,8 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         }
         ended = &mut agent => ended?.map_err(anyhow::Error::from),
     };
+    let now = counted.snapshot();
+    tracing::info!(samples = now.samples, dropped = now.dropped, "sampling has ended");
     servers.shutdown().await;
     outcome
 }
