@@ -234,17 +234,7 @@ impl World {
 
     /// Replaces the directory by a copy of the files as they are now, as a power cut would leave them.
     pub fn lose_memory(&mut self) {
-        // The copy is repeated if RocksDB changed a file in the meantime.
-        let left = loop {
-            let before = listing(self.directory.path());
-            let left = directory();
-            let copy = |(name, _): &(OsString, u64)| {
-                std::fs::copy(self.directory.path().join(name), left.path().join(name)).is_ok()
-            };
-            if before.iter().all(copy) && listing(self.directory.path()) == before {
-                break left;
-            }
-        };
+        let left = copy_of(self.directory.path());
         self.engine = None;
         self.directory = left;
     }
@@ -432,8 +422,21 @@ impl World {
 }
 
 /// Creates a temporary directory, in memory if possible, because no test case depends on the disk.
-fn directory() -> tempfile::TempDir {
+pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
+}
+
+/// Copies the files of an open engine as they are now, as the end of its process would leave them.
+pub fn copy_of(engine: &Path) -> tempfile::TempDir {
+    // The copy is repeated if RocksDB changed a file in the meantime.
+    loop {
+        let before = listing(engine);
+        let left = directory();
+        let copy = |(name, _): &(OsString, u64)| std::fs::copy(engine.join(name), left.path().join(name)).is_ok();
+        if before.iter().all(copy) && listing(engine) == before {
+            return left;
+        }
+    }
 }
 
 /// Returns the number of the raw partition that holds a time, which is also that of the partition of minutes.
