@@ -23,8 +23,14 @@ mod types;
 pub(crate) use error::{ConsensusError, Leader};
 pub(crate) use group::Group;
 pub(crate) use group::membership::{Change, Voters, Wanted};
+#[cfg(test)]
+pub(crate) use log::simulated as simulated_log;
 pub(crate) use log::{LogDatabase, LogStore, random_identity};
 pub(crate) use member::{DirectoryId, Member, ReplicaRecord};
 pub(crate) use payload::{Payload, Proposal};
+#[cfg(test)]
+pub(crate) use peers::scripted;
+#[cfg(test)]
+pub(crate) use peers::simulated as simulated_network;
 pub(crate) use peers::{Install, Peers, Receiving};
 pub(crate) use state::{GroupState, Outcome};

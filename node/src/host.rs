@@ -3,4 +3,5 @@
 pub(crate) mod clock;
 pub(crate) mod directory;
 pub(crate) mod planted;
+pub(crate) mod simulated;
 pub(crate) mod space;

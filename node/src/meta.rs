@@ -21,9 +21,13 @@ mod slots;
 use proto::meta::{Command, State};
 
 pub use self::epochs::{SpreadChanges, propose_epoch};
+#[cfg(test)]
+pub(crate) use self::group_state::MetaGroupState;
 pub use self::members::{REPLICAS, propose_shards};
 pub use self::record::{decode_state, encode_state};
 pub use self::refusal::Refusal;
+#[cfg(test)]
+pub(crate) use self::replica::propose;
 pub(crate) use self::replica::{META_GROUP, MetaReplica, ProposeError};
 pub use self::slots::divide_slots;
 

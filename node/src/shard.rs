@@ -22,7 +22,7 @@ use crate::directory::shard::ShardDirectory;
 use crate::error::{RecordError, ReplicaError};
 use crate::metrics::{ShardMetrics, gauge};
 pub(crate) use crate::shard::kept_log::KeepLimits;
-use crate::shard::kept_log::KeptLog;
+pub(crate) use crate::shard::kept_log::KeptLog;
 
 /// Largest number of damaged windows that one log line names.
 const DAMAGE_LOGGED_MAX: usize = 10;

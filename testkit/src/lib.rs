@@ -6,6 +6,7 @@
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: checks of one request against the rules of OTLP profiles.
 //! - [`ports`]: free ports for servers under test.
+//! - [`power_cut`]: the files that a power cut may leave, from recorded file operations.
 //! - [`random`]: pseudorandom numbers that depend only on a seed.
 //! - [`small_disk`]: a small file system in memory, for tests in which the disk is full.
 //!
@@ -23,6 +24,7 @@
 pub mod batches;
 pub mod conformance;
 pub mod ports;
+pub mod power_cut;
 pub mod random;
 pub mod report;
 pub mod sink;

@@ -8,9 +8,8 @@
 //! voted for another leader. If both vote and there are up to three voters, no other leader was elected before that
 //! message was made.
 
-use std::time::Instant;
-
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// Times that a member knows about its state.
 #[derive(Debug, Default)]

@@ -1,25 +1,28 @@
 //! The member of a Raft group that runs on this node.
 
+mod handle;
+mod leadership;
 pub(super) mod membership;
+#[cfg(test)]
+pub(super) mod runtime;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, Fatal, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::impls::ProgressResponder;
 use openraft::network::{NetSnapshot, RaftNetworkFactory};
 use openraft::storage::RaftLogStorage;
-use openraft::{Instant as _, ReadPolicy, SnapshotPolicy};
+use openraft::{ReadPolicy, SnapshotPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::consensus::error::{ConsensusError, Leader};
-use crate::consensus::freshness::Freshness;
+use crate::consensus::group::handle::LEASE;
+pub(super) use crate::consensus::group::handle::{HEARTBEAT, Handle};
 use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
 use crate::consensus::state::{GroupState, Outcome};
@@ -28,20 +31,6 @@ use crate::consensus::types::Types;
 use crate::error::ReplicaError;
 use crate::failure::Failure;
 
-/// Interval at which a leader sends heartbeats to its followers.
-pub(super) const HEARTBEAT: Duration = Duration::from_millis(200);
-/// Time within which a follower that hears its leader grants no vote to others.
-const LEASE: Duration = Duration::from_millis(600);
-/// Random time, on top of [`LEASE`], after which a follower that does not hear its leader starts an election. A new
-/// leader then usually acknowledges within a second. At least two heartbeats must be missing for that.
-const ELECTION_SPREAD: Duration = Duration::from_millis(300);
-/// Further time after which a member that stands back starts an election: others have had two attempts by then.
-const STAND_BACK: Duration = Duration::from_secs(3);
-/// Time without contact to the leader, or to a majority, after which the member reports that nothing can be committed.
-/// It is longer than an election usually takes.
-const CONTACT_MAX: Duration = Duration::from_secs(3);
-/// Interval at which a waiting proposal or read looks whether its member is cut off.
-const CUT_OFF_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest time that a proposal or a read waits for a majority.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at the metrics of openraft, which change several times with each entry.
@@ -60,88 +49,6 @@ pub(crate) struct Group {
     /// Lock that is held while a proposal gets its time and its index, so that times never go back in the log.
     proposing: Mutex<()>,
     watching: JoinHandle<()>,
-}
-
-/// The part of a member that other members and the timer of the node need.
-#[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) raft: Raft,
-    /// True if the group has several members. A single one needs neither heartbeats nor election timeouts.
-    has_others: AtomicBool,
-    /// Time at which this member starts an election, unless it hears its leader before.
-    election_at: parking_lot::Mutex<Instant>,
-    /// Time at which this member last heard its leader.
-    leader_heard_at: parking_lot::Mutex<Instant>,
-    /// True if this member leaves elections to others for [`STAND_BACK`].
-    stands_back: AtomicBool,
-    pub(super) freshness: Freshness,
-}
-
-impl Handle {
-    /// Records that the leader was heard.
-    pub(super) fn heard_leader(&self) {
-        *self.leader_heard_at.lock() = Instant::now();
-        self.heard();
-    }
-
-    /// Records that the leader was heard, or that this member has voted.
-    pub(super) fn heard(&self) {
-        *self.election_at.lock() = Instant::now() + LEASE + random(ELECTION_SPREAD);
-    }
-
-    /// Sends heartbeats if this member is the leader and `beats` is true. Starts an election if this member has not
-    /// heard its leader for too long. The timer of the node calls this for all groups.
-    pub(super) async fn tick(&self, beats: bool) {
-        if !self.has_others.load(Ordering::Relaxed) {
-            return;
-        }
-        let requested = if self.raft.is_leader() {
-            self.heard();
-            self.note_quorum();
-            if beats { self.raft.trigger().heartbeat().await } else { Ok(()) }
-        } else if *self.election_at.lock() + self.stand_back() <= Instant::now() {
-            // After a refusal, the next attempt needs no lease to expire.
-            *self.election_at.lock() = Instant::now() + ELECTION_SPREAD + random(ELECTION_SPREAD);
-            // With pre-vote, this election cannot depose a leader that is alive.
-            self.raft.trigger().elect(true).await
-        } else {
-            Ok(())
-        };
-        // It fails only if openraft has stopped, which [`watch`] reports.
-        drop(requested);
-    }
-}
-
-impl Handle {
-    /// Returns the time for which this member leaves an election to others.
-    fn stand_back(&self) -> Duration {
-        if self.stands_back.load(Ordering::Relaxed) { STAND_BACK } else { Duration::ZERO }
-    }
-
-    /// Notes, on the leader, the last message to which a majority has responded.
-    fn note_quorum(&self) {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        if let (Some(acknowledged), Some(committed)) = (&metrics.last_quorum_acked, &metrics.cluster_committed) {
-            // The elapsed time is measured after `now`, so the result is not later than the message.
-            if let Some(time) = Instant::now().checked_sub(acknowledged.elapsed()) {
-                self.freshness.note(time, committed.index);
-            }
-        }
-    }
-}
-
-/// Returns true if nobody can be elected without the vote of the leader or of a follower: they are a majority of all
-/// voters, in each set of a joint membership.
-fn rules_out_others(voters: &[BTreeSet<u64>], leader: u64, follower: u64) -> bool {
-    voters.iter().all(|voters| voters.len() <= 3 && voters.contains(&leader) && voters.contains(&follower))
-}
-
-/// Returns a random part of a duration.
-fn random(of: Duration) -> Duration {
-    // The keys of each hasher are random.
-    let random = RandomState::new().hash_one(()) % 1024;
-    of * u32::try_from(random).unwrap_or_default() / 1024
 }
 
 impl Group {
@@ -164,18 +71,7 @@ impl Group {
     {
         let machine = StateMachine::new(state, failure.clone())?;
         let raft = Raft::new(node_id, options()?, network, log, machine.clone()).await.map_err(consensus_error)?;
-        let now = || parking_lot::Mutex::new(Instant::now());
-        let has_others = AtomicBool::new(false);
-        let freshness = Freshness::default();
-        let handle = Arc::new(Handle {
-            raft,
-            has_others,
-            election_at: now(),
-            leader_heard_at: now(),
-            stands_back: AtomicBool::new(false),
-            freshness,
-        });
-        handle.heard();
+        let handle = Arc::new(Handle::new(raft));
         let watching = tokio::spawn(watch(Arc::clone(&handle), failure.clone()));
         let group = Self { handle, machine, failure, proposing: Mutex::new(()), watching };
         if let Err(error) = group.elect().await {
@@ -218,6 +114,7 @@ impl Group {
     /// afterwards.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
         tokio::select! {
+            biased;
             proposed = tokio::time::timeout(PATIENCE, self.propose_now(payload)) => {
                 proposed.unwrap_or(Err(ConsensusError::Unknown))
             }
@@ -246,6 +143,7 @@ impl Group {
         // yet applied.
         let linear = tokio::time::timeout(PATIENCE, self.raft().ensure_linearizable(ReadPolicy::ReadIndex));
         let linear = tokio::select! {
+            biased;
             linear = linear => linear,
             () = self.cut_off() => return Err(ConsensusError::NoQuorum("no majority responds to this leader".into())),
         };
@@ -267,93 +165,22 @@ impl Group {
         reached.map(|_metrics| ()).map_err(|_late| ConsensusError::Behind { index })
     }
 
-    /// Returns how long ago the state of this member had everything that was acknowledged; `None` if this is not known.
-    pub(crate) fn staleness(&self) -> Option<Duration> {
-        if self.is_alone() {
-            return Some(Duration::ZERO);
-        }
-        {
-            let metrics = self.raft().metrics();
-            let metrics = metrics.borrow_watched();
-            let voters = metrics.membership_config.membership().get_joint_config();
-            let is_leader = metrics.current_leader == Some(metrics.id);
-            if !is_leader && !metrics.current_leader.is_some_and(|leader| rules_out_others(voters, leader, metrics.id))
-            {
-                return None;
-            }
-        }
-        let complete = self.handle.freshness.complete_since(self.machine.applied_index());
-        complete.map(|since| since.elapsed())
-    }
-
-    /// Returns true if only this node has a vote. The engine then has everything that was acknowledged, even if
-    /// consensus does not run.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.machine.voters().is_ok_and(|voters| voters.into_iter().eq([*self.raft().node_id()]))
-    }
-
-    /// Returns the other member that leads the group, as far as this member knows.
-    pub(crate) fn leader(&self) -> Option<Leader> {
-        let metrics = self.raft().metrics();
-        let metrics = metrics.borrow_watched();
-        let node = metrics.current_leader.filter(|&leader| leader != metrics.id)?;
-        let Member { address, .. } = metrics.membership_config.membership().get_node(&node)?;
-        Some(Leader { node, address: address.clone() })
-    }
-
-    pub(crate) fn is_leader(&self) -> bool {
-        self.raft().is_leader()
-    }
-
-    /// Makes this member leave elections to others, or not any more. If no other member is elected for a while, it
-    /// stands nevertheless.
-    pub(crate) fn stand_back(&self, stands_back: bool) {
-        self.handle.stands_back.store(stands_back, Ordering::Relaxed);
-    }
-
-    /// Asks a member to take over, if this member leads the group. Nothing is proposed or led here from then on. If the
-    /// member does not take over, the others elect a leader as if this one had died.
-    pub(crate) async fn hand_over(&self, to: u64) {
-        // It fails only if openraft has stopped, which [`watch`] reports.
-        let _requested = self.raft().trigger().transfer_leader(to).await.is_ok();
-    }
-
-    /// Returns false if a proposal would wait for a majority, as far as this member knows: it leads, and no majority
-    /// has responded for [`CONTACT_MAX`], or it has not heard a leader for this time.
-    pub(crate) fn can_commit(&self) -> bool {
-        if !self.handle.has_others.load(Ordering::Relaxed) {
-            return true;
-        }
-        let metrics = self.raft().metrics();
-        let metrics = metrics.borrow_watched();
-        if metrics.state.is_leader() {
-            metrics.last_quorum_acked.is_some_and(|acked| acked.into_inner().elapsed() < CONTACT_MAX)
-        } else {
-            self.handle.leader_heard_at.lock().elapsed() < CONTACT_MAX
-        }
-    }
-
-    /// Returns true if this member leads, and no majority has responded for [`CONTACT_MAX`]. The others have another
-    /// leader by then, if they are a majority.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        let metrics = self.raft().metrics();
-        let metrics = metrics.borrow_watched();
-        let acked = metrics.last_quorum_acked.filter(|_| metrics.state.is_leader());
-        acked.is_some_and(|acked| acked.into_inner().elapsed() >= CONTACT_MAX) && !self.is_alone()
-    }
-
-    /// Returns when this member is cut off. A caller then looks for the new leader.
-    async fn cut_off(&self) {
-        while !self.is_cut_off() {
-            tokio::time::sleep(CUT_OFF_INTERVAL).await;
-        }
-    }
-
     /// Returns the members of the group and learners, by node id, as far as this member knows them.
     pub(crate) fn members(&self) -> BTreeMap<u64, Member> {
         let metrics = self.raft().metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.membership().nodes().map(|(&id, member)| (id, member.clone())).collect()
+    }
+
+    /// Returns the voters and the members, as this member knows them.
+    #[cfg(test)]
+    pub(crate) fn voters(&self) -> String {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        let members: Vec<String> =
+            membership.nodes().map(|(id, member)| format!("{id}:{:02x?}", &member.directory[8..])).collect();
+        format!("{:?} of {members:?} at {:?}", membership.get_joint_config(), metrics.membership_config.log_id())
     }
 
     pub(super) fn raft(&self) -> &Raft {
@@ -439,7 +266,7 @@ async fn watch(handle: Arc<Handle>, failure: Failure) {
         let state = {
             let metrics = metrics.borrow_watched();
             let has_others = metrics.membership_config.membership().nodes().nth(1).is_some();
-            handle.has_others.store(has_others, Ordering::Relaxed);
+            handle.set_has_others(has_others);
             metrics.running_state.clone()
         };
         match state {
@@ -460,20 +287,4 @@ async fn watch(handle: Arc<Handle>, failure: Failure) {
 /// Converts an error of openraft to text, because openraft's error types contain types that are private to this folder.
 fn consensus_error(error: impl std::fmt::Display) -> ReplicaError {
     ReplicaError::Consensus(error.to_string().into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_follower_knows_that_nobody_else_leads_only_if_it_votes_in_every_set() {
-        let sets = |sets: &[&[u64]]| sets.iter().map(|set| set.iter().copied().collect()).collect::<Vec<_>>();
-        let knows = |voters: &[&[u64]]| rules_out_others(&sets(voters), 1, 2);
-        assert!(knows(&[&[1, 2]]) && knows(&[&[1, 2, 3]]) && knows(&[&[1, 2, 3], &[1, 2, 4]]));
-        assert!(!knows(&[&[1, 3]]), "a member without a vote");
-        assert!(!knows(&[&[1, 2, 3], &[1, 3, 4]]), "it has no vote in the new set");
-        assert!(!knows(&[&[2, 3, 4]]), "the leader leaves");
-        assert!(!knows(&[&[1, 2, 3, 4, 5]]), "three others are a majority");
-    }
 }

@@ -5,6 +5,8 @@ mod families;
 mod keys;
 mod purged_ranges;
 mod recovery;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod store;
 mod synced_mark;
 mod tail;

@@ -14,9 +14,13 @@ mod link;
 mod messages;
 mod network;
 mod replies;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod service;
+#[cfg(test)]
+pub(crate) mod simulated;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -24,6 +28,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proto::limits::ENTRY_BYTES_MAX;
 use proto::meta::ClusterId;
+use proto::wire;
 use proto::wire::peers_server::PeersServer;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -45,7 +50,7 @@ const REQUEST_BYTES_MAX: usize = ENTRY_BYTES_MAX + (4 << 20);
 const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (4 << 20);
 
 /// The members on this node, by shard.
-type Members = Arc<Mutex<HashMap<u32, Registered>>>;
+type Members = Arc<Mutex<BTreeMap<u32, Registered>>>;
 
 /// A member that receives messages.
 #[derive(Clone, Debug)]
@@ -81,6 +86,9 @@ pub(crate) struct Peers {
     closed: CancellationToken,
     #[cfg(test)]
     proxies: HashMap<String, String>,
+    /// Network of a simulation.
+    #[cfg(test)]
+    wire: Option<Arc<dyn simulated::Wire>>,
 }
 
 /// The task of the timer, which ends when this value is dropped.
@@ -134,6 +142,8 @@ impl Peers {
             links: Mutex::default(),
             #[cfg(test)]
             proxies: HashMap::new(),
+            #[cfg(test)]
+            wire: None,
         }
     }
 
@@ -214,12 +224,27 @@ impl Peers {
         }
     }
 
+    /// Makes the member at an address install a snapshot. Returns when its state has the requested entry.
+    async fn install(&self, address: &str, request: wire::InstallRequest) -> Result<(), String> {
+        #[cfg(test)]
+        if let Some(wire) = &self.wire {
+            return simulated::install(&**wire, address, request).await;
+        }
+        install::install(&self.dialer, &self.dialed(address), request).await
+    }
+
     /// Returns the connection to a node, which all groups share.
     fn link(&self, node: u64, address: &str) -> Result<Arc<Link>, Arc<str>> {
         let mut links = self.links.lock();
         links.retain(|_key, link| link.strong_count() > 0);
         let key = (node, address.to_owned());
         if let Some(link) = links.get(&key).and_then(Weak::upgrade) {
+            return Ok(link);
+        }
+        #[cfg(test)]
+        if let Some(wire) = &self.wire {
+            let link = Arc::new(Link::simulated(wire, address, Arc::clone(&self.cluster)));
+            links.insert(key, Arc::downgrade(&link));
             return Ok(link);
         }
         let endpoint = self.dialer.endpoint(&self.dialed(address));

@@ -20,6 +20,7 @@ use crate::consensus::state::{GroupState, Outcome};
 use crate::consensus::types::{LogEntry, LogId, StoredMembership, Types};
 use crate::error::{RecordError, ReplicaError};
 use crate::failure::Failure;
+use crate::host::simulated::blocking;
 
 /// Largest number of entries that one blocking task applies.
 const APPLY_ENTRIES_MAX: usize = 256;
@@ -54,7 +55,7 @@ impl StateMachine {
     }
 
     /// Applies the next entry. Blocks.
-    fn apply_entry(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
+    pub(super) fn apply_entry(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
         let log_id = record::encode_log_id(&entry.log_id).into();
         let position = Position { index: entry.log_id.index, log_id };
         match entry.payload {
@@ -102,7 +103,7 @@ impl RaftStateMachine<Types> for StateMachine {
                 }
                 Ok(())
             };
-            let applied = tokio::task::spawn_blocking(apply).await.map_err(io::Error::other)?;
+            let applied = blocking(apply).await?;
             applied.map_err(|error: ReplicaError| self.failure.io_error(error))?;
         }
         Ok(())

@@ -6,10 +6,18 @@ use crate::consensus::member::Member;
 use crate::consensus::payload::Payload;
 use crate::consensus::state::Outcome;
 
+#[cfg(not(test))]
 openraft::declare_raft_types!(
     /// The types with which openraft is instantiated. A member is identified by its node id; the membership holds its
     /// address and the identity of its data directory.
     pub(crate) Types: D = Payload, R = Outcome, Node = Member
+);
+
+#[cfg(test)]
+openraft::declare_raft_types!(
+    /// The same types. Tasks that wait for one value are woken in the order in which they began to wait, so that a
+    /// simulation can be repeated.
+    pub(crate) Types: D = Payload, R = Outcome, Node = Member, AsyncRuntime = crate::consensus::group::runtime::Ordered
 );
 
 pub(super) type LogEntry = EntryOf<Types>;

@@ -110,22 +110,7 @@ impl MetaReplica {
     /// The log is never purged, so a command that the state refuses, or that changes nothing, does not reach it.
     /// Applying checks again, because another command may come between.
     pub(crate) async fn propose(&self, command: &Command) -> Result<bool, ProposeError> {
-        self.group.linearize().await?;
-        match self.state.check(self.clock.log_ns(), command) {
-            Ok(Applied::Changed) => {}
-            Ok(Applied::Unchanged) => return Ok(false),
-            Err(refusal) => return Err(ProposeError::Refused(refusal.to_string())),
-        }
-        let failed = |error: &dyn std::fmt::Display| {
-            ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(error.to_string().into())))
-        };
-        let outcome = match self.group.propose(|| encode(self.clock.log_ns(), command)).await? {
-            Outcome::Meta(outcome) => outcome,
-            other => return Err(failed(&format!("a command of the meta group has the outcome {other:?}")).into()),
-        };
-        let wire::MetaOutcome { is_changed, refusal } =
-            wire::MetaOutcome::decode(outcome).map_err(|error| failed(&error))?;
-        if refusal.is_empty() { Ok(is_changed) } else { Err(ProposeError::Refused(refusal)) }
+        propose(&self.group, &self.state, &self.failure, || self.clock.log_ns(), command).await
     }
 
     /// Stops consensus. Returns when nothing uses the group's log any more.
@@ -137,4 +122,30 @@ impl MetaReplica {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// Proposes a command, as [`MetaReplica::propose`] does. `now_ns` returns the time of a new entry.
+pub(crate) async fn propose(
+    group: &Group,
+    state: &MetaGroupState,
+    failure: &Failure,
+    now_ns: impl Fn() -> i64 + Send + Sync,
+    command: &Command,
+) -> Result<bool, ProposeError> {
+    group.linearize().await?;
+    match state.check(now_ns(), command) {
+        Ok(Applied::Changed) => {}
+        Ok(Applied::Unchanged) => return Ok(false),
+        Err(refusal) => return Err(ProposeError::Refused(refusal.to_string())),
+    }
+    let failed = |error: &dyn std::fmt::Display| {
+        ConsensusError::Failed(failure.report(ReplicaError::Consensus(error.to_string().into())))
+    };
+    let outcome = match group.propose(|| encode(now_ns(), command)).await? {
+        Outcome::Meta(outcome) => outcome,
+        other => return Err(failed(&format!("a command of the meta group has the outcome {other:?}")).into()),
+    };
+    let wire::MetaOutcome { is_changed, refusal } =
+        wire::MetaOutcome::decode(outcome).map_err(|error| failed(&error))?;
+    if refusal.is_empty() { Ok(is_changed) } else { Err(ProposeError::Refused(refusal)) }
 }

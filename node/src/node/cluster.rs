@@ -11,6 +11,8 @@ mod forward;
 mod members;
 mod replicas;
 mod service;
+#[cfg(test)]
+mod simulation;
 mod status;
 mod supervise;
 

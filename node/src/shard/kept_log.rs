@@ -18,7 +18,7 @@ pub(crate) struct KeepLimits {
 
 /// The flushed parts of the log that are kept, oldest first, and the end of the part that may be purged.
 #[derive(Debug, Default)]
-pub(super) struct KeptLog {
+pub(crate) struct KeptLog {
     parts: VecDeque<Part>,
     purgeable: Flushed,
 }
@@ -34,17 +34,17 @@ struct Part {
 
 impl KeptLog {
     /// Adds the entries up to `end`, which was just flushed. `bytes` is their size.
-    pub(super) fn add(&mut self, now: Instant, end: Flushed, bytes: u64) {
+    pub(crate) fn add(&mut self, now: Instant, end: Flushed, bytes: u64) {
         self.parts.push_back(Part { flushed_at: now, end, bytes });
     }
 
     /// Begins with a log that was purged up to a position.
-    pub(super) fn begin(&mut self, purged: Flushed) {
+    pub(crate) fn begin(&mut self, purged: Flushed) {
         self.purgeable = purged;
     }
 
     /// Releases the parts beyond the limits; without limits, all parts. Keeps everything after `kept_index`.
-    pub(super) fn release(&mut self, now: Instant, limits: Option<KeepLimits>, kept_index: Option<u64>) {
+    pub(crate) fn release(&mut self, now: Instant, limits: Option<KeepLimits>, kept_index: Option<u64>) {
         let is_leased = |part: &Part| {
             let end = part.end.position.as_ref().map(|position| position.index);
             kept_index.is_some_and(|kept_index| end > Some(kept_index))
@@ -60,7 +60,7 @@ impl KeptLog {
     }
 
     /// Returns the position up to which the log may be purged, with the membership at this position.
-    pub(super) fn purgeable(&self) -> Flushed {
+    pub(crate) fn purgeable(&self) -> Flushed {
         self.purgeable.clone()
     }
 }

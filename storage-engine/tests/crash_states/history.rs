@@ -12,8 +12,8 @@ use storage_model::answers::selection;
 use storage_model::samples::{DAY, T0};
 use storage_model::world::{Horizons, Row, Step, World, step};
 
-use super::disk::{Disk, Inode, Loss, Operation};
-use super::recorder;
+use testkit::power_cut::disk::{EntryName, Inode, Operation, assert_is_whole};
+use testkit::power_cut::recorder;
 use testkit::random::Random;
 
 /// Number of steps of a script: the least, and the most plus one.
@@ -29,12 +29,23 @@ pub(crate) struct Moment {
     pub(crate) horizons: Horizons,
 }
 
+/// A promise that the engine has made.
+#[derive(Clone, Debug)]
+pub(crate) enum Promise {
+    /// Everything up to this log index is durable.
+    Durable(usize),
+    /// A checkpoint as of this log index was taken.
+    Checkpoint { entry: EntryName, index: usize },
+}
+
 /// A script that ran, with the recorded file operations.
 pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
     /// State of the model after each entry, by log index. The first one is before all entries.
     pub(crate) moments: Vec<Moment>,
     pub(crate) operations: Vec<Operation>,
+    /// Promises, each with the number of operations before it.
+    promises: Vec<(usize, Promise)>,
     /// Number of the engine's directory.
     pub(crate) root: Inode,
     pub(crate) has_small_head: bool,
@@ -76,7 +87,9 @@ impl History {
         let mut random = Random::new(seed);
         let has_small_head = random.chance(30);
         let checkpoints = directory();
-        recorder::start();
+        recorder::start(Path::new("/"), None);
+        let mut promises = Vec::new();
+        let mut note = |promise| promises.push((recorder::count(), promise));
         let parent = recorder::directory(checkpoints.path());
         let mut world = World::with(has_small_head, [&[], &[]]);
         let root = recorder::directory(world.directory.path());
@@ -84,13 +97,13 @@ impl History {
         for (number, step) in steps(seed).iter().enumerate() {
             world.step(step);
             moments.resize(world.log.len() + 1, moment(&world));
-            recorder::note(Operation::Durable(flushed(world.engine())));
+            note(Promise::Durable(flushed(world.engine())));
             if random.chance(CHECKPOINTS_PERCENT) {
                 let name = format!("{number}");
                 let taken = world.engine().checkpoint(&checkpoints.path().join(&name)).unwrap();
                 let index = taken.position.map_or(0, |position| position.index as usize);
-                recorder::note(Operation::Durable(index));
-                recorder::note(Operation::Checkpoint { entry: (parent, name.into()), index });
+                note(Promise::Durable(index));
+                note(Promise::Checkpoint { entry: (parent, name.into()), index });
             }
         }
         // Closing the engine ends its background work.
@@ -98,17 +111,12 @@ impl History {
         let operations = recorder::stop();
         assert_is_whole(&operations, root, world.directory.path());
         let log = std::mem::take(&mut world.log);
-        Self { log, moments, operations, root, has_small_head, selections: selections(seed) }
+        Self { log, moments, operations, promises, root, has_small_head, selections: selections(seed) }
     }
 
-    /// Draws the number of operations before a power cut. The cut is likely to be near an operation that is not a
-    /// write.
-    pub(crate) fn draw(&self, random: &mut Random) -> usize {
-        let count = self.operations.len() + 1;
-        let at = random.below(count);
-        let matters = |operation: &Operation| !matches!(operation, Operation::Write { .. });
-        let near = self.operations[at.min(count - 2)..].iter().position(matters).unwrap_or_default();
-        if random.chance(50) { (at + near + random.below(3)).min(count - 1) } else { at }
+    /// Returns the promises before a power cut after `at` operations, the last one first.
+    pub(crate) fn promises(&self, at: usize) -> impl Iterator<Item = &Promise> {
+        self.promises.iter().rev().filter(move |(before, _)| *before <= at).map(|(_, promise)| promise)
     }
 }
 
@@ -124,21 +132,4 @@ fn moment(world: &World) -> Moment {
 /// Returns the log index up to which the engine reports everything as durable.
 pub(crate) fn flushed(engine: &Engine) -> usize {
     engine.flushed().map_or(0, |position| position.index as usize)
-}
-
-/// Asserts that the recorded operations produce the present directory, so that no operation was missed.
-fn assert_is_whole(operations: &[Operation], root: Inode, path: &Path) {
-    for operation in operations {
-        assert!(!matches!(operation, Operation::Unknown), "a file was changed in a way that is not recorded");
-    }
-    let disk = Disk::after(operations, Loss::Nothing, &mut Random::new(0));
-    let replayed = disk.files(root);
-    let mut names = 0;
-    for file in std::fs::read_dir(path).unwrap().map(Result::unwrap) {
-        names += 1;
-        let content = std::fs::read(file.path()).unwrap();
-        assert!(replayed.get(&file.file_name()).is_some_and(|replayed| *replayed == content), "{:?}", file.path());
-    }
-    assert_eq!(names, replayed.len(), "{:?}", replayed.keys());
-    assert!(operations.iter().any(|operation| matches!(operation, Operation::Sync(_))), "no sync was recorded");
 }

@@ -3,16 +3,14 @@
 //! The engine must open, whichever of the unsynced writes the disk keeps. Its state must then hold everything that it
 //! had reported as durable. After a replay of the log, its state must hold everything.
 //!
-//! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
-//! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine
-//! on it.
+//! A script runs on a real engine, and every operation on its files is recorded (`testkit::power_cut`). The test then
+//! cuts the power many times after a random operation, computes a possible content of the disk, and opens an engine on
+//! it.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
 mod check;
-mod disk;
 mod history;
-mod recorder;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,9 +21,11 @@ use storage_engine::{Budgets, Config, Engine};
 use storage_model::world;
 
 use check::{check_answers, check_disk, position};
-use disk::{Disk, Loss, Operation};
-use history::{History, directory, flushed};
+use history::{History, Promise, directory, flushed};
+use testkit::power_cut::disk::{Disk, Loss, draw_cut};
 use testkit::random::Random;
+
+testkit::record_file_operations!();
 
 /// Number of power cuts that are tested for each script.
 const STATES_OF_A_SCRIPT: u64 = 50;
@@ -73,20 +73,19 @@ fn check_checkpoint(history: &History, path: &Path, index: usize) -> Result<(), 
 /// Tests one power cut. Returns the kind of the power cut.
 fn cut(history: &History, seed: u64) -> Result<Loss, String> {
     let mut random = Random::new(seed);
-    let at = history.draw(&mut random);
+    let at = draw_cut(&history.operations, &mut random);
     let loss = [Loss::Tails, Loss::Sectors, Loss::Anything][random.below(3)];
     let done = &history.operations[..at];
     let disk = Disk::after(done, loss, &mut random);
-    let durable = done
-        .iter()
-        .rev()
-        .find_map(|operation| if let Operation::Durable(index) = operation { Some(*index) } else { None });
+    let durable = history
+        .promises(at)
+        .find_map(|promise| if let Promise::Durable(index) = promise { Some(*index) } else { None });
     let folder = directory();
     disk.write(history.root, &folder.path().join("state")).unwrap();
     let checked = check_state(history, &folder.path().join("state"), durable.unwrap_or_default(), random.chance(20));
-    let checkpoints = done.iter().filter_map(|operation| match operation {
-        Operation::Checkpoint { entry, index } => Some((disk.at(entry)?, *index)),
-        _ => None,
+    let checkpoints = history.promises(at).filter_map(|promise| match promise {
+        Promise::Checkpoint { entry, index } => Some((disk.at(entry)?, *index)),
+        Promise::Durable(_) => None,
     });
     let checkpoints = checked.and_then(|()| {
         checkpoints.into_iter().try_for_each(|(inode, index)| {

@@ -3,8 +3,9 @@
 //! After any sequence of appends, flushes, sealing, rollups, restarts, expiries and deletions, every response equals
 //! the model's.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
+mod cases;
 mod checkpoints;
 mod classes;
 mod missing;
@@ -17,7 +18,6 @@ mod timelines;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{
     Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, SeriesQuery, StackDetail,
@@ -228,30 +228,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a test run.
 #[test]
 fn every_response_equals_that_of_the_model() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
-    let cases = number("VARVE_MODEL_CASES").unwrap_or(2000);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = number("VARVE_MODEL_SEED").unwrap_or(now.as_nanos() as u64);
-    println!("{cases} cases; again with VARVE_MODEL_SEED={seed} VARVE_MODEL_CASES={cases}");
-    let workers = std::thread::available_parallelism().map_or(1, |workers| workers.get() as u64);
-    let work = |worker: u64| {
-        let config = ProptestConfig {
-            cases: cases.div_ceil(workers) as u32,
-            max_shrink_iters: 2000,
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        };
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&(seed.wrapping_add(worker)).to_le_bytes());
-        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        runner.run(&Case::any(), |case| run(&case)).map_err(|error| error.to_string())
-    };
-    let failed: Vec<String> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).collect()
-    });
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    cases::check_all(2000, Case::any, run);
 }

@@ -1,204 +1,126 @@
-//! Replicas that apply the same entries have the same outcomes and the same sums, although they flush, seal, roll up
-//! and reopen at different times.
+//! Replicas that apply the same entries have the same outcomes, contents and responses, although they get the entries
+//! in different forms, flush, seal, roll up and reopen at different times, and have different budgets.
+//!
+//! - The first replica applies entries as a leader has them in memory.
+//! - The second one decodes each entry, and evicts its dictionaries with each flush.
+//! - The third one works all the time, and never keeps samples in memory over a flush.
+//! - The last one starts from a snapshot of another replica in the middle of the log, up to three times.
 
-use std::sync::Arc;
+mod counts;
+mod history;
+mod replica;
 
-use bytes::Bytes;
 use proptest::prelude::*;
-use proto::entry::Deletion;
-use proto::selection::Operation;
-use proto::{Batch, Command, Entry, LabelSet, Matcher, TenantId, Tier, Window};
-use storage_engine::{Engine, Outcome, Position};
-use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
-use storage_model::world::{Dropped, config};
+use proto::Tier;
+use storage_engine::{BudgetSizes, Outcome};
+use storage_model::samples::Drawn;
+use storage_model::world::{BUDGETS, Dropped};
 
-/// Work that a replica does between two entries, at a time of its own.
-#[derive(Clone, Copy, Debug)]
-enum Upkeep {
-    Nothing,
-    Flush,
-    Compact,
-    /// Advances the clock to this many seconds after [`T0`], and flushes.
-    PassTime(i64),
-    Reopen,
-}
+use self::counts::Counts;
+use self::history::{Case, Log, Proposal, Push, REPLICAS, Step};
+use self::replica::{Replica, Traits, Upkeep};
+use super::cases;
 
-#[derive(Clone, Debug)]
-enum Proposal {
-    /// Appends these samples. Bit `n` is set if the series of service `n` have no label `zone`.
-    Append(Vec<Drawn>, u8),
-    /// Appends these samples in this retention class, with this batch ID.
-    AppendIn(u8, Vec<Drawn>, u8),
-    /// Expires a tier of class 0 up to a time, in seconds since [`T0`].
-    Expire(Tier, i64),
-    /// Expires a tier of this retention class up to a time, in seconds since [`T0`].
-    ExpireIn(u8, Tier, i64),
-    /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
-    /// and the times are seconds since [`T0`].
-    Delete((u8, u8), i64, i64),
-}
+/// Properties of the replicas. The last one is that of the replica that starts from snapshots.
+const TRAITS: [Traits; REPLICAS] = [
+    Traits { leads: true, budgets: BUDGETS },
+    Traits { leads: false, budgets: BudgetSizes { dictionary_bytes_max: 1 << 10, ..BUDGETS } },
+    Traits { leads: false, budgets: BudgetSizes { head_bytes_max: 200, ..BUDGETS } },
+    Traits { leads: false, budgets: BUDGETS },
+];
 
-/// An entry, and the work of each of the two replicas after it.
-type Step = (Proposal, [Upkeep; 2]);
-
-fn upkeep() -> impl Strategy<Value = Upkeep> {
-    prop_oneof![
-        4 => Just(Upkeep::Nothing),
-        2 => Just(Upkeep::Flush),
-        2 => Just(Upkeep::Compact),
-        2 => (0..400_000_i64).prop_map(Upkeep::PassTime),
-        1 => Just(Upkeep::Reopen),
-    ]
-}
-
-fn proposal() -> impl Strategy<Value = Proposal> {
-    prop_oneof![
-        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8)
-            .prop_map(|(samples, bare)| Proposal::Append(samples, bare)),
-        3 => (0..3_u8, prop::collection::vec(drawn(), 1..12), 0..3_u8)
-            .prop_map(|(class, samples, id)| Proposal::AppendIn(class, samples, id)),
-        2 => (0..4_u8, -200_000..40_000_i64)
-            .prop_map(|(tier, second)| Proposal::Expire(Tier::from_number(tier).unwrap(), second)),
-        1 => (1..3_u8, 0..4_u8, -200_000..40_000_i64)
-            .prop_map(|(class, tier, second)| Proposal::ExpireIn(class, Tier::from_number(tier).unwrap(), second)),
-        3 => ((0..4_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
-            .prop_map(|(label, second, length)| Proposal::Delete(label, second, second + length)),
-    ]
-}
-
-fn entry(proposal: &Proposal, index: usize) -> Entry {
-    let command = match proposal {
-        Proposal::Append(samples, bare) => {
-            let mut batch = batch_of(samples, None);
-            for series in &mut batch.series {
-                let labels = series.labels.take().unwrap();
-                let service: u8 = labels.get("service_name")[1..].parse().unwrap();
-                let is_kept = |name: &str| name != "zone" || bare >> service & 1 == 0;
-                let labels = LabelSet::new(labels.iter().filter(|label| is_kept(&label.name)).cloned().collect());
-                series.fingerprint = labels.fingerprint(&TenantId::default_tenant());
-                series.labels = Some(labels);
+/// Compares the contents and the responses of all replicas.
+///
+/// Replicas sum up hours and days at different times. Unless `is_sealed`, some of them may therefore refuse a query for
+/// which coarser tiers lack a label, and list series without the labels that coarser tiers dropped.
+fn compare(replicas: &[Replica], case: &Case, is_sealed: bool, counts: &Counts) -> Result<(), TestCaseError> {
+    counts.add("comparison");
+    let [first, others @ ..] = replicas else { unreachable!("there are replicas") };
+    for selection in &case.selections {
+        let (sums, series) = first.responses(selection, counts);
+        for (number, other) in others.iter().enumerate() {
+            let (other_sums, other_series) = other.responses(selection, counts);
+            if is_sealed || (sums.is_ok() && other_sums.is_ok()) {
+                prop_assert_eq!(&other_sums, &sums, "replica {}: {:?}", number + 1, selection);
+            } else {
+                counts.add_if(sums != other_sums, "query that only some refuse");
             }
-            Command::Append(Arc::new(batch))
-        }
-        Proposal::AppendIn(class, samples, id) => {
-            Command::Append(Arc::new(Batch { retention_class: *class, ..batch_of(samples, Some(*id)) }))
-        }
-        Proposal::Expire(tier, second) => {
-            Command::Expire { tier: *tier, retention_class: 0, before_ns: T0 + second * SECOND }
-        }
-        Proposal::ExpireIn(class, tier, second) => {
-            Command::Expire { tier: *tier, retention_class: *class, before_ns: T0 + second * SECOND }
-        }
-        Proposal::Delete((name, value), start, end) => {
-            let (name, value) = match name {
-                0 => ("service_name", format!("s{value}")),
-                1 => ("region", ["eu", "us"][usize::from(*value) % 2].to_owned()),
-                2 => ("zone", ["a", "b"][usize::from(*value) % 2].to_owned()),
-                _ => ("thread_name", format!("t{value}")),
-            };
-            let matchers = vec![Matcher { name: name.to_owned(), operation: Operation::Equal, value }];
-            let window = Window { start_ns: T0 + start * SECOND, end_ns: T0 + end * SECOND };
-            Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window })
-        }
-    };
-    Entry { proposed_at_ns: T0 + index as i64, command }
-}
-
-struct Replica {
-    // The engine is dropped before its directory, because closing writes.
-    engine: Option<Engine>,
-    directory: tempfile::TempDir,
-    dropped: Dropped,
-    log: Vec<Entry>,
-}
-
-impl Replica {
-    fn new(dropped: Dropped) -> Self {
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap();
-        let mut replica = Self { engine: None, directory, dropped, log: Vec::new() };
-        replica.open();
-        replica
-    }
-
-    fn open(&mut self) {
-        let mut config = config(self.directory.path());
-        config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
-        self.engine = None;
-        self.engine = Some(Engine::open(config).unwrap());
-        let applied = self.engine().applied().map_or(0, |position| position.index as usize);
-        (applied..self.log.len()).for_each(|i| {
-            self.apply_at(i);
-        });
-    }
-
-    fn engine(&self) -> &Engine {
-        self.engine.as_ref().unwrap()
-    }
-
-    fn apply_at(&self, i: usize) -> Outcome {
-        let position = Position { index: i as u64 + 1, log_id: Bytes::from(format!("id {i}")) };
-        self.engine().apply(position, &self.log[i]).unwrap()
-    }
-
-    fn apply(&mut self, entry: &Entry) -> Outcome {
-        self.log.push(entry.clone());
-        self.apply_at(self.log.len() - 1)
-    }
-
-    fn keep(&mut self, upkeep: Upkeep) {
-        match upkeep {
-            Upkeep::Nothing => {}
-            Upkeep::Flush => drop(self.engine().flush().unwrap()),
-            Upkeep::Compact => drop(self.engine().compact().unwrap()),
-            Upkeep::PassTime(seconds) => {
-                self.engine().pass_time(T0 + seconds * SECOND);
-                self.engine().flush().unwrap();
+            if is_sealed || !case.drops_labels {
+                prop_assert_eq!(&other_series, &series, "replica {}: {:?}", number + 1, selection);
             }
-            Upkeep::Reopen => self.open(),
         }
     }
-
-    /// Returns the signature of all windows, after everything was sealed and rolled up.
-    fn signature(&self) -> u128 {
-        self.engine().pass_time(T0 + 500_000 * SECOND);
-        self.engine().compact().unwrap();
-        let verified = self.engine().verify().unwrap();
-        assert_eq!(verified.described, Vec::<String>::new());
-        verified.signature
-    }
-}
-
-fn run(steps: &[Step], drops: bool) -> Result<(), TestCaseError> {
-    let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
-    let mut replicas = [Replica::new(dropped), Replica::new(dropped)];
-    for (index, (proposal, upkeep)) in steps.iter().enumerate() {
-        let entry = entry(proposal, index);
-        let [one, other] = &mut replicas;
-        let of_one = one.apply(&entry);
-        let of_other = other.apply(&entry);
-        prop_assert_eq!(of_one, of_other, "entry {}: {:?}", index, proposal);
-        one.keep(upkeep[0]);
-        other.keep(upkeep[1]);
-    }
-    // The content is equal before everything is sealed and rolled up, and after.
-    let content = replicas.each_ref().map(|replica| replica.engine().content().unwrap());
-    prop_assert_eq!(&content[0], &content[1]);
-    prop_assert_eq!(replicas[0].signature(), replicas[1].signature());
-    for replica in &replicas {
-        prop_assert_eq!(&replica.engine().content().unwrap(), &content[0]);
+    // Last, because this flushes.
+    let content = first.engine().content().unwrap();
+    for (number, other) in others.iter().enumerate() {
+        prop_assert_eq!(&other.engine().content().unwrap(), &content, "replica {}", number + 1);
+        prop_assert_eq!(other.engine().membership(), first.engine().membership());
     }
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
-    #[test]
-    fn replicas_that_flush_at_different_times_stay_equal(
-        steps in prop::collection::vec((proposal(), [upkeep(), upkeep()]), 1..16),
-        drops in prop::bool::ANY,
-    ) {
-        run(&steps, drops)?;
+fn run(case: &Case, counts: &Counts) -> Result<(), TestCaseError> {
+    let dropped: Dropped = if case.drops_labels { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
+    let [.., of_last] = TRAITS;
+    let mut replicas: Vec<_> = TRAITS[..REPLICAS - 1].iter().map(|&traits| Replica::new(dropped, traits)).collect();
+    let mut log = Log::new();
+    for (index, step) in case.steps.iter().enumerate() {
+        for (at, source) in &case.snapshots {
+            if at % case.steps.len() == index {
+                counts.add("snapshot");
+                // The last replica may not exist yet.
+                let copy = replicas[source % replicas.len()].snapshot(of_last);
+                replicas.truncate(REPLICAS - 1);
+                replicas.push(copy);
+            }
+        }
+        log.propose(step, replicas[0].engine(), counts);
+        let outcomes: Vec<_> = replicas.iter().map(|replica| replica.apply_last(&log.entries)).collect();
+        let [outcome, others @ ..] = &outcomes[..] else { unreachable!("there are replicas") };
+        prop_assert!(
+            others.iter().all(|other| other == outcome),
+            "entry {}: {:?} {:?}",
+            index,
+            outcomes,
+            step.proposal
+        );
+        outcome.iter().for_each(|outcome: &Outcome| counts.add_outcome(*outcome));
+        for (replica, upkeep) in replicas.iter_mut().zip(step.upkeep) {
+            replica.keep(upkeep, &log.entries, counts);
+        }
+        if step.is_compared {
+            compare(&replicas, case, false, counts)?;
+        }
     }
+    prop_assert_eq!(replicas.len(), REPLICAS, "no replica started from a snapshot");
+    compare(&replicas, case, false, counts)?;
+    let content = replicas[0].engine().content().unwrap();
+    // The content stays the same when everything is sealed and rolled up.
+    let signatures: Vec<_> = replicas.iter().map(Replica::sealed_signature).collect();
+    prop_assert!(signatures.iter().all(|signature| *signature == signatures[0]), "{:?}", signatures);
+    prop_assert_eq!(replicas[0].engine().content().unwrap(), content);
+    compare(&replicas, case, true, counts)?;
+    Ok(())
+}
+
+#[test]
+fn replicas_of_all_kinds_stay_equal() {
+    let counts = Counts::default();
+    cases::check_all(200, Case::any, |case| run(case, &counts));
+    counts.check();
+}
+
+/// Runs entries on the four replicas, of which the first two do upkeep. The last one starts from a snapshot of the
+/// first before the last entry.
+fn run_steps(steps: Vec<(Proposal, [Upkeep; 2])>) {
+    let step = |(proposal, [one, other]): (Proposal, [Upkeep; 2])| {
+        let upkeep = [one, other, Upkeep::Nothing, Upkeep::Nothing];
+        Step { proposal, wait: 0, upkeep, is_compared: false }
+    };
+    let steps: Vec<_> = steps.into_iter().map(step).collect();
+    let snapshots = vec![(steps.len() - 1, 0)];
+    let case = Case { steps, snapshots, selections: Vec::new(), drops_labels: false };
+    run(&case, &Counts::default()).unwrap();
 }
 
 /// Old samples have no threads, and later ones in the same partition of hours have threads. Only one replica has rolled
@@ -206,13 +128,13 @@ proptest! {
 #[test]
 fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     let old = Drawn { thread: 0, ..Drawn::simple(0, -100_000, 1, 5) };
-    let steps = [
-        (Proposal::Append(vec![old], 0), [Upkeep::Nothing; 2]),
-        (Proposal::Expire(Tier::Minute, -50_000), [Upkeep::Nothing; 2]),
-        (Proposal::Append(vec![Drawn::simple(0, -20_000, 1, 5)], 0), [Upkeep::PassTime(10_000), Upkeep::Nothing]),
-        (Proposal::Delete((3, 1), -110_000, -90_000), [Upkeep::Nothing; 2]),
-    ];
-    run(&steps, false).unwrap();
+    let later = Drawn::simple(0, -20_000, 1, 5);
+    run_steps(vec![
+        (Proposal::Append(Push::of(vec![old])), [Upkeep::Nothing; 2]),
+        (Proposal::Expire(Tier::Minute, 0, -50_000), [Upkeep::Nothing; 2]),
+        (Proposal::Append(Push::of(vec![later])), [Upkeep::PassTime(10_000), Upkeep::Nothing]),
+        (Proposal::Delete(0, vec![(3, 0, 1)], -110_000, -90_000), [Upkeep::Nothing; 2]),
+    ]);
 }
 
 /// A partition's only sample is deleted. Only one replica opens the partition again before the next deletion, and both
@@ -221,11 +143,10 @@ fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
 fn a_deletion_does_not_depend_on_a_restart() {
     let deleted = Drawn::simple(1, -74_863, 0, 0);
     let later = Drawn { thread: 0, ..Drawn::simple(0, -20_000, 0, 0) };
-    let steps = [
-        (Proposal::Append(vec![deleted], 0), [Upkeep::Nothing; 2]),
-        (Proposal::Delete((1, 1), -74_864, -74_863), [Upkeep::Nothing; 2]),
-        (Proposal::Append(vec![later], 0), [Upkeep::Reopen, Upkeep::Nothing]),
-        (Proposal::Delete((3, 0), -69_801, -69_800), [Upkeep::Nothing; 2]),
-    ];
-    run(&steps, false).unwrap();
+    run_steps(vec![
+        (Proposal::Append(Push::of(vec![deleted])), [Upkeep::Nothing; 2]),
+        (Proposal::Delete(0, vec![(1, 0, 1)], -74_864, -74_863), [Upkeep::Nothing; 2]),
+        (Proposal::Append(Push::of(vec![later])), [Upkeep::Reopen, Upkeep::Nothing]),
+        (Proposal::Delete(0, vec![(3, 0, 0)], -69_801, -69_800), [Upkeep::Nothing; 2]),
+    ]);
 }

@@ -24,6 +24,8 @@ use tonic::Streaming;
 use tonic::transport::Endpoint;
 use transport::Dialer;
 
+#[cfg(test)]
+use crate::consensus::peers::simulated;
 use crate::consensus::peers::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 
 /// Largest number of requests in one queue.
@@ -48,13 +50,13 @@ type OwnCluster = Arc<OnceLock<ClusterId>>;
 /// Reason why a request got no reply.
 pub(super) type NoReply = Arc<str>;
 
-type Reply = Result<Option<WireReply>, NoReply>;
+pub(super) type Reply = Result<Option<WireReply>, NoReply>;
 
 /// A request on its way to the task of the connection.
 #[derive(Debug)]
-struct Outgoing {
-    request: wire::PeerRequest,
-    reply: oneshot::Sender<Reply>,
+pub(super) struct Outgoing {
+    pub(super) request: wire::PeerRequest,
+    pub(super) reply: oneshot::Sender<Reply>,
 }
 
 /// A connection to one peer. Dropping it closes the connection.
@@ -70,22 +72,37 @@ pub(super) struct Link {
 
 /// Number of the request whose reply was received last; 0 if there is none. Numbers are unique over all streams of a
 /// connection.
-type Replied = Arc<AtomicU64>;
+pub(super) type Replied = Arc<AtomicU64>;
 
 impl Link {
     /// Makes a connection, which is opened with the first request.
     pub(super) fn new(dialer: Dialer, endpoint: Endpoint, cluster: OwnCluster) -> Self {
-        let (urgent, urgent_queue) = mpsc::channel(WAITING_MAX);
-        let (bulk, bulk_queue) = mpsc::channel(WAITING_MAX);
+        let (link, queues) = Self::with_queues(cluster);
         let endpoint = endpoint
             .connect_timeout(CONNECT_PATIENCE)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_INTERVAL);
-        let replied = Replied::default();
+        tokio::spawn(run(dialer, endpoint, queues, Arc::clone(&link.replied)));
+        link
+    }
+
+    /// Makes a connection over the network of a simulation.
+    #[cfg(test)]
+    pub(super) fn simulated(wire: &Arc<dyn simulated::Wire>, address: &str, cluster: OwnCluster) -> Self {
+        let (link, queues) = Self::with_queues(cluster);
+        let address = address.to_owned();
+        tokio::spawn(simulated::run(Arc::clone(wire), address, queues, Arc::clone(&link.replied)));
+        link
+    }
+
+    /// Makes a connection without a task that serves its queues.
+    fn with_queues(cluster: OwnCluster) -> (Self, Queues) {
+        let (urgent, urgent_queue) = mpsc::channel(WAITING_MAX);
+        let (bulk, bulk_queue) = mpsc::channel(WAITING_MAX);
+        let entry_bytes = Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX);
         let queues = Queues { urgent: urgent_queue, bulk: bulk_queue, cluster };
-        tokio::spawn(run(dialer, endpoint, queues, Arc::clone(&replied)));
-        Self { urgent, bulk, entry_bytes: Semaphore::new(ENTRY_BYTES_IN_FLIGHT_MAX), replied }
+        (Self { urgent, bulk, entry_bytes, replied: Replied::default() }, queues)
     }
 
     /// Returns the number of the request whose reply was received last; 0 if there is none.
@@ -125,15 +142,15 @@ impl Link {
 }
 
 /// The receiving ends of a connection's queues, and the cluster that its messages name.
-struct Queues {
+pub(super) struct Queues {
     urgent: mpsc::Receiver<Outgoing>,
     bulk: mpsc::Receiver<Outgoing>,
-    cluster: OwnCluster,
+    pub(super) cluster: OwnCluster,
 }
 
 impl Queues {
     /// Waits for a request. Returns `None` if the connection was dropped.
-    async fn next(&mut self) -> Option<Outgoing> {
+    pub(super) async fn next(&mut self) -> Option<Outgoing> {
         tokio::select! {
             biased;
             outgoing = self.urgent.recv() => outgoing,

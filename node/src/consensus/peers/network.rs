@@ -26,7 +26,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::consensus::member::Member;
 use crate::consensus::peers::Peers;
-use crate::consensus::peers::install::install;
 use crate::consensus::peers::link::Link;
 use crate::consensus::peers::messages::{self, Request};
 use crate::consensus::types::{Types, Vote};
@@ -143,7 +142,7 @@ impl Peer {
         };
         // The receiver of the snapshot logs more. A member whose node is down is tried again and again.
         tracing::debug!(shard, node = target, index, "the member lags behind the log: it is to install a snapshot");
-        let installed = install(&peers.dialer, &peers.dialed(&member.address), request).await;
+        let installed = peers.install(&member.address, request).await;
         installed.map_err(|error| {
             tracing::debug!(shard, node = target, error, "the member has installed no snapshot: will retry");
             self.unreachable(&error)
@@ -216,6 +215,7 @@ impl RaftNetworkV2<Types> for Peer {
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         let index = snapshot.meta.last_log_id.map_or(0, |last| last.index);
         tokio::select! {
+            biased;
             closed = cancel => Err(closed.into()),
             installed = self.install(index) => {
                 installed?;

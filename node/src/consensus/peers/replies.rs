@@ -4,10 +4,9 @@
 //! the time of this reply. Both times are of the receiver's monotonic clock, so no clocks are compared, and neither a
 //! slow network nor a paused receiver makes a request look newer than it is.
 
-use std::collections::VecDeque;
-use std::time::Instant;
-
 use parking_lot::Mutex;
+use std::collections::VecDeque;
+use tokio::time::Instant;
 
 /// Largest number of replies that are remembered. A peer names a reply that it received two
 /// heartbeats ago.

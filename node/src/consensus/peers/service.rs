@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use futures::{Stream, stream};
 use openraft::raft::AppendEntriesResponse;
@@ -12,6 +11,7 @@ use proto::wire;
 use proto::wire::peer_reply::Reply as WireReply;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::consensus::group::Handle;
@@ -153,7 +153,12 @@ impl Receiver {
 
     /// Processes a request. A request that is refused changes nothing. The request was made after `made_after`, as far
     /// as this is known.
-    async fn reply(&self, cluster: &[u8], request: wire::PeerRequest, made_after: Option<Instant>) -> WireReply {
+    pub(super) async fn reply(
+        &self,
+        cluster: &[u8],
+        request: wire::PeerRequest,
+        made_after: Option<Instant>,
+    ) -> WireReply {
         let wire::PeerRequest { shard, sender, directory, message, .. } = request;
         let node = self.node_id;
         if let Err(refusal) = self.check_sender(cluster, sender) {

@@ -1,16 +1,17 @@
 //! Duties that the state of the meta group gives this node: to hold replicas of shards and, as the leader of the meta
 //! group, to complete the creation of the cluster.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::TenantId;
-use proto::meta::{ClusterId, Command, Node, State};
+use proto::meta::{ClusterId, Command, DirectoryId, Node, Retention, State};
 use proto::placement::Epoch;
 use tokio::time::timeout;
 
-use crate::consensus::random_identity;
+use crate::consensus::{Member, random_identity};
 use crate::meta::{MetaReplica, divide_slots, propose_shards};
 use crate::node::cluster::{propose, replicas};
 use crate::node::shared::Shared;
@@ -85,10 +86,18 @@ fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
         commands.push(Command::SetDefaultRetention(retention));
     }
     let serves = |shard: u32| shared.shard(shard).is_some_and(|hosted| hosted.serving().is_some());
-    let created = state.shards.values().filter(|shard| !shard.is_created && shard.creator == shared.config.node_id);
-    commands.extend(created.filter(|shard| serves(shard.number)).map(|shard| Command::ShardCreated(shard.number)));
+    commands.extend(due_of_shards(state, shared.config.node_id, replica.is_leader(), serves));
+    commands
+}
+
+/// Returns the commands that report the shards that a node has created, and add the first placement. `is_leader` is
+/// true if the node leads the meta group, and `serves` if it serves a shard.
+pub(super) fn due_of_shards(state: &State, node: u64, is_leader: bool, serves: impl Fn(u32) -> bool) -> Vec<Command> {
+    let created = state.shards.values().filter(|shard| !shard.is_created && shard.creator == node);
+    let created = created.filter(|shard| serves(shard.number)).map(|shard| Command::ShardCreated(shard.number));
+    let mut commands: Vec<Command> = created.collect();
     let are_created = !state.shards.is_empty() && state.shards.values().all(|shard| shard.is_created);
-    if state.epochs.is_empty() && are_created && replica.is_leader() {
+    if state.epochs.is_empty() && are_created && is_leader {
         let shards: Vec<u32> = state.shards.keys().copied().collect();
         match Epoch::new(1, i64::MIN, divide_slots(None, &shards), Default::default()) {
             Ok(epoch) => commands.push(Command::AddEpoch(epoch)),
@@ -100,15 +109,29 @@ fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
 
 /// Returns the first command of a cluster: its nodes are the members of the meta group.
 fn initialize(shared: &Shared, replica: &MetaReplica, cluster: ClusterId) -> Command {
-    let node = |(id, member): (u64, crate::consensus::Member)| Node {
+    initialize_with(
+        cluster,
+        replica.members(),
+        shared.initial_shards.get().into(),
+        shared.config.retention.in_seconds(),
+    )
+}
+
+/// Returns the first command of a cluster with these members of the meta group, and this number of shards.
+pub(super) fn initialize_with(
+    cluster: ClusterId,
+    members: BTreeMap<u64, Member>,
+    shards: u32,
+    retention: Retention,
+) -> Command {
+    let node = |(id, member): (u64, Member)| Node {
         id,
         address: member.address,
         zone: String::new(),
-        directory: proto::meta::DirectoryId(u128::from_be_bytes(member.directory)),
+        directory: DirectoryId(u128::from_be_bytes(member.directory)),
     };
-    let nodes: Vec<Node> = replica.members().into_iter().map(node).collect();
+    let nodes: Vec<Node> = members.into_iter().map(node).collect();
     let state = State { nodes: nodes.iter().map(|node| (node.id, node.clone())).collect(), ..State::default() };
-    let shards = propose_shards(&state, shared.initial_shards.get().into());
-    let retention = shared.config.retention.in_seconds();
+    let shards = propose_shards(&state, shards);
     Command::Initialize { cluster, format_version: FORMAT_VERSION, retention, nodes, shards }
 }

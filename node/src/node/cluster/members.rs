@@ -44,6 +44,7 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
         let mut next = Instant::now() + IDLE_INTERVAL;
         loop {
             tokio::select! {
+                biased;
                 Some(done) = looks.join_next() => {
                     let (group, is_changing) = done.unwrap_or_else(|error| resume_unwind(error.into_panic()));
                     looked_at.remove(&group);
@@ -74,10 +75,7 @@ async fn change_meta_group(replica: &MetaReplica, state: &State) -> bool {
     if !replica.is_leader() {
         return false;
     }
-    let member =
-        |node: &proto::meta::Node| Member { address: node.address.clone(), directory: node.directory.0.to_be_bytes() };
-    let members = state.nodes.values().map(|node| (node.id, member(node))).collect();
-    match replica.change_members(&Wanted { members, voters: Voters::Few }).await {
+    match replica.change_members(&members_of_meta_group(state)).await {
         Ok(change) => change == Change::Underway,
         Err(error) => {
             tracing::debug!(%error, "the members of the meta group did not change");
@@ -91,16 +89,11 @@ async fn change_meta_group(replica: &MetaReplica, state: &State) -> bool {
 async fn change_shard(shared: &Shared, state: &State, shard: &Shard) -> bool {
     let replica = shared.shard(shard.number).and_then(|hosted: Arc<hosted::Hosted>| hosted.serving());
     let Some(replica) = replica.filter(|replica| shard.is_created && replica.is_leader()) else { return false };
-    let member = |member: &proto::meta::Member| {
-        let address = state.nodes.get(&member.node)?.address.clone();
-        Some((member.node, Member { address, directory: identity_of(member) }))
-    };
-    let Some(members) = shard.wanted().iter().map(member).collect::<Option<BTreeMap<_, _>>>() else { return false };
-    match replica.change_members(&Wanted { members, voters: Voters::All }).await {
+    let Some(wanted) = members_of_shard(state, shard) else { return false };
+    match replica.change_members(&wanted).await {
         Ok(Change::Underway) => true,
-        Ok(Change::Complete) if shard.target.is_empty() => false,
         Ok(Change::Complete) => {
-            let command = Command::MembersChanged { shard: shard.number, members: shard.target.clone() };
+            let Some(command) = to_report(shard) else { return false };
             if let Err(error) = propose(shared, &command).await {
                 // The next look proposes the command again, if it is still due.
                 tracing::debug!(shard = shard.number, %error, "the new members of a shard were not reported");
@@ -112,4 +105,27 @@ async fn change_shard(shared: &Shared, state: &State, shard: &Shard) -> bool {
             true
         }
     }
+}
+
+/// Returns the members that the meta group is to have: all nodes of the cluster.
+pub(super) fn members_of_meta_group(state: &State) -> Wanted {
+    let member =
+        |node: &proto::meta::Node| Member { address: node.address.clone(), directory: node.directory.0.to_be_bytes() };
+    Wanted { members: state.nodes.values().map(|node| (node.id, member(node))).collect(), voters: Voters::Few }
+}
+
+/// Returns the members that a shard is to have; `None` if the address of one of them is not known.
+pub(super) fn members_of_shard(state: &State, shard: &Shard) -> Option<Wanted> {
+    let member = |member: &proto::meta::Member| {
+        let address = state.nodes.get(&member.node)?.address.clone();
+        Some((member.node, Member { address, directory: identity_of(member) }))
+    };
+    let members = shard.wanted().iter().map(member).collect::<Option<BTreeMap<_, _>>>()?;
+    Some(Wanted { members, voters: Voters::All })
+}
+
+/// Returns the command that reports that a group has the members of its target; `None` if the members did not change.
+pub(super) fn to_report(shard: &Shard) -> Option<Command> {
+    let has_changed = !shard.target.is_empty();
+    has_changed.then(|| Command::MembersChanged { shard: shard.number, members: shard.target.clone() })
 }

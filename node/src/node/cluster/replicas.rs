@@ -66,15 +66,11 @@ async fn follow_shard(
     let held = log.replica(shard);
     let failed =
         |source| ReplicaError::Directory { directory: shared.directory.shard(shard).path().to_owned(), source };
-    if held.identity == wanted {
-        let Some(identity) = wanted else { return Ok(()) };
-        return shared.host(shard, identity).await.map_err(|error| Arc::new(failed(error)));
-    }
     let is_hosted = shared.shard(shard).is_some();
-    // A node that stopped after it had given up its replica for this very state makes the new one.
-    let is_older = revision < held.revision || (revision == held.revision && held.identity.is_some());
-    if is_older || (wanted.is_none() && !is_hosted) || (wanted.is_some() && !may_make) {
-        return Ok(());
+    match step(held, wanted, is_hosted, may_make, revision) {
+        Step::Nothing => return Ok(()),
+        Step::Host(identity) => return shared.host(shard, identity).await.map_err(|error| Arc::new(failed(error))),
+        Step::Replace => {}
     }
     if is_hosted {
         tracing::info!(shard, revision, "the node gives up its replica of the shard");
@@ -88,4 +84,32 @@ async fn follow_shard(
     tracing::info!(shard, revision, "the node gets a replica of the shard");
     log.renew_replica(shard, ReplicaRecord { identity: Some(identity), revision }).await?;
     shared.host(shard, identity).await.map_err(|error| Arc::new(failed(error)))
+}
+
+/// The duty of a node towards its replica of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Nothing,
+    /// Run the replica that the node has.
+    Host(DirectoryId),
+    /// Delete the replica, and make the wanted one.
+    Replace,
+}
+
+/// Returns the step towards the wanted replica. `held` is the last decision, and `may_make` is true if the node is a
+/// wanted member in the state with this revision.
+pub(super) fn step(
+    held: ReplicaRecord,
+    wanted: Option<DirectoryId>,
+    is_hosted: bool,
+    may_make: bool,
+    revision: u64,
+) -> Step {
+    if held.identity == wanted {
+        return wanted.map_or(Step::Nothing, Step::Host);
+    }
+    // A node that stopped after it had given up its replica for this very state makes the new one.
+    let is_older = revision < held.revision || (revision == held.revision && held.identity.is_some());
+    let is_due = !is_older && (wanted.is_some() || is_hosted) && (wanted.is_none() || may_make);
+    if is_due { Step::Replace } else { Step::Nothing }
 }

@@ -4,7 +4,7 @@
 //! - Bytes that were written before the last sync of their file remain. A sector of 512 bytes that was written later
 //!   has its content from before these writes, or after any one of them. The length of the file is its length after any
 //!   one of the operations. Bytes that were never written are zeros. On a file system that orders data, a prefix of the
-//!   writes remains instead, with the last write torn at any byte.
+//!   writes remains instead, with the last write torn at any byte. Only a write of the first sector is never torn.
 //! - Names that a directory had when it was last synced remain. Of the later changes of names, either a prefix over all
 //!   directories remains, as with a journal, or any subset. A rename is one step.
 //! - A file that was synced has the name with which it was created. POSIX does not promise this, but ext4, XFS, Btrfs
@@ -16,56 +16,49 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
+use std::{fs, io};
 
-use testkit::random::Random;
+use crate::random::Random;
 
 /// Number that identifies a file or a directory.
-pub(crate) type Inode = u64;
+pub type Inode = u64;
 /// Name of a file or directory: the directory that holds it, and the name in that directory.
-pub(crate) type EntryName = (Inode, OsString);
+pub type EntryName = (Inode, OsString);
 
 const SECTOR: usize = 512;
 
-/// A change of files, or a note about the engine between the changes.
+/// A change of files.
 #[derive(Clone, Debug)]
-pub(crate) enum Operation {
-    Create {
-        entry: EntryName,
-        inode: Inode,
-        is_directory: bool,
-    },
-    Remove {
-        entry: EntryName,
-    },
-    Rename {
-        from: EntryName,
-        to: EntryName,
-        inode: Inode,
-    },
-    Write {
-        inode: Inode,
-        offset: u64,
-        bytes: Vec<u8>,
-    },
-    Resize {
-        inode: Inode,
-        length: u64,
-    },
+#[allow(missing_docs, reason = "the fields are those of the system calls")]
+pub enum Operation {
+    /// A file or directory gets its first name, or a file gets another name.
+    Create { entry: EntryName, inode: Inode, is_directory: bool },
+    /// A name is removed.
+    Remove { entry: EntryName },
+    /// A file or directory gets another name instead of its own. The other name may have been that of another file.
+    Rename { from: EntryName, to: EntryName, inode: Inode },
+    /// Bytes are written to a file.
+    Write { inode: Inode, offset: u64, bytes: Vec<u8> },
+    /// A file gets another length.
+    Resize { inode: Inode, length: u64 },
+    /// A file or directory is synced.
     Sync(Inode),
     /// A change that the model does not support.
     Unknown,
-    /// Note that the engine reported everything up to this log index as durable.
-    Durable(usize),
-    /// Note that a checkpoint as of this log index was taken.
-    Checkpoint {
-        entry: EntryName,
-        index: usize,
-    },
+}
+
+/// Draws the number of operations before a power cut. The cut is likely to be near an operation that is not a write.
+pub fn draw_cut(operations: &[Operation], random: &mut Random) -> usize {
+    let count = operations.len() + 1;
+    let at = random.below(count);
+    let matters = |operation: &Operation| !matches!(operation, Operation::Write { .. });
+    let near = operations[at.min(count - 2)..].iter().position(matters).unwrap_or_default();
+    if random.chance(50) { (at + near + random.below(3)).min(count - 1) } else { at }
 }
 
 /// Names and contents of the files and directories of a disk.
 #[derive(Debug, Default)]
-pub(crate) struct Disk {
+pub struct Disk {
     names: BTreeMap<EntryName, Inode>,
     contents: BTreeMap<Inode, Vec<u8>>,
     directories: BTreeSet<Inode>,
@@ -73,7 +66,8 @@ pub(crate) struct Disk {
 
 /// Kind of a power cut, by the unsynced changes that it loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Loss {
+pub enum Loss {
+    /// Everything was written to the disk.
     Nothing,
     /// The last changes of names and the last changes of each file are lost.
     Tails,
@@ -83,9 +77,17 @@ pub(crate) enum Loss {
     Anything,
 }
 
+/// Asserts that the recorded operations produce a directory as it is, so that no operation was missed.
+pub fn assert_is_whole(operations: &[Operation], directory: Inode, path: &Path) {
+    let is_unknown = |operation: &Operation| matches!(operation, Operation::Unknown);
+    assert!(!operations.iter().any(is_unknown), "a file was changed in a way that is not recorded");
+    Disk::after(operations, Loss::Nothing, &mut Random::new(0)).assert_equals(directory, path);
+    assert!(operations.iter().any(|operation| matches!(operation, Operation::Sync(_))), "no sync was recorded");
+}
+
 impl Disk {
     /// Returns the disk after some operations and a power cut.
-    pub(crate) fn after(operations: &[Operation], loss: Loss, random: &mut Random) -> Self {
+    pub fn after(operations: &[Operation], loss: Loss, random: &mut Random) -> Self {
         let mut disk = Self::default();
         let mut synced: BTreeMap<Inode, usize> = BTreeMap::new();
         for (at, operation) in operations.iter().enumerate() {
@@ -138,22 +140,51 @@ impl Disk {
     }
 
     /// Returns the file or directory with this name, if there is one.
-    pub(crate) fn at(&self, entry: &EntryName) -> Option<Inode> {
+    pub fn at(&self, entry: &EntryName) -> Option<Inode> {
         self.names.get(entry).copied()
     }
 
     /// Returns the names and contents of the files in a directory.
-    pub(crate) fn files(&self, directory: Inode) -> BTreeMap<&OsString, &[u8]> {
+    pub fn files(&self, directory: Inode) -> BTreeMap<&OsString, &[u8]> {
         let of = |inode: &Inode| self.contents.get(inode).map(Vec::as_slice).unwrap_or_default();
         let inside = self.names.range((directory, OsString::new())..(directory + 1, OsString::new()));
         let files = inside.filter(|(_, inode)| !self.directories.contains(inode));
         files.map(|((_, name), inode)| (name, of(inode))).collect()
     }
 
-    /// Writes the files of a directory of the model to the directory `path`.
-    pub(crate) fn write(&self, directory: Inode, path: &Path) -> std::io::Result<()> {
-        std::fs::create_dir_all(path)?;
-        self.files(directory).into_iter().try_for_each(|(name, content)| std::fs::write(path.join(name), content))
+    /// Returns the names of the directories in a directory.
+    fn directories(&self, directory: Inode) -> impl Iterator<Item = (&OsString, Inode)> {
+        let inside = self.names.range((directory, OsString::new())..(directory + 1, OsString::new()));
+        let directories = inside.filter(|(_, inode)| self.directories.contains(inode));
+        directories.map(|((_, name), inode)| (name, *inode))
+    }
+
+    /// Writes the files and directories in a directory of the model to the directory `path`.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, directory: Inode, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)?;
+        self.files(directory).into_iter().try_for_each(|(name, content)| fs::write(path.join(name), content))?;
+        self.directories(directory).try_for_each(|(name, inode)| self.write(inode, &path.join(name)))
+    }
+
+    /// Asserts that a directory of the model equals the directory `path`.
+    pub fn assert_equals(&self, directory: Inode, path: &Path) {
+        let files = self.files(directory);
+        let directories: BTreeMap<_, _> = self.directories(directory).collect();
+        let mut names = 0;
+        for found in fs::read_dir(path).unwrap().map(Result::unwrap) {
+            names += 1;
+            let (name, path) = (found.file_name(), found.path());
+            if found.file_type().unwrap().is_dir() {
+                self.assert_equals(*directories.get(&name).unwrap_or_else(|| panic!("{}", path.display())), &path);
+            } else {
+                let content = fs::read(&path).unwrap();
+                assert!(files.get(&name).is_some_and(|replayed| *replayed == content), "{}", path.display());
+            }
+        }
+        assert_eq!(names, files.len() + directories.len(), "{}: {:?} {directories:?}", path.display(), files.keys());
     }
 }
 
@@ -174,7 +205,9 @@ fn change(content: &mut Vec<u8>, operation: &Operation) {
 fn keep_prefix(content: &mut Vec<u8>, operations: &[&Operation], random: &mut Random) {
     let kept = random.below(operations.len() + 1);
     operations[..kept].iter().for_each(|operation| change(content, operation));
-    if let Some(Operation::Write { inode, offset, bytes }) = operations.get(kept) {
+    if let Some(Operation::Write { inode, offset, bytes }) = operations.get(kept)
+        && (*offset > 0 || bytes.len() > SECTOR)
+    {
         let torn = bytes[..random.below(bytes.len() + 1)].to_vec();
         if !torn.is_empty() {
             change(content, &Operation::Write { inode: *inode, offset: *offset, bytes: torn });
