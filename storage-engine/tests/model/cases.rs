@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// Generates `cases` cases and runs each. Fails with the smallest case that fails.
+/// Generates `cases` cases and runs each. Fails with the smallest case that fails. Returns the number of cases.
 ///
 /// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a test run.
 pub(crate) fn check_all<S: Strategy>(
     cases: u64,
     case: impl Fn() -> S + Sync,
     run: impl Fn(&S::Value) -> Result<(), TestCaseError> + Sync,
-) {
+) -> u64 {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let cases = number("VARVE_MODEL_CASES").unwrap_or(cases);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -34,4 +34,5 @@ pub(crate) fn check_all<S: Strategy>(
         threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).collect()
     });
     assert!(failed.is_empty(), "{}", failed.join("\n"));
+    cases
 }

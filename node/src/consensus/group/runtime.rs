@@ -14,6 +14,7 @@ use openraft::async_runtime::{AsyncRuntime, Watch, WatchReceiver, WatchSender};
 use openraft::impls::TokioRuntime;
 use openraft::{OptionalSend, OptionalSync};
 use tokio::sync::{Notify, watch};
+use tokio::task::coop::unconstrained;
 
 /// Tokio with ordered watch channels.
 pub(crate) struct Ordered(TokioRuntime);
@@ -163,7 +164,8 @@ impl<T: OptionalSend + OptionalSync> WatchReceiver<OrderedWatch, T> for OrderedR
         loop {
             // Made before the look at the value, so that no change between the two is missed.
             let notified = changes.notified();
-            if let Some(changed) = self.value.changed().now_or_never() {
+            // Without the budget of tasks, which would let this look miss a change.
+            if let Some(changed) = unconstrained(self.value.changed()).now_or_never() {
                 return changed.map_err(|_closed| RecvError(()));
             }
             notified.await;

@@ -47,6 +47,9 @@ const KINDS: [&str; 38] = [
     "undecidable",
 ];
 
+/// The one of [`KINDS`] that may be missing: about three in a thousand cases have it.
+const RARE: &str = "query that only some refuse";
+
 /// Number of times that each of [`KINDS`] occurred.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<BTreeMap<&'static str, u64>>);
@@ -75,12 +78,12 @@ impl Counts {
         });
     }
 
-    /// Prints all counts. Fails if something never occurred.
-    pub(super) fn check(self) {
+    /// Prints all counts. Fails if there were many cases, and something never occurred.
+    pub(super) fn check(self, has_many_cases: bool) {
         let counts = self.0.into_inner();
         counts.iter().for_each(|(kind, count)| println!("{count:>8} {kind}"));
-        let missing: Vec<_> = KINDS.into_iter().filter(|kind| !counts.contains_key(kind)).collect();
-        assert_eq!(missing, Vec::<&str>::new(), "these never occurred");
+        let missing: Vec<_> = KINDS.into_iter().filter(|kind| *kind != RARE && !counts.contains_key(kind)).collect();
+        assert!(missing.is_empty() || !has_many_cases, "these never occurred: {missing:?}");
         let unknown: Vec<_> = counts.keys().filter(|kind| !KINDS.contains(kind)).collect();
         assert_eq!(unknown, Vec::<&&str>::new(), "these are not in the list");
     }

@@ -223,6 +223,8 @@ impl Client {
     /// Makes a call to the leader of a shard, as the router does.
     async fn at_leader(&self, shard: u32, epoch: u64, mut push: Push) -> Result<(), Refused> {
         let mut deadline: Option<Instant> = None;
+        // The outcome of an earlier attempt decides the result: the push may be stored.
+        let mut may_be_stored = false;
         let mut pause = PAUSE_MIN;
         let mut turn = 0;
         loop {
@@ -240,6 +242,7 @@ impl Client {
             if refused == Refused::Unavailable && began.elapsed() >= SLOW {
                 self.silent.lock().insert(node, Instant::now() + SILENCE);
             }
+            may_be_stored |= matches!(refused, Refused::Unknown | Refused::Unavailable);
             let is_first_round = turn < members.len();
             let hint = match refused {
                 Refused::NotLeader(hint) => hint,
@@ -247,7 +250,7 @@ impl Client {
                 Refused::Missing if is_first_round => None,
                 Refused::Missing | Refused::Misplaced => {
                     self.leaders.lock().remove(&shard);
-                    return Err(refused);
+                    return Err(if may_be_stored { Refused::Unknown } else { refused });
                 }
             };
             if matches!(refused, Refused::Unknown | Refused::Unavailable) && self.sim.is(Planted::RetryWithoutId) {
@@ -265,7 +268,7 @@ impl Client {
                 continue;
             }
             if Instant::now() + pause > deadline {
-                return Err(refused);
+                return Err(if may_be_stored { Refused::Unknown } else { refused });
             }
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);

@@ -1,6 +1,7 @@
 //! The faults of a simulation, and the administrator's commands during them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use crate::node::cluster::simulation::planted::Planted;
 
 /// Number of the administrator in the network.
 const ADMINISTRATOR: u64 = 90;
+/// Numbers of the clients in the network.
+const CLIENTS: RangeInclusive<u64> = 101..=103;
 /// Least time from now to the begin of a new epoch, in nanoseconds.
 const EPOCH_LEAD_NS: i64 = 16_000_000_000;
 const MINUTE_NS: i64 = 60_000_000_000;
@@ -52,7 +55,7 @@ impl Faults {
 
     fn new_storage(sim: &Sim, node: u64, number: u64) -> Arc<Storage> {
         let faults = DiskFaults {
-            forgets_votes: sim.is(Planted::VoteNotPersisted),
+            promises_early: sim.is(Planted::VoteNotPersisted),
             skips_syncs: sim.is(Planted::AckBeforeSync),
         };
         Storage::new(Disk::new(directory(node, number), faults))
@@ -150,7 +153,8 @@ impl Faults {
     fn partition(&mut self) {
         self.sim.oracle.count(|counts| counts.partitions += 1);
         let (one, kind) = (self.node(), self.random.below(4));
-        let other = self.node();
+        let others: Vec<u64> = self.sim.initial.iter().copied().filter(|&node| node != one).collect();
+        let other = others[self.random.below(others.len())];
         let lasts = self.milliseconds(300, 5_000);
         let mut pairs = Vec::new();
         for &node in self.sim.initial.iter().filter(|&&node| node != one) {
@@ -172,6 +176,8 @@ impl Faults {
         let lasts = self.milliseconds(500, 5_000);
         let mut pairs = Vec::new();
         for &from in &self.sim.initial {
+            let outside = std::iter::once(ADMINISTRATOR).chain(CLIENTS);
+            pairs.extend(outside.flat_map(|caller| [(caller, from), (from, caller)]));
             pairs.extend(self.sim.initial.iter().filter(|&&to| to != from).map(|&to| (from, to)));
         }
         self.sim.trace.event(format_args!("loss of {loss} % and delays of {slow_ms} ms for {lasts:?}"));
@@ -238,7 +244,6 @@ impl Faults {
         }
         let node = free[self.random.below(free.len())];
         let to = Member { node, directory: DirectoryId(self.random.next_u64().into()) };
-        self.sim.oracle.count(|counts| counts.moves += 1);
         // A command that is sent again later could bring back a replica that has left meanwhile.
         self.propose(Command::MoveMember { shard: shard.number, from, to }, 1);
     }
@@ -276,8 +281,11 @@ impl Faults {
                 let proposed = proposed.await;
                 sim.trace.event(format_args!("{command:?} through node {node}: {proposed:?}"));
                 if let Some(Ok(is_changed)) = proposed {
-                    let is_epoch = is_changed && matches!(command, Command::AddEpoch(_));
-                    sim.oracle.count(|counts| counts.epochs += u64::from(is_epoch));
+                    sim.oracle.count(|counts| match command {
+                        Command::AddEpoch(_) => counts.epochs += u64::from(is_changed),
+                        Command::MoveMember { .. } => counts.moves += u64::from(is_changed),
+                        _ => {}
+                    });
                     return;
                 }
                 sleep(Duration::from_millis(700)).await;

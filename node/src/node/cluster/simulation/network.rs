@@ -2,7 +2,7 @@
 //!
 //! # Fault model
 //! A message arrives after a delay, twice, or not at all. Messages may overtake each other. The sender of a lost
-//! message notices the loss after a while, or never, as with a connection that breaks or hangs.
+//! message notices the loss at once or late, as with a connection that breaks or hangs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use testkit::random::Random;
 use tokio::time::sleep;
 
-/// Longest time that a lost message keeps its sender waiting. The callers' patience ends earlier.
+/// Time after which the sender of a lost message notices the loss, if it does not notice it at once.
 const HANG: Duration = Duration::from_secs(15);
 
 /// Faults of one direction between two nodes.

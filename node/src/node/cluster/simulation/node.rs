@@ -298,6 +298,13 @@ impl Running {
         }
     }
 
+    /// Notes an error, which is no violation if the node has crashed meanwhile.
+    pub(super) fn has_failed(&self, shard: u32, error: &dyn std::fmt::Display) {
+        if !self.down.is_cancelled() {
+            self.sim.oracle.violated(format_args!("node {} of shard {shard} fails: {error}", self.id));
+        }
+    }
+
     /// Proposes a command to the meta group, or forwards it to the leader.
     pub(super) async fn propose(&self, command: &Command) -> Result<bool, String> {
         let (text, leader) = match self.propose_here(command).await {
@@ -324,8 +331,10 @@ async fn run(node: Arc<Running>) {
     let applied_to: Arc<dyn GroupState> = Arc::<Observed<MetaGroupState>>::clone(&state);
     let network = node.peers.network(META_GROUP);
     let opened = Group::open(node.id, node.log(META_GROUP), network, applied_to, failure.clone()).await;
-    // It fails only if the node has crashed.
-    let Ok(group) = opened else { return };
+    let group = match opened {
+        Ok(group) => group,
+        Err(error) => return node.has_failed(META_GROUP, &error),
+    };
     let _receiving = node.peers.receive(META_GROUP, node.storage.disk.directory_id(), &group);
     let meta = Arc::new(MetaMember { group, state, failure, _receiving });
     *node.meta.lock() = Some(Arc::clone(&meta));
@@ -356,7 +365,9 @@ async fn run(node: Arc<Running>) {
 fn due(node: &Running, meta: &MetaMember, state: &State) -> Vec<Command> {
     let is_leader = meta.group.is_leader();
     if state.cluster.is_none() {
-        let cluster = ClusterId(node.sim.seed.into());
+        // Each creation gives another cluster.
+        let directory = u128::from_be_bytes(node.storage.disk.directory_id());
+        let cluster = ClusterId(u128::from(node.sim.seed) << 80 ^ directory);
         let first = || duties::initialize_with(cluster, meta.group.members(), node.sim.shards, Retention::DEFAULT);
         return is_leader.then(first).into_iter().collect();
     }

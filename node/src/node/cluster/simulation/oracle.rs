@@ -39,7 +39,7 @@ pub(super) struct Counts {
     pub(super) duplicates: u64,
     pub(super) unknown: u64,
     pub(super) misplaced: u64,
-    pub(super) stale_reads: u64,
+    pub(super) freshness_checks: u64,
     pub(super) installed: u64,
     pub(super) leaders: u64,
     pub(super) crashes: u64,
@@ -106,7 +106,7 @@ impl Oracle {
     pub(super) fn complete_as_of(&self, node: u64, shard: u32, time: Instant, contents: &Contents) {
         let missing = {
             let seen = &mut *self.0.lock();
-            seen.counts.stale_reads += 1;
+            seen.counts.freshness_checks += 1;
             let before = seen.acknowledged.get(&shard).into_iter().flatten().filter(|(at, _)| *at < time);
             before.map(|&(_, id)| id).find(|&id| !contents.has(id))
         };
@@ -164,7 +164,7 @@ impl Oracle {
     }
 }
 
-/// Rules, trace, network and planted bug of one simulation.
+/// The state machine of a member, whose entries the rules and the trace of a simulation see.
 #[derive(Debug)]
 pub(super) struct Observed<S> {
     pub(super) inner: Arc<S>,

@@ -3,7 +3,7 @@
 /// A bug of varve, or of the machine below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planted {
-    /// A vote is not on disk when it is sent.
+    /// A vote is not on disk yet when it is sent.
     VoteNotPersisted,
     /// Entries are acknowledged before they are synced.
     AckBeforeSync,
@@ -13,7 +13,7 @@ pub(super) enum Planted {
     RetryWithoutId,
     /// A node accepts pushes that were placed by another epoch.
     NoEpochCheck,
-    /// A node with an empty directory creates the meta group without asking the others.
+    /// A node with an empty directory creates the meta group whatever the others say.
     InitializeOnEmpty,
     /// A follower takes the sender's wall clock for the time as of which it has everything.
     LeaseByWallClock,

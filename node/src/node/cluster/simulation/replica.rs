@@ -117,7 +117,8 @@ async fn open(node: &Running, hosted: &Hosted) -> Option<Arc<Replica>> {
     let state: Arc<Observed<Model>> = node.observed(shard, Arc::clone(&model));
     let failure = Failure::of_log().of_replica(shard);
     let network = node.peers.network(shard);
-    let group = Group::open(node.id, node.log(shard), network, state as Arc<dyn GroupState>, failure).await.ok()?;
+    let opened = Group::open(node.id, node.log(shard), network, state as Arc<dyn GroupState>, failure).await;
+    let group = opened.inspect_err(|error| node.has_failed(shard, error)).ok()?;
     let _receiving = node.peers.receive(shard, hosted.identity, &group);
     Some(Arc::new(Replica { group, model, _receiving }))
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::consensus::simulated_network::Wire;
+use crate::consensus::simulated_network::{Stream, Wire};
 use crate::node::cluster::simulation::Sim;
 use crate::node::cluster::simulation::node::Running;
 use crate::node::cluster::simulation::planted::Planted;
@@ -78,8 +78,7 @@ fn node_at(address: &str) -> u64 {
 }
 
 /// Delivers a message to a node. Returns `None` if the node crashes before it replies.
-async fn deliver(node: &Arc<Running>, from: u64, sent_wall_ns: i64, message: Vec<u8>) -> Option<Vec<u8>> {
-    let stream = node.stream(from);
+async fn deliver(node: &Arc<Running>, stream: &Stream, sent_wall_ns: i64, message: Vec<u8>) -> Option<Vec<u8>> {
     let sim = &node.sim;
     let made_after = |made_after: Option<Instant>| {
         if !sim.is(Planted::LeaseByWallClock) {
@@ -90,7 +89,7 @@ async fn deliver(node: &Arc<Running>, from: u64, sent_wall_ns: i64, message: Vec
         let now = Instant::now();
         if ago_ns < 0 { Some(now + ago) } else { now.checked_sub(ago) }
     };
-    node.down.run_until_cancelled(node.peers.deliver(&stream, message, made_after)).await
+    node.down.run_until_cancelled(node.peers.deliver(stream, message, made_after)).await
 }
 
 impl Wire for NodeWire {
@@ -108,10 +107,11 @@ impl Wire for NodeWire {
                 let (node, message) = (Arc::clone(&node), message.clone());
                 tokio::spawn(async move {
                     sleep(later).await;
-                    drop(deliver(&node, from, sent_wall_ns, message).await);
+                    // It is not of the stream, in which each message has a number of its own.
+                    drop(deliver(&node, &Stream::default(), sent_wall_ns, message).await);
                 });
             }
-            let reply = deliver(&node, from, sent_wall_ns, message).await?;
+            let reply = deliver(&node, &node.stream(from), sent_wall_ns, message).await?;
             sim.trace.event(format_args!("{from} < {to} {}", Reply(&reply)));
             sim.network.carry(to, from).await?;
             if down.is_cancelled() {

@@ -1,7 +1,9 @@
 //! One simulation: a cluster begins, has faults, recovers from them, and is judged.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::panic;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use proto::meta::State;
@@ -23,7 +25,7 @@ use crate::node::cluster::simulation::state::Contents;
 /// Longest time until a new cluster has its first placement.
 const CREATION: Duration = Duration::from_secs(20);
 /// Time with faults.
-const FAULTS: Duration = Duration::from_secs(25);
+const FAULTS: Duration = Duration::from_secs(40);
 /// Longest time after the faults until all groups have the wanted members, and everything is acknowledged and applied.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// Interval of looks at the cluster.
@@ -43,13 +45,33 @@ pub(super) struct Verdict {
     pub(super) recovery: Duration,
 }
 
+thread_local! {
+    /// Panics of the simulation that runs on this thread.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps the panics of each thread. Tokio hides the panic of a task from the others.
+fn keep_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panicked| {
+            PANICS.with_borrow_mut(|panics| panics.push(panicked.to_string()));
+            before(panicked);
+        }));
+    });
+}
+
 /// Runs the simulation of a seed on this thread.
 pub(super) fn run(number: u64, planted: Option<Planted>) -> Verdict {
+    keep_panics();
+    PANICS.with_borrow_mut(Vec::clear);
     seed::set(Some(number));
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-    let verdict = runtime.block_on(simulate(number, planted));
+    let mut verdict = runtime.block_on(simulate(number, planted));
     drop(runtime);
     seed::set(None);
+    verdict.violations.extend(PANICS.with_borrow_mut(std::mem::take));
     verdict
 }
 
@@ -110,7 +132,7 @@ fn newest(sim: &Sim) -> Option<Arc<State>> {
     state.cluster.is_some().then_some(state)
 }
 
-/// Watches for two leaders of one term, and for states that are not as fresh as they say.
+/// Counts leaders, and watches for states that are not as fresh as they say.
 async fn observe(sim: Arc<Sim>, mut random: Random) {
     loop {
         sleep(Duration::from_millis(50)).await;
@@ -149,7 +171,10 @@ fn unsettled(sim: &Sim) -> Option<String> {
         if !shard.target.is_empty() || !shard.is_created {
             return Some(format!("shard {number} changes: {shard:?}"));
         }
-        let wanted = members::members_of_shard(&state, shard)?.members;
+        let Some(wanted) = members::members_of_shard(&state, shard) else {
+            return Some(format!("shard {number} has a member on an unknown node"));
+        };
+        let wanted = wanted.members;
         let mut indexes = Vec::new();
         for member in &shard.members {
             let replica = sim.running(member.node).and_then(|node| node.hosted(number)?.serving());

@@ -93,6 +93,9 @@ impl History {
             return draw_cut(&self.operations, random);
         }
         let unsynced: Vec<_> = self.facts.windows(2).filter(|pair| pair[0].1.is_unsynced()).collect();
+        if unsynced.is_empty() {
+            return draw_cut(&self.operations, random);
+        }
         let [(start, _), (end, _)] = unsynced[random.below(unsynced.len())] else { unreachable!("it is a pair") };
         if random.chance(50) { *start } else { start + random.below((end - start).max(1)) }
     }
