@@ -1,12 +1,10 @@
 //! Configuration of the agent: its endpoint, its sampling frequency, and its credentials.
 
 use std::fmt;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use proto::Tokens;
-use tokio::task::spawn_blocking;
+use parking_lot::RwLock;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
@@ -18,9 +16,6 @@ const ENVIRONMENT_VARIABLES_MAX: usize = 8;
 /// Longest name of an environment variable, in bytes.
 const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
 
-/// Longest part of a token file that is read, in bytes.
-const TOKEN_FILE_BYTES_MAX: u64 = 64 << 10;
-
 /// Compression of export requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -30,51 +25,32 @@ pub enum Compression {
     Zstd,
 }
 
-/// A bearer token. Debug output does not show it. A token of a file may be replaced while the agent runs: the file is
-/// read again before each try to send an export.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token {
-    text: String,
-    /// File from which the token was read, and which may get a new one.
-    file: Option<PathBuf>,
-}
+/// A bearer token, which may be replaced while the agent runs. Clones share it. Debug output does not show it.
+#[derive(Clone)]
+pub struct Token(Arc<RwLock<String>>);
 
 impl Token {
-    /// Creates a token from its text, without a line end.
+    /// Creates a token from its text. A caller that reads a line of a file must remove the line end.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), file: None }
+        Self(Arc::new(RwLock::new(text.into())))
     }
 
-    /// Reads the first token of a file. The agent reads the file again whenever it sends something.
+    /// Replaces the token. Returns false if it stays the same.
     ///
     /// # Errors
-    /// Any error of reading the file. [`io::ErrorKind::InvalidData`] if the file has no token, or one that is too short
-    /// ([`Tokens::parse`]).
-    pub fn of_file(path: impl Into<PathBuf>) -> io::Result<Self> {
-        let path = path.into();
-        Ok(Self { text: first_of(&path)?, file: Some(path) })
+    /// [`ConfigError::Token`]: the text cannot be sent, and the token stays the same.
+    pub fn replace(&self, text: &str) -> Result<bool, ConfigError> {
+        authorization(text)?;
+        let is_new = *self.0.read() != text;
+        if is_new {
+            text.clone_into(&mut self.0.write());
+        }
+        Ok(is_new)
     }
 
     /// Returns the value of `authorization`.
     pub(crate) fn authorization(&self) -> Result<MetadataValue<Ascii>, ConfigError> {
-        let is_visible = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_graphic());
-        let value = MetadataValue::try_from(format!("Bearer {}", self.text));
-        let mut value: MetadataValue<Ascii> = value.ok().filter(|_| is_visible).ok_or(ConfigError::Token)?;
-        value.set_sensitive(true);
-        Ok(value)
-    }
-
-    /// Returns the value of `authorization` with the token that the file has now. If the file has none, the token of
-    /// the start is used: the file may be absent for a moment while it is replaced.
-    pub(crate) async fn current(&self) -> Result<MetadataValue<Ascii>, ConfigError> {
-        let Some(path) = self.file.clone() else { return self.authorization() };
-        let shown = path.clone();
-        let read = spawn_blocking(move || first_of(&path)).await.map_err(io::Error::other).flatten();
-        let now = read.and_then(|text| Self::new(text).authorization().map_err(io::Error::other));
-        now.or_else(|error| {
-            tracing::warn!(path = %shown.display(), "no token is there, so that of the start is sent: {error}");
-            self.authorization()
-        })
+        authorization(&self.0.read())
     }
 }
 
@@ -94,7 +70,7 @@ pub struct SpoolConfig {
 }
 
 /// Configuration of the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Address of the OTLP gRPC receiver, as `http://host:port`.
     pub endpoint: String,
@@ -242,20 +218,17 @@ fn period_ns(frequency_hz: u32) -> u64 {
     nominal_ns - nominal_ns / 1021
 }
 
-/// Reads the first token of a file.
-fn first_of(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(path)?.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)?;
-    let tokens = Tokens::parse(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    Ok(tokens.first().to_owned())
+fn authorization(token: &str) -> Result<MetadataValue<Ascii>, ConfigError> {
+    let is_visible = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let value = MetadataValue::try_from(format!("Bearer {token}"));
+    let mut value: MetadataValue<Ascii> = value.ok().filter(|_| is_visible).ok_or(ConfigError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const OLD: &str = "an-old-token-of-20-b";
-    const NEW: &str = "a-new-token-of-20-by";
 
     fn config() -> Config {
         let endpoint = "http://127.0.0.1:4317".to_owned();
@@ -329,27 +302,13 @@ mod tests {
         assert!(!format!("{config:?} {checked:?}").contains("s3cret"));
     }
 
-    async fn sent(token: &Token) -> String {
-        token.current().await.unwrap().to_str().unwrap().to_owned()
-    }
-
-    #[tokio::test]
-    async fn a_replaced_file_gives_the_new_token_and_a_missing_one_the_first() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("token");
-        assert_eq!(Token::of_file(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
-        std::fs::write(&path, "short\n").unwrap();
-        assert!(Token::of_file(&path).unwrap_err().to_string().contains("line 1"));
-        std::fs::write(&path, format!("# of the agent\n{OLD}\n")).unwrap();
-        let token = Token::of_file(&path).unwrap();
-        assert_eq!(sent(&token).await, format!("Bearer {OLD}"));
-        std::fs::write(&path, format!("{NEW}\n{OLD}\n")).unwrap();
-        assert_eq!(sent(&token).await, format!("Bearer {NEW}"));
-        for damaged in ["", "ä-token-of-20-bytes-with-more"] {
-            std::fs::write(&path, damaged).unwrap();
-            assert_eq!(sent(&token).await, format!("Bearer {OLD}"), "{damaged:?}");
-        }
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(sent(&token).await, format!("Bearer {OLD}"));
+    #[test]
+    fn a_replaced_token_is_that_of_all_clones_and_one_that_cannot_be_sent_is_refused() {
+        let token = Token::new("old");
+        let clone = token.clone();
+        assert!(token.replace("new").unwrap() && !token.replace("new").unwrap());
+        assert_eq!(clone.authorization().unwrap(), "Bearer new");
+        assert!(matches!(token.replace("a b"), Err(ConfigError::Token)));
+        assert_eq!(clone.authorization().unwrap(), "Bearer new");
     }
 }

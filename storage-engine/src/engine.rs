@@ -82,15 +82,6 @@ impl Engine {
         strip::strip(self, batch)
     }
 
-    /// Checks that the batch gives no six hours of its tenant more than `series_max` series in this shard. Series that
-    /// are already there are never too many.
-    ///
-    /// # Errors
-    /// [`StripError::TooManySeries`], or a partition cannot be read.
-    pub fn check_series(&self, batch: &Batch, series_max: usize) -> Result<(), StripError> {
-        strip::check_series(self, batch, series_max)
-    }
-
     /// Returns whether a batch of a tenant with this ID was applied in the last
     /// [`IDEMPOTENCY_WINDOW_NS`](proto::limits::IDEMPOTENCY_WINDOW_NS).
     ///

@@ -111,15 +111,15 @@ pub enum StripError {
     },
     /// The batch would give a partition too many series, and each series costs memory and time in every query.
     #[error(
-        "six hours would have {series} series in one shard, and at most {series_max} are allowed: label {label:?} has \
-         {values} values; make it an attribute of samples, or remove it"
+        "six hours would have {series} series, and at most {series_max} are allowed: label {label:?} has {values} \
+         values; make it an attribute of samples, or drop it"
     )]
     TooManySeries {
         /// Number of series of the partition, including the new series of the batch.
         series: usize,
-        /// Maximum number of series of a partition, from `limits` or from the tenant.
+        /// Maximum number of series of a partition, from `limits`.
         series_max: usize,
-        /// Label with the most values in the partition, or in the batch if the partition is new.
+        /// Label with the most values in the partition.
         label: String,
         /// Number of values of this label in the partition.
         values: usize,

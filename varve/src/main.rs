@@ -10,7 +10,7 @@ mod roles;
 
 use std::process::ExitCode;
 
-use self::command::{AgentCommands, Command};
+use self::command::{AgentCommands, AgentRoleOptions, Command};
 use self::process::{allocator, exit, privileges};
 
 fn main() -> ExitCode {
@@ -26,6 +26,9 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     allocator::limit_arenas();
     let command = command::parse()?;
+    if let Command::Agent(AgentRoleOptions { command: None, token_file: Some(file), .. }) = &command {
+        file.watch()?;
+    }
     privileges::restrict(&command)?;
     match command {
         Command::Up(options) => roles::block_on(roles::up::run(options)),

@@ -76,7 +76,7 @@ impl Client {
         }
         if let Some(token) = &self.token {
             let authorization =
-                token.current().await.map_err(|error| GrpcStatus::unauthenticated(error.to_string()))?;
+                token.authorization().map_err(|error| GrpcStatus::unauthenticated(error.to_string()))?;
             request.metadata_mut().insert("authorization", authorization);
         }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
@@ -95,9 +95,6 @@ pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error.details()).is_some();
     }
-    if is_about_token(error) {
-        return true;
-    }
     matches!(
         error.code(),
         Code::Cancelled
@@ -106,19 +103,14 @@ pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
             | Code::OutOfRange
             | Code::Unavailable
             | Code::DataLoss
+            | Code::Unauthenticated
+            | Code::PermissionDenied
     ) || std::error::Error::source(error).is_some()
 }
 
-/// True if no receiver was reached, or none let the agent in, so that the request itself cannot be the cause of the
-/// error.
+/// True if no receiver was reached, so that the request itself cannot be the cause of the error.
 pub(crate) fn is_unseen(error: &GrpcStatus) -> bool {
-    let is_unreached = error.code() == Code::Unavailable && std::error::Error::source(error).is_some();
-    is_unreached || is_about_token(error)
-}
-
-/// True if the receiver refuses the token.
-fn is_about_token(error: &GrpcStatus) -> bool {
-    matches!(error.code(), Code::Unauthenticated | Code::PermissionDenied)
+    error.code() == Code::Unavailable && std::error::Error::source(error).is_some()
 }
 
 /// Returns the code and the message of an error, with its causes.

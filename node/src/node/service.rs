@@ -291,11 +291,7 @@ async fn append_part(replica: &Arc<Replica>, storing: &Arc<Storing>, batch: Batc
     let storing = Arc::clone(storing);
     let strip = move || {
         let mut batch = storing.apply(batch).ok_or(StripError::Dangling)?;
-        let engine = of.shard().engine();
-        if let Some(series_max) = storing.series_max() {
-            engine.check_series(&batch, series_max)?;
-        }
-        let removed = engine.strip(&mut batch)?;
+        let removed = of.shard().engine().strip(&mut batch)?;
         let batch = Arc::new(batch);
         Ok((Proposal::append(Arc::clone(&batch)), batch, removed))
     };

@@ -3,11 +3,15 @@
 //! Coarser windows show whether a matching series has samples in such a time. Only then is the time reported, so a
 //! response without reported times is complete.
 
+use std::collections::BTreeMap;
+
 use proto::answer::Missing;
 use proto::{LabelSet, Window};
 
+use crate::database::key::PartitionKey;
 use crate::engine::store::Store;
 use crate::error::SelectError;
+use crate::integrity::quarantine::part_damage::PartDamage;
 use crate::memory::dropped_name::DroppedName;
 use crate::select::gather::{PlannedQuery, Query, gather};
 use crate::select::plan::{MissingRange, Tiers, plan, sort_missing};
@@ -59,10 +63,13 @@ fn has_samples(
     let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
     let start_ns = start_ns.div_euclid(width_ns).saturating_mul(width_ns);
     let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
-    let windows = {
+    let (windows, mut damage) = {
         let state = store.state();
         let Some(tenant) = state.tenants.number(query.tenant) else { return Ok(false) };
-        plan(&state, tenant, &[touched], Tiers::ALL)
+        let windows = plan(&state, tenant, &[touched], Tiers::ALL);
+        let damage = windows.parts.keys().map(|key| (*key, PartDamage::of(&state.damage, *key)));
+        let damage: BTreeMap<PartitionKey, PartDamage> = damage.collect();
+        (windows, damage)
     };
     if windows.missing.iter().any(|range| range.class == class) {
         return Ok(true);
@@ -84,7 +91,16 @@ fn has_samples(
                 |name: &String| !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name);
             query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
         };
-        let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
+        let mut part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
+        part.damage = damage.remove(&key).unwrap_or_default();
+        // What cannot be read may have been a sample.
+        let concerns = |(first, last): (u32, u32), end_ns: i64| {
+            let mut numbered = part.series.iter().filter(|series| (first..=last).contains(&series.number));
+            (first, last) == (0, u32::MAX) || numbered.any(|series| is_affected(&part.labels(series), end_ns))
+        };
+        if !part.damage.missing(key, &part.plan, concerns).is_empty() {
+            return Ok(true);
+        }
         let mut reader = PartReader::new(&planned.view, &part);
         for series in part.series.iter().filter(|series| is_affected(&part.labels(series), end_ns)) {
             if reader.has_samples(series)? {

@@ -27,7 +27,7 @@ fn database(path: &Path) -> rocksdb::DB {
 }
 
 /// Writes values to the database and deletes keys, without the engine.
-fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
+pub(super) fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
     let database = database(path);
     let mut batch = rocksdb::WriteBatch::default();
     put.iter().for_each(|(key, value)| batch.put(key, value));

@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
 mod damage;
+mod expired;
 mod live;
 mod lost;
 mod replicas;

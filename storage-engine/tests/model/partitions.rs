@@ -1,7 +1,6 @@
 //! Tests of partitions: expiry, refused entries, deletions and memory.
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -206,31 +205,6 @@ fn a_batch_may_cover_many_partitions_but_not_too_many() {
     world.step(&Step::Append(spread(100), None));
     let window = Window { start_ns: T0 - DAY, end_ns: T0 + 100 * DAY };
     assert_eq!(world.engine().series(&every_series(window)).unwrap().series.len(), 1);
-}
-
-#[test]
-fn a_batch_with_too_many_series_is_refused_and_known_series_never_are() {
-    let mut world = World::default();
-    let of = |services: Range<u8>, second| -> Vec<_> { services.map(|n| Drawn::simple(n, second, 1, 1)).collect() };
-    let check = |world: &World, drawn: &[Drawn], series_max| {
-        let result = world.engine().check_series(&batch_of(drawn, None), series_max);
-        result.map_err(|error| error.to_string())
-    };
-    // The tenant has no partition yet.
-    assert_eq!(check(&world, &of(0..3, 0), 3), Ok(()));
-    let refused = check(&world, &of(0..3, 0), 2).unwrap_err();
-    assert!(refused.contains("3 series in one shard") && refused.contains("\"service_name\" has 3"), "{refused}");
-    world.step(&Step::Append(of(0..3, 0), None));
-    // Known series, although there are more than are allowed now.
-    assert_eq!(check(&world, &of(0..3, 1), 2), Ok(()));
-    assert_eq!(check(&world, &of(2..4, 1), 4), Ok(()));
-    let refused = check(&world, &of(2..4, 1), 3).unwrap_err();
-    assert!(refused.contains("4 series in one shard") && refused.contains("\"service_name\" has 3"), "{refused}");
-    // Each six hours count on their own, also within one batch.
-    let spread = [of(3..4, 86_400), of(0..2, 0)].concat();
-    assert_eq!(check(&world, &spread, 1), Ok(()));
-    let spread = [of(3..4, 86_400), of(3..4, 0)].concat();
-    assert!(check(&world, &spread, 3).is_err());
 }
 
 #[test]

@@ -33,10 +33,21 @@ struct Sender<'a> {
     acknowledged: &'a AtomicU64,
 }
 
+/// Ends the senders when it is dropped, also if an assertion fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Sender<'_> {
     /// Sends a request until it is acknowledged. Refusals that an OTLP sender does not retry fail the test.
     fn send(&self, url: &str, key: Option<&str>, body: &[u8]) {
+        let began = Instant::now();
         loop {
+            assert!(began.elapsed() < PATIENCE, "{url} does not acknowledge a push");
             let authorization = format!("Bearer {}", self.token.read().unwrap());
             let mut headers = vec![("authorization", authorization.as_str())];
             headers.extend(key.map(|key| ("idempotency-key", key)));
@@ -158,6 +169,7 @@ fn senders_lose_nothing_through_kills_a_new_token_and_a_new_epoch() {
     let sum = |matcher: &str| sum(cluster, &read, matcher);
     let of_agent = "service_name!~\"exporter|pusher\"";
     std::thread::scope(|scope| {
+        let ended = Stop(&stop);
         let sender = |acknowledged| Sender { cluster, token: &token, stop: &stop, acknowledged };
         let (otlp, pprof) = (sender(&of_otlp), sender(&of_pprof));
         let senders = [scope.spawn(move || otlp.otlp()), scope.spawn(move || pprof.pprof())];
@@ -197,7 +209,7 @@ fn senders_lose_nothing_through_kills_a_new_token_and_a_new_epoch() {
         // The epoch begins in at most 90 seconds.
         std::thread::sleep(Duration::from_secs(92));
         goes_on("the new epoch");
-        stop.store(true, Ordering::Relaxed);
+        drop(ended);
     });
     drop(running);
     let samples = agent.end();

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::agent::Token;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::token_file::WatchedFile;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SamplingOptions {
@@ -48,9 +49,9 @@ pub(crate) struct AgentRoleOptions {
     /// Compression of the profiles that are sent
     #[arg(long, env = "VARVE_COMPRESSION", default_value = "gzip", value_parser = ["gzip", "zstd"])]
     pub(crate) compression: String,
-    /// File whose first line is the bearer token to send; it is read again for each request, so it may be replaced
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = read_token)]
-    pub(crate) token_file: Option<Token>,
+    /// File whose first line is the bearer token to send; a new token in it is used within a second
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = WatchedFile::read)]
+    pub(crate) token_file: Option<WatchedFile>,
     /// Address of /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
@@ -114,11 +115,6 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Reads the token file of the agent. Clap calls this function as the parser of the option.
-fn read_token(path: &str) -> std::io::Result<Token> {
-    Token::of_file(path)
 }
 
 #[cfg(test)]

@@ -125,9 +125,6 @@ pub(crate) struct PolicyOptions {
     /// Size of pushes per second to each router, after decompression, such as 10MiB, or `none`; more get 429
     #[arg(long, value_name = "SIZE|none", value_parser = Limit::size)]
     pub(crate) bytes_per_second: Option<Limit>,
-    /// Series that the tenant may have in six hours in each shard, or `none`; pushes with new ones are refused with 429
-    #[arg(long, value_name = "N|none", value_parser = Limit::number)]
-    pub(crate) series: Option<Limit>,
     /// Queries that the tenant may run at one time on each router, or `none`; more are refused with 429
     #[arg(long, value_name = "N|none", value_parser = Limit::number)]
     pub(crate) queries_at_once: Option<Limit>,

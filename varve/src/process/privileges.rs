@@ -7,9 +7,9 @@ use caps::{CapSet, CapsHashSet};
 
 use crate::command::Command;
 
-/// Makes the capabilities of the process effective if `command` samples this host; otherwise drops all of them. Must be
-/// called before any thread starts, because new threads inherit the capabilities. A process of root keeps its
-/// capabilities.
+/// Makes the capabilities of the process effective if `command` samples this host; otherwise drops all of them. Threads
+/// that start afterwards inherit the capabilities. Earlier ones do not get them, such as the one that watches the token
+/// file of an agent. A process of root keeps its capabilities.
 pub(crate) fn restrict(command: &Command) -> anyhow::Result<()> {
     if is_root() {
         return Ok(());

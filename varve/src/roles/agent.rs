@@ -41,7 +41,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
         environment_variables: sampling.environment_variables,
-        token: token_file,
+        token: token_file.map(|file| file.token),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
         spool: spool(spool_dir, spool_bytes_max),
     };

@@ -24,8 +24,6 @@ pub(super) struct Storing {
     time_resolution: TimeResolution,
     /// Names of the labels that are removed.
     removed_labels: Vec<String>,
-    /// Maximum number of series of six hours in one shard, if the tenant has a limit of its own.
-    series_max: Option<usize>,
 }
 
 impl Storing {
@@ -44,19 +42,12 @@ impl Storing {
         let policy = known.map(|known| &known.policy);
         let time_resolution = policy.map_or(TimeResolution::Nanoseconds, |policy| policy.time_resolution);
         let removed_labels = policy.map(|policy| policy.removed_labels.clone()).unwrap_or_default();
-        let series_max = policy.and_then(|policy| policy.limits.series_max);
-        let series_max = series_max.map(|limit| usize::try_from(limit.get()).unwrap_or(usize::MAX));
-        let retention = retention.of(Tier::Raw);
-        Ok(Self { retention_class, retention, time_resolution, removed_labels, series_max })
+        Ok(Self { retention_class, retention: retention.of(Tier::Raw), time_resolution, removed_labels })
     }
 
     /// Retention of raw samples. Older samples are not stored.
     pub(super) fn retention(&self) -> Duration {
         self.retention
-    }
-
-    pub(super) fn series_max(&self) -> Option<usize> {
-        self.series_max
     }
 
     /// Returns the batch as it is stored. Series that differ only in removed labels become one series. Returns `None`

@@ -108,7 +108,7 @@ pub struct Limits {
     pub samples_per_second_max: Option<NonZeroU64>,
     /// Maximum size of pushes per second, in bytes after decompression.
     pub bytes_per_second_max: Option<NonZeroU64>,
-    /// Maximum number of series with samples in six hours, in each shard.
+    /// Maximum number of series with samples in one partition of six hours.
     pub series_max: Option<NonZeroU64>,
     /// Maximum number of queries that run at one time on one router.
     pub queries_at_once_max: Option<NonZeroU32>,

@@ -1,12 +1,10 @@
 //! Removes definitions that the shard already has from a batch.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use proto::{Batch, LabelSet, Stripped, limits};
+use proto::{Batch, Stripped, limits};
 
 use crate::engine::Engine;
 use crate::engine::apply::append::partition_or_replacement;
-use crate::engine::apply::split::{self, Part};
+use crate::engine::apply::split;
 use crate::engine::state::partitions::SharedPartition;
 use crate::error::StripError;
 use crate::memory::partition::Partition;
@@ -34,8 +32,10 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
         Some(remove_known(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
     };
     let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
-    for partition in &known {
-        check_number(&partition.read(), new_series, limits::PARTITION_SERIES_MAX)?;
+    if new_series > 0 {
+        for partition in &known {
+            check_series(&partition.read(), new_series)?;
+        }
     }
     let dictionaries = &engine.store.shares().dictionaries;
     let bytes_max = dictionaries.bytes_max();
@@ -75,37 +75,11 @@ fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
         && shared.dictionary.has_attributes_of(&stripped.dictionary)
 }
 
-/// Checks that the batch gives no partition more than `series_max` series.
-pub(crate) fn check_series(engine: &Engine, batch: &Batch, series_max: usize) -> Result<(), StripError> {
-    let tenant = engine.store.state().tenants.number(&batch.tenant);
-    for (key, parts) in split::parts(tenant.unwrap_or_default(), batch) {
-        let known = if tenant.is_some() { partition_or_replacement(engine, key)? } else { None };
-        if let Some(known) = known {
-            let known = known.read();
-            let new = parts.iter().filter(|part| !known.series.contains_key(&part.series.fingerprint)).count();
-            check_number(&known, new, series_max)?;
-        } else if parts.len() > series_max {
-            let (label, values) = widest_label(&parts);
-            return Err(StripError::TooManySeries { series: parts.len(), series_max, label, values });
-        }
-    }
-    Ok(())
-}
-
-/// Returns the label with the most values in a batch, and the number of these values.
-fn widest_label(parts: &[Part<'_>]) -> (String, usize) {
-    let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for label in parts.iter().filter_map(|part| part.series.labels.as_ref()).flat_map(LabelSet::iter) {
-        values.entry(&label.name).or_default().insert(&label.value);
-    }
-    let widest = values.into_iter().max_by_key(|(_, values)| values.len());
-    widest.map_or_else(Default::default, |(label, values)| (label.to_owned(), values.len()))
-}
-
 /// Checks the number of series in one partition, because each series costs memory in every query.
-fn check_number(partition: &Partition, new: usize, series_max: usize) -> Result<(), StripError> {
+fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
     let series = partition.series.len() + new;
-    if new == 0 || series <= series_max {
+    let series_max = limits::PARTITION_SERIES_MAX;
+    if series <= series_max {
         return Ok(());
     }
     let (label, values) = partition.index.widest().unwrap_or_default();

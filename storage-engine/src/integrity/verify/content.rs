@@ -50,10 +50,10 @@ pub(crate) fn read(writing: &Writing<'_>) -> Result<Content, EngineError> {
     for prefix in [[0], key::tenants()] {
         for item in database::scan(&snapshot, &prefix) {
             let (at, value) = item?;
-            if *at == *key::OLDEST {
-                continue;
+            let value = frame::open(&at, &value)?;
+            if *at != *key::OLDEST {
+                sum.add(("value", &at, value), 1);
             }
-            sum.add(("value", &at, frame::open(&at, &value)?), 1);
         }
     }
     let keys: Vec<PartitionKey> = writing.state().partitions.existing().iter().copied().collect();
