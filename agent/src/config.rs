@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_token_is_that_of_all_clones_and_one_that_cannot_be_sent_is_refused() {
+    fn clones_share_a_replaced_token_and_invalid_ones_are_refused() {
         let token = Token::new("old");
         let clone = token.clone();
         assert!(token.replace("new").unwrap() && !token.replace("new").unwrap());

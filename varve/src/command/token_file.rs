@@ -1,5 +1,5 @@
-//! The token file. It is read while the command line is parsed, before the process raises its capabilities. The token of
-//! an agent may be replaced later: a thread that has no raised capabilities reads the file again.
+//! The token file. It is read while the command line is parsed, before the process raises its capabilities. The token
+//! of an agent may be replaced later: a thread that has no raised capabilities reads the file again.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl WatchedFile {
                 match &replaced {
                     Ok(true) => tracing::info!(path = %path.display(), "the token was replaced"),
                     Err(error) if was_usable => {
-                        tracing::warn!(path = %path.display(), "the token file cannot be used, the token stays: {error}");
+                        tracing::warn!(path = %path.display(), "no token is there, the old one stays: {error}");
                     }
                     _ => {}
                 }
