@@ -7,6 +7,9 @@
 //! leader had acknowledged anything that it does not know. A follower that accepts a message of its leader has not
 //! voted for another leader. If both vote and there are up to three voters, no other leader was elected before that
 //! message was made.
+//!
+//! A new leader does not know which entries of earlier leaders were acknowledged. Its committed index therefore counts
+//! only once it is that of an entry of its own.
 
 use parking_lot::Mutex;
 use tokio::time::Instant;

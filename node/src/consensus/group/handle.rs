@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::consensus::freshness::Freshness;
 use crate::consensus::group::Raft;
+use crate::consensus::types::LogId;
 use crate::host::simulated::random_part;
 
 /// Interval at which a leader sends heartbeats to its followers.
@@ -113,7 +114,10 @@ impl Handle {
     fn note_quorum(&self) {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        if let (Some(acknowledged), Some(committed)) = (&metrics.last_quorum_acked, &metrics.cluster_committed) {
+        let leader = (metrics.current_term, metrics.id);
+        let own = |committed: &&LogId| (committed.leader_id.term, committed.leader_id.node_id) == leader;
+        let committed = metrics.cluster_committed.as_ref().filter(own);
+        if let (Some(acknowledged), Some(committed)) = (&metrics.last_quorum_acked, committed) {
             // The elapsed time is measured after `now`, so the result is not later than the message.
             if let Some(time) = Instant::now().checked_sub(acknowledged.elapsed()) {
                 self.freshness.note(time, committed.index);

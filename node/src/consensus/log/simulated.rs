@@ -81,8 +81,8 @@ impl Done {
 /// Faults that a simulation plants in a disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskFaults {
-    /// Votes are acknowledged before they are synced.
-    pub(crate) promises_early: bool,
+    /// A vote is acknowledged, and never written.
+    pub(crate) forgets_votes: bool,
     /// Entries are acknowledged before they are synced.
     pub(crate) skips_syncs: bool,
 }
@@ -190,14 +190,13 @@ impl Disk {
             if files.start != start {
                 return Err(crashed());
             }
-            let is_early = match write {
-                Write::Vote(_) => self.faults.promises_early,
-                Write::Append(_) => self.faults.skips_syncs,
-                _ => false,
-            };
+            let is_forgotten = self.faults.forgets_votes && matches!(write, Write::Vote(_));
+            let is_early = is_forgotten || (self.faults.skips_syncs && matches!(write, Write::Append(_)));
             files.written.entry(shard).or_default().write(write.clone());
             let (early, done) = if is_early { (Some(done), None) } else { (None, Some(done)) };
-            files.unsynced.push_back((shard, write, done));
+            if !is_forgotten {
+                files.unsynced.push_back((shard, write, done));
+            }
             early
         };
         self.queued.notify_one();

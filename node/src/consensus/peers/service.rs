@@ -19,6 +19,7 @@ use crate::consensus::member::DirectoryId;
 use crate::consensus::peers::messages::{self, Request as Message};
 use crate::consensus::peers::replies::SentReplies;
 use crate::consensus::peers::{Members, Peers, Registered};
+use crate::consensus::types::LogId;
 
 /// Largest total size of the requests of one stream that are processed at one time, in bytes. Further requests wait in
 /// the connection. A peer that keeps to its own limit on entries in flight never waits.
@@ -196,7 +197,10 @@ async fn processed(handle: &Handle, message: Message, made_after: Option<Instant
         Message::Append(request) => {
             // A request with entries may be made long after its committed index was read.
             let is_heartbeat = request.entries.is_empty();
-            let committed = request.leader_commit.as_ref().filter(|_| is_heartbeat).map(|log_id| log_id.index);
+            let leader = (request.vote.leader_id.term, request.vote.leader_id.node_id);
+            let is_own = |log_id: &&LogId| (log_id.leader_id.term, log_id.leader_id.node_id) == leader;
+            let committed = request.leader_commit.as_ref().filter(|_| is_heartbeat).filter(is_own);
+            let committed = committed.map(|log_id| log_id.index);
             let reply = raft.append_entries(request).await;
             if reply.as_ref().is_ok_and(|reply| !matches!(reply, AppendEntriesResponse::HigherVote(_))) {
                 handle.heard_leader();

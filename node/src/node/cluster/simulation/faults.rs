@@ -55,7 +55,7 @@ impl Faults {
 
     fn new_storage(sim: &Sim, node: u64, number: u64) -> Arc<Storage> {
         let faults = DiskFaults {
-            promises_early: sim.is(Planted::VoteNotPersisted),
+            forgets_votes: sim.is(Planted::VoteNotPersisted),
             skips_syncs: sim.is(Planted::AckBeforeSync),
         };
         Storage::new(Disk::new(directory(node, number), faults))

@@ -3,7 +3,7 @@
 /// A bug of varve, or of the machine below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planted {
-    /// A vote is not on disk yet when it is sent.
+    /// A vote that is sent is never on disk.
     VoteNotPersisted,
     /// Entries are acknowledged before they are synced.
     AckBeforeSync,
