@@ -234,10 +234,19 @@ impl Cluster {
         (!damage.is_empty()).then_some(damage)
     }
 
-    /// Verifies the state of a node's replica. Returns the number of faults.
+    /// Verifies the state of a node's replica, as soon as the replica serves. Returns the number of faults.
     pub(crate) async fn verify(&self, member: usize) -> u64 {
         let node = &self.member(member).node;
-        let report = proto::Shards::administer(&**node, 1, proto::AdministrationTask::Verify).await.unwrap();
+        let start = Instant::now();
+        let report = loop {
+            match proto::Shards::administer(&**node, 1, proto::AdministrationTask::Verify).await {
+                Ok(report) => break report,
+                Err(status) if status.code() == tonic::Code::Unavailable && start.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(status) => panic!("{status}"),
+            }
+        };
         let faults = report.split("\"faults\":").nth(1).unwrap().split([',', '}']).next().unwrap();
         faults.parse().unwrap()
     }
