@@ -9,7 +9,7 @@ use agent::Token;
 use anyhow::Context as _;
 use proto::Tokens;
 
-/// Longest part of a file that is read, in bytes.
+/// Largest size of a token file, in bytes.
 const BYTES_MAX: u64 = 1 << 20;
 /// Interval at which the file of an agent is read again.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -21,7 +21,9 @@ pub(crate) fn read(path: &str) -> anyhow::Result<Tokens> {
 
 fn read_at(path: &Path) -> anyhow::Result<Tokens> {
     let mut text = String::new();
-    std::fs::File::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
+    std::fs::File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    // A part of the file could end with a part of a token.
+    anyhow::ensure!(text.len() as u64 <= BYTES_MAX, "the token file has more than {BYTES_MAX} bytes");
     Ok(Tokens::parse(&text)?)
 }
 
@@ -79,6 +81,8 @@ mod tests {
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         let text = path.to_str().unwrap();
         assert!(WatchedFile::read(text).is_err());
+        write(&"a-token-of-20-bytes-0\n".repeat(50_000));
+        assert!(WatchedFile::read(text).unwrap_err().to_string().contains("more than 1048576 bytes"));
         write("short\n");
         assert!(WatchedFile::read(text).unwrap_err().to_string().contains("line 1"));
         write("# of the agent\na-token-of-20-bytes-1\n");
