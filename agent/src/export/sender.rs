@@ -1,7 +1,8 @@
 //! The sender of requests: it sends one after another, each until it is acknowledged, refused, or dropped.
 //!
 //! An export keeps one `idempotency-key` through all tries, so that the receiver counts the request once even if the
-//! response to a try was lost. Errors that the OTLP specification calls retryable are tried again with growing pauses.
+//! response to a try was lost. Errors that the OTLP specification calls retryable are tried again with growing pauses,
+//! and so are requests whose token was refused.
 //! After any other error the request is dropped and counted. Pauses stay long until a request succeeds, because the
 //! next request goes to the same endpoint.
 //!

@@ -4,12 +4,12 @@
 //! the time of this reply. Both times are of the receiver's monotonic clock, so no clocks are compared, and neither a
 //! slow network nor a paused receiver makes a request look newer than it is.
 
-use parking_lot::Mutex;
 use std::collections::VecDeque;
+
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Largest number of replies that are remembered. A peer names a reply that it received two
-/// heartbeats ago.
+/// Largest number of replies that are remembered. A peer names a reply that it received two heartbeats ago.
 const REMEMBERED_MAX: usize = 8192;
 
 /// Numbers and times of the last replies of one stream, in the order of the times.
