@@ -3,9 +3,9 @@
 //!
 //! # Promise
 //! When [`Engine::flush`] returns a position, every entry up to it survives a power cut. Later entries are safe only in
-//! the Raft log, so the log must keep them. Replicas that applied the same entries give the same responses. Only if a
-//! query needs a label that a coarser tier dropped, a replica that has summed up more hours and days may refuse it, or
-//! list series without the label.
+//! the Raft log, so the log must keep them. Replicas that applied the same entries give the same responses, except to
+//! queries that need a label or an attribute that a coarser tier dropped. A replica that has summed up more hours and
+//! days may refuse such a query, list series without the label, or report more times as missing.
 //! # Limits
 //! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
 //! thread, and reads no clock.

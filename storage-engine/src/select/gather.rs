@@ -25,6 +25,7 @@ use crate::memory::matcher::ReadyMatcher;
 use crate::memory::partition::Partition;
 use crate::memory::run::Run;
 use crate::select::missing::missing_times;
+use crate::select::plan::conflict::{Conflict, refuse};
 use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
 use crate::select::view::{PartView, SeriesView, View};
 
@@ -102,16 +103,6 @@ pub(crate) struct ReadSummary {
     pub(crate) windows_read: WindowsRead,
     /// Times that the query could not read, ascending.
     pub(crate) missing: Vec<Missing>,
-}
-
-/// Reason why the windows of a tier cannot be used for a query.
-pub(crate) enum Conflict {
-    /// The tier dropped this label or attribute, which the query needs.
-    DroppedName(Tier, String),
-    /// The query needs sums, and windows of a gauge hold none.
-    Gauge,
-    /// The query needs last points, and only windows of gauges hold them.
-    NotGauge,
 }
 
 /// Result of reading partitions.
@@ -305,51 +296,6 @@ fn partition_for(
     let Some(outline) = store.outline(key, snapshot)? else { return Ok(None) };
     let mut names = query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
     if names.any(|name| outline.read().is_attribute(name)) { store.partition(key) } else { Ok(Some(outline)) }
-}
-
-fn refuse(conflict: &Conflict, missing: &[Missing]) -> Result<(), SelectError> {
-    let Some(horizon_ns) = missing.iter().map(|missing| missing.window.end_ns).max() else { return Ok(()) };
-    match conflict {
-        Conflict::DroppedName(tier, name) => {
-            Err(SelectError::DroppedName { tier: *tier, name: name.clone(), horizon_ns })
-        }
-        Conflict::Gauge => Err(SelectError::GaugeSummed { horizon_ns }),
-        // The response lists the missing times.
-        Conflict::NotGauge => Ok(()),
-    }
-}
-
-impl PartView {
-    fn conflict(&self, query: &Query<'_>) -> Option<Conflict> {
-        if self.plan.windows.is_empty() {
-            return None;
-        }
-        let partition = self.partition.read();
-        let tier = self.key.tier;
-        if self.series.is_empty() {
-            // The tier dropped a label of a matcher, and this may be the reason why no series matches.
-            let is_matched = |name: &&String| query.matchers.iter().any(|matcher| matcher.name == **name);
-            let mut labels = partition.dropped_names().filter_map(DroppedName::label);
-            return labels.find(is_matched).map(|name| Conflict::DroppedName(tier, name.clone()));
-        }
-        match query.aggregate {
-            Aggregate::Sums if !partition.gauges().is_disjoint(&self.matching) => return Some(Conflict::Gauge),
-            Aggregate::Last if !self.matching.is_subset(partition.gauges()) => return Some(Conflict::NotGauge),
-            _ => {}
-        }
-        let names = || query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
-        let is_missing = |name: &str| !partition.index.without(name).is_disjoint(&self.matching);
-        let attribute = |name: &&String| partition.is_attribute(name) && is_missing(name);
-        if let Some(name) = names().find(attribute) {
-            return Some(Conflict::DroppedName(tier, name.clone()));
-        }
-        let conflicting = |dropped: &DroppedName| match dropped {
-            DroppedName::Label(name) if query.by_series => Some(name.clone()),
-            DroppedName::Label(name) => names().chain(query.listed_label).find(|used| *used == name).cloned(),
-            DroppedName::Attribute(name) => names().find(|used| *used == name && is_missing(name)).cloned(),
-        };
-        partition.dropped_names().find_map(conflicting).map(|name| Conflict::DroppedName(tier, name))
-    }
 }
 
 /// Collects the parts of a partition that a query needs: the matching series, and the planned runs of the head.

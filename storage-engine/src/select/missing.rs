@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use proto::answer::Missing;
-use proto::{LabelSet, Window};
+use proto::{LabelSet, Tier, Window};
 
 use crate::database::key::PartitionKey;
 use crate::engine::store::Store;
@@ -49,6 +49,7 @@ pub(crate) fn missing_times(
     Ok(missing)
 }
 
+/// Returns whether a matching series may have samples in a missing time.
 fn has_samples(
     store: &Store,
     query: &Query<'_>,
@@ -56,23 +57,45 @@ fn has_samples(
     range: &MissingRange,
     is_affected: &impl Fn(&LabelSet, i64) -> bool,
 ) -> Result<bool, SelectError> {
-    // Windows of the tier that holds the time, and that overlap it.
+    let mut tiers = Tiers::ALL;
+    loop {
+        match check(store, query, planned, range, tiers, is_affected)? {
+            Checked::HasSamples(has_samples) => return Ok(has_samples),
+            Checked::Lacks(tier) => tiers = tiers.without(tier),
+        }
+    }
+}
+
+/// Result of a check for samples.
+enum Checked {
+    HasSamples(bool),
+    /// This tier lacks a name that decides which series match, and a finer tier may have it. Which of the two has been
+    /// sealed must not change the response.
+    Lacks(Tier),
+}
+
+/// Checks for samples in windows of these tiers that overlap a missing time. The tier that holds the time is among
+/// them.
+fn check(
+    store: &Store,
+    query: &Query<'_>,
+    planned: &PlannedQuery<'_>,
+    range: &MissingRange,
+    tiers: Tiers,
+    is_affected: &impl Fn(&LabelSet, i64) -> bool,
+) -> Result<Checked, SelectError> {
     let MissingRange { class, holder, missing } = *range;
-    let Window { start_ns, end_ns } = missing.window;
-    let width_ns = holder.window_ns();
-    let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
-    let start_ns = start_ns.div_euclid(width_ns).saturating_mul(width_ns);
-    let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
+    let end_ns = missing.window.end_ns;
     let (windows, mut damage) = {
         let state = store.state();
-        let Some(tenant) = state.tenants.number(query.tenant) else { return Ok(false) };
-        let windows = plan(&state, tenant, &[touched], Tiers::ALL);
+        let Some(tenant) = state.tenants.number(query.tenant) else { return Ok(Checked::HasSamples(false)) };
+        let windows = plan(&state, tenant, &[touched(missing.window, holder)], tiers);
         let damage = windows.parts.keys().map(|key| (*key, PartDamage::of(&state.damage, *key)));
         let damage: BTreeMap<PartitionKey, PartDamage> = damage.collect();
         (windows, damage)
     };
     if windows.missing.iter().any(|range| range.class == class) {
-        return Ok(true);
+        return Ok(Checked::HasSamples(true));
     }
     for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
         // A partition that was dropped meanwhile has no samples.
@@ -80,13 +103,17 @@ fn has_samples(
             Ok(Some(partition)) => partition,
             Ok(None) => continue,
             // Without definitions, it is unknown whether a series matches.
-            Err(error) if error.is_damage() => return Ok(true),
+            Err(error) if error.is_damage() => return Ok(Checked::HasSamples(true)),
             Err(error) => return Err(error.into()),
         };
         // If a tier dropped a label, the series may have had any value of it, so a matcher on the label is
         // ignored.
         let matchers = {
             let partition = partition.read();
+            let is_matched = |name: &DroppedName| query.matchers.iter().any(|matcher| matcher.name == name.text());
+            if key.tier.number() > holder.number() && partition.dropped_names().any(is_matched) {
+                return Ok(Checked::Lacks(key.tier));
+            }
             let has =
                 |name: &String| !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name);
             query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
@@ -99,16 +126,24 @@ fn has_samples(
             (first, last) == (0, u32::MAX) || numbered.any(|series| is_affected(&part.labels(series), end_ns))
         };
         if !part.damage.missing(key, &part.plan, concerns).is_empty() {
-            return Ok(true);
+            return Ok(Checked::HasSamples(true));
         }
         let mut reader = PartReader::new(&planned.view, &part);
         for series in part.series.iter().filter(|series| is_affected(&part.labels(series), end_ns)) {
             if reader.has_samples(series)? {
-                return Ok(true);
+                return Ok(Checked::HasSamples(true));
             }
         }
     }
-    Ok(false)
+    Ok(Checked::HasSamples(false))
+}
+
+/// Returns the time of those windows of a tier that overlap `window`.
+fn touched(window: Window, tier: Tier) -> Window {
+    let width_ns = tier.window_ns();
+    let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
+    let start_ns = window.start_ns.div_euclid(width_ns).saturating_mul(width_ns);
+    Window { start_ns, end_ns: up(window.end_ns).saturating_mul(width_ns) }
 }
 
 /// Returns one range for each pair of a class and the tier that holds the times. The range reaches from the first to

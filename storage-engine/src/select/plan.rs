@@ -7,6 +7,7 @@
 //! most 46 hours, 118 minutes and two raw edges. It also reads the days of the bucket, and the times that are not
 //! sealed yet.
 
+pub(crate) mod conflict;
 mod stale;
 
 use std::collections::{BTreeMap, BTreeSet};
