@@ -61,12 +61,7 @@ impl Shard {
         barrier: LogBarrier,
         metrics: ShardMetrics,
     ) -> Result<Self, ReplicaError> {
-        let engine = Engine::open(storage_engine::Config {
-            directory: state,
-            budgets,
-            dropped_labels: Default::default(),
-            barrier,
-        })?;
+        let engine = Engine::open(storage_engine::Config { directory: state, budgets, barrier })?;
         if let Some(error) = engine.repair_failure() {
             tracing::error!(shard = id, %error, "damaged table files cannot be repaired: nothing is compacted");
         }

@@ -31,7 +31,7 @@ pub use label::{Fingerprint, Label, LabelSet};
 pub use profile_type::{ProfileType, ValueType};
 pub use shard::{
     AdministrationTask, Answer, Appended, Command, Consistency, Deleted, Deletion, Entry, Fold, FramePlace,
-    KnownLocations, LocationPage, LocationSets, Matcher, ReadAt, ReadPoint, ResponseTooLarge, Selection,
+    KnownLocations, LabelDrops, LocationPage, LocationSets, Matcher, ReadAt, ReadPoint, ResponseTooLarge, Selection,
     SelectionError, SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, Window, answer, entry, location_sets,
     meta, placement, refusal, selection,
 };

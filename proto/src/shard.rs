@@ -13,7 +13,7 @@ pub mod selection;
 mod shards;
 
 pub use answer::Answer;
-pub use entry::{Command, Deletion, Entry};
+pub use entry::{Command, Deletion, Entry, LabelDrops};
 pub use error::{ResponseTooLarge, SelectionError};
 pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
 pub use reads::{Consistency, ReadAt, ReadPoint};

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use proto::Tier;
-
 use crate::error::EngineError;
 use crate::memory::budgets::Budgets;
 
@@ -16,22 +14,8 @@ pub struct Config {
     pub directory: PathBuf,
     /// Budgets of memory, which may be shared with other engines.
     pub budgets: Budgets,
-    /// Names of labels that are dropped: first those that hours drop, then those that days drop. They should be labels
-    /// that identify instances. Instances change often, so years of hours and days that kept these labels would be
-    /// large.
-    pub dropped_labels: [Vec<String>; 2],
     /// Barrier before each write of the state.
     pub barrier: LogBarrier,
-}
-
-impl Config {
-    pub(crate) fn dropped_labels(&self, tier: Tier) -> &[String] {
-        match tier {
-            Tier::Raw | Tier::Minute => &[],
-            Tier::Hour => &self.dropped_labels[0],
-            Tier::Day => &self.dropped_labels[1],
-        }
-    }
 }
 
 /// Error for which a log cannot sync an entry.

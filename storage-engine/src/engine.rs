@@ -19,6 +19,7 @@ pub(crate) mod upkeep;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::{
@@ -27,7 +28,7 @@ use proto::{
 };
 
 use crate::database::key::PartitionKey;
-use crate::engine::apply::{append, delete, expire, strip};
+use crate::engine::apply::{append, delete, drop_labels, expire, strip};
 use crate::engine::state::partitions::SharedPartition;
 use crate::engine::store::Store;
 use crate::engine::store::write_lock::{WriteLock, Writing};
@@ -82,6 +83,12 @@ impl Engine {
         strip::strip(self, batch)
     }
 
+    /// Returns the names of the labels that new sums of a tenant drop: first those that hours drop, then those that
+    /// days drop. Also returns the revision of the state of the meta group from which they are.
+    pub fn dropped_labels(&self, tenant: &TenantId) -> (Arc<[Vec<String>; 2]>, u64) {
+        drop_labels::newest(&self.store, tenant)
+    }
+
     /// Returns whether a batch of a tenant with this ID was applied in the last
     /// [`IDEMPOTENCY_WINDOW_NS`](proto::limits::IDEMPOTENCY_WINDOW_NS).
     ///
@@ -105,6 +112,7 @@ impl Engine {
                 self.store.config().barrier.wait(position.index)?;
                 expire::expire(&self.writing(), position, now_ns, tier, retention_class, before_ns)
             }
+            Command::DropLabels(drops) => Ok(drop_labels::drop_labels(&self.store, position, now_ns, drops)),
             Command::Delete(deletion) => {
                 self.store.config().barrier.wait(position.index)?;
                 delete::delete(&self.writing(), position, now_ns, deletion)

@@ -4,8 +4,9 @@
 //! # Promise
 //! When [`Engine::flush`] returns a position, every entry up to it survives a power cut. Later entries are safe only in
 //! the Raft log, so the log must keep them. Replicas that applied the same entries give the same responses, except to
-//! queries that need a label or an attribute that a coarser tier dropped. A replica that has summed up more hours and
-//! days may refuse such a query, list series without the label, or report more times as missing.
+//! queries for labels or attributes that a coarser tier dropped, and for sums of gauges. A replica that has summed up
+//! more hours and days may refuse such a query, list series without the label, or report more times as missing. Missing
+//! times may also differ in times without samples.
 //! # Limits
 //! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
 //! thread, and reads no clock.

@@ -108,13 +108,8 @@ fn a_checkpoint_stalls_entries_for_at_most_100_ms_at_p99() {
         dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
         cache_bytes: 64 << 20,
     });
-    let engine = Engine::open(Config {
-        directory: folder.path().join("state"),
-        budgets,
-        dropped_labels: Default::default(),
-        barrier: Default::default(),
-    })
-    .unwrap();
+    let engine =
+        Engine::open(Config { directory: folder.path().join("state"), budgets, barrier: Default::default() }).unwrap();
     let mut fleet = Fleet::new();
     for index in 1..=BATCHES_BEFORE {
         apply(&engine, &mut fleet, index);

@@ -61,7 +61,6 @@ fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
             dictionary_bytes_max: 1 << 30,
             cache_bytes: 1 << 20,
         }),
-        dropped_labels: Default::default(),
         barrier: Default::default(),
     };
     let engine = Engine::open(config).unwrap();

@@ -66,7 +66,6 @@ impl World {
                 dictionary_bytes_max: 1 << 30,
                 cache_bytes: CACHE_BYTES,
             }),
-            dropped_labels: Default::default(),
             barrier: Default::default(),
         };
         Self { engine: Engine::open(config).unwrap(), index: 0, _directory: directory }

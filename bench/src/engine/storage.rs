@@ -227,7 +227,6 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
             dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
             cache_bytes: CACHE_BYTES,
         }),
-        dropped_labels: Default::default(),
         barrier: Default::default(),
     })?)
 }

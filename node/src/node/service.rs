@@ -291,12 +291,15 @@ async fn append_part(replica: &Arc<Replica>, storing: &Arc<Storing>, batch: Batc
     let storing = Arc::clone(storing);
     let strip = move || {
         let mut batch = storing.apply(batch).ok_or(StripError::Dangling)?;
-        let removed = of.shard().engine().strip(&mut batch)?;
+        let engine = of.shard().engine();
+        let (names, revision) = engine.dropped_labels(&batch.tenant);
+        let drops = storing.label_drops(&batch.tenant, (&names, revision));
+        let removed = engine.strip(&mut batch)?;
         let batch = Arc::new(batch);
-        Ok((Proposal::append(Arc::clone(&batch)), batch, removed))
+        Ok((drops, Proposal::append(Arc::clone(&batch)), batch, removed))
     };
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
-    let (proposal, batch, removed) = stripped.map_err(|error| match error {
+    let (drops, proposal, batch, removed) = stripped.map_err(|error| match error {
         StripError::Dangling => dangling(),
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
         StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
@@ -309,6 +312,10 @@ async fn append_part(replica: &Arc<Replica>, storing: &Arc<Storing>, batch: Batc
         }
         StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
     })?;
+    // Before the first samples that the change may hold for.
+    if let Some(drops) = drops {
+        replica.propose(Proposal::drop_labels(drops)).await.map_err(refused)?;
+    }
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
     if let (Outcome::Dangling, Some(removed)) = (outcome, removed) {
         // The shard has dropped definitions after they were stripped from the batch. If the batch came with all

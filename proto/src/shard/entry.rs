@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::formats::{BatchError, Encoder, wire};
+use crate::shard::meta::check_dropped_labels;
 use crate::shard::selection::{Matcher, Window};
 use crate::tenant::TenantId;
 use crate::tier::Tier;
@@ -23,7 +24,8 @@ pub struct Entry {
 pub enum Command {
     /// Stores the samples of a batch.
     Append(Arc<Batch>),
-    /// Drops the partitions of one tier and retention class that end at or before a time.
+    /// Drops the partitions of one tier and retention class that end at or before a time. No
+    /// partition of a finer tier and that time may exist.
     Expire {
         /// Tier of the partitions. [`Tier::Minute`] also drops the raw samples of the same time.
         tier: Tier,
@@ -34,6 +36,21 @@ pub enum Command {
     },
     /// Deletes samples.
     Delete(Deletion),
+    /// Sets the labels that the sums of a tenant drop.
+    DropLabels(LabelDrops),
+}
+
+/// Labels that the sums of a tenant drop. Such labels usually identify instances, which change so often that years of
+/// sums by instance would be large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelDrops {
+    /// Owner of the samples.
+    pub tenant: TenantId,
+    /// Names of the labels: first those that hours drop, then those that days drop. Each list is sorted.
+    pub names: [Vec<String>; 2],
+    /// Revision of the state of the meta group from which the leader took the names. Replicas ignore an older one, so
+    /// that a leader with an old state does not revert a change.
+    pub revision: u64,
 }
 
 /// A deletion of the samples, in a time range, of all series that meet the conditions. An absent label has the value
@@ -60,6 +77,7 @@ impl Command {
                 retention_class: retention_class.into(),
             }),
             Self::Delete(deletion) => wire::entry::Command::Delete(deletion.to_wire()),
+            Self::DropLabels(drops) => wire::entry::Command::DropLabels(drops.to_wire()),
         }
     }
 
@@ -68,7 +86,7 @@ impl Command {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
-            Self::Expire { .. } | Self::Delete(_) => self.to_wire().encode(out),
+            Self::Expire { .. } | Self::Delete(_) | Self::DropLabels(_) => self.to_wire().encode(out),
         }
     }
 }
@@ -90,6 +108,7 @@ impl Entry {
             Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
             Some(wire::entry::Command::Expire(expire)) => expire_from_wire(&expire)?,
             Some(wire::entry::Command::Delete(delete)) => Command::Delete(Deletion::from_wire(delete)?),
+            Some(wire::entry::Command::DropLabels(drops)) => Command::DropLabels(LabelDrops::from_wire(drops)?),
             None => return Err(BatchError::Inconsistent("an entry has no command")),
         };
         let proposed_at_ns = i64::try_from(from.proposed_at_ns)
@@ -103,6 +122,21 @@ fn expire_from_wire(from: &wire::Expire) -> Result<Command, BatchError> {
     let class = u8::try_from(from.retention_class).ok();
     let (tier, retention_class) = tier.zip(class).ok_or(BatchError::Inconsistent("unknown tier or retention class"))?;
     Ok(Command::Expire { tier, retention_class, before_ns: from.before_ns })
+}
+
+impl LabelDrops {
+    fn to_wire(&self) -> wire::DropLabels {
+        let Self { tenant, names: [hours, days], revision } = self;
+        let tenant = tenant.as_str().to_owned();
+        wire::DropLabels { tenant, dropped_by_hours: hours.clone(), dropped_by_days: days.clone(), revision: *revision }
+    }
+
+    fn from_wire(from: wire::DropLabels) -> Result<Self, BatchError> {
+        let names = [from.dropped_by_hours, from.dropped_by_days];
+        let invalid = |_invalid| BatchError::Inconsistent("the dropped labels are not sorted, too many, or necessary");
+        names.iter().try_for_each(|names| check_dropped_labels(names)).map_err(invalid)?;
+        Ok(Self { tenant: TenantId::new(&from.tenant)?, names, revision: from.revision })
+    }
 }
 
 impl Deletion {
@@ -127,5 +161,28 @@ impl Deletion {
         let matchers = matchers.map_err(|_unknown| BatchError::Inconsistent("unknown matcher operation"))?;
         let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
         Ok(Self { tenant: TenantId::new(&from.tenant)?, matchers, window })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sorted_names_of_labels_that_may_be_missing_are_dropped() {
+        let read = |hours: &[&str], days: &[&str]| {
+            let [dropped_by_hours, dropped_by_days] =
+                [hours, days].map(|names| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+            let drops = wire::DropLabels { tenant: "acme".to_owned(), dropped_by_hours, dropped_by_days, revision: 3 };
+            let command = Some(wire::entry::Command::DropLabels(drops));
+            Entry::from_wire(wire::Entry { proposed_at_ns: 7, command })
+        };
+        let Command::DropLabels(drops) = read(&["pod"], &["host", "zone"]).unwrap().command else { panic!("no drop") };
+        assert_eq!((drops.tenant.as_str(), drops.revision), ("acme", 3));
+        assert_eq!(drops.names, [vec!["pod".to_owned()], vec!["host".to_owned(), "zone".to_owned()]]);
+        assert!(read(&["service_name"], &[]).is_err());
+        assert!(read(&[], &["zone", "host"]).is_err());
+        assert!(read(&["pod", "pod"], &[]).is_err());
+        assert!(read(&[], &["a-b"]).is_err());
     }
 }

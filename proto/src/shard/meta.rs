@@ -16,6 +16,7 @@ pub use self::cluster::{CLUSTER_METADATA, ClusterId, DirectoryId, Member, Node, 
 pub use self::command::Command;
 pub use self::error::MetaError;
 pub use self::state::{Access, DEFAULT_CLASS, State, TokenError};
+pub(crate) use self::tenant::check_dropped_labels;
 pub use self::tenant::{Limits, Policy, Retention, Role, Tenant, TimeResolution, Token, TokenHash};
 
 #[cfg(test)]

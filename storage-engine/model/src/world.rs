@@ -11,7 +11,7 @@ use prost::Message as _;
 use proto::answer::Missing;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
+use proto::{Batch, Command, Entry, LabelDrops, Matcher, TenantId, Tier, Window, wire};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
 
 use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
@@ -180,13 +180,15 @@ impl World {
             dropped,
         };
         world.open();
+        if dropped != Dropped::default() {
+            world.propose(drop_labels(&TenantId::default_tenant(), dropped, 1));
+        }
         world
     }
 
     fn open(&mut self) {
         let mut config = config(self.directory.path());
         config.budgets = self.budgets.clone();
-        config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
         self.engine = Some(Engine::open(config).unwrap());
     }
 
@@ -462,12 +464,14 @@ pub fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
     std::fs::read_dir(directory).unwrap().map(|entry| file(entry.unwrap())).collect()
 }
 
+/// Returns the command after which the sums of a tenant drop these labels, with a revision of the meta group.
+pub fn drop_labels(tenant: &TenantId, dropped: Dropped, revision: u64) -> Command {
+    let sorted = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+    let names = dropped.map(|names| sorted(names).into_iter().collect());
+    Command::DropLabels(LabelDrops { tenant: tenant.clone(), names, revision })
+}
+
 /// Returns the configuration of an engine for tests.
 pub fn config(directory: &Path) -> Config {
-    Config {
-        directory: directory.to_owned(),
-        budgets: Budgets::new(BUDGETS),
-        dropped_labels: Default::default(),
-        barrier: Default::default(),
-    }
+    Config { directory: directory.to_owned(), budgets: Budgets::new(BUDGETS), barrier: Default::default() }
 }

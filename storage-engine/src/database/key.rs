@@ -6,6 +6,7 @@
 //! 00 tag                                                    of the shard: format f, position a, membership m, clock c,
 //!                                                           start of the oldest partition o
 //! 00 x tier u8 | class u8                                   time up to which partitions were dropped
+//! 01 tenant u32 [ | period u32 ]                            labels that the tenant's sums drop (`state::label_drops`)
 //! 02 tenant u32                                             name of a tenant
 //! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window to be summed again from the finer tier
 //! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series and window
@@ -26,6 +27,8 @@
 //! of minutes, `window` counts ten minutes, as for chunks. Raw samples use the series and the dictionary of the
 //! partition of minutes of the same time.
 
+use std::iter;
+
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
 
@@ -36,6 +39,7 @@ pub(crate) const CLOCK: &[u8] = &[0, b'c'];
 pub(crate) const OLDEST: &[u8] = &[0, b'o'];
 pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
 
+const LABEL_DROPS: u8 = 1;
 const TENANTS: u8 = 2;
 const STALE: u8 = 3;
 const DAMAGE: u8 = 4;
@@ -365,7 +369,7 @@ pub(crate) fn stale() -> [u8; 1] {
 /// Returns the kind of a key that belongs to no partition, as reports name it.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
-        Some(&TENANTS) => "tenants",
+        Some(&LABEL_DROPS | &TENANTS) => "tenants",
         Some(&STALE) => "stale windows",
         Some(&DAMAGE | &LOST) => "damaged areas",
         Some(&QUARANTINED) => "quarantined values",
@@ -376,6 +380,27 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
 /// Returns the prefix of the keys of all partitions.
 pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
+}
+
+/// Returns the prefix of the keys that hold which labels the sums of tenants drop.
+pub(crate) fn label_drops() -> [u8; 1] {
+    [LABEL_DROPS]
+}
+
+/// Returns the key of the labels that the sums of a tenant drop from a period on; without a period, the key of the
+/// first period without samples.
+pub(crate) fn label_drops_of(tenant: u32, period: Option<u32>) -> Vec<u8> {
+    let mut key = vec![LABEL_DROPS];
+    iter::once(tenant).chain(period).for_each(|number| key.extend(number.to_be_bytes()));
+    key
+}
+
+/// Returns the tenant and the period of a key from [`label_drops_of`].
+pub(crate) fn read_label_drops(key: &[u8]) -> Option<(u32, Option<u32>)> {
+    match key.get(1..)? {
+        tenant @ [_, _, _, _] => Some((number(tenant), None)),
+        numbers => two_numbers(numbers).filter(|(.., rest)| rest.is_empty()).map(|of| (of.0, Some(of.1))),
+    }
 }
 
 pub(crate) fn tenants() -> [u8; 1] {

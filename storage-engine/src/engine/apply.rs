@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod delete;
+pub(crate) mod drop_labels;
 pub(crate) mod expire;
 pub(crate) mod selected;
 pub(crate) mod split;

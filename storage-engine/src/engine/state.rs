@@ -3,6 +3,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod horizons;
+pub(crate) mod label_drops;
 pub(crate) mod partitions;
 pub(crate) mod stale;
 pub(crate) mod tenants;
@@ -16,6 +17,7 @@ use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot};
 use crate::engine::state::clock::Clock;
 use crate::engine::state::horizons::Horizons;
+use crate::engine::state::label_drops::LabelDrops;
 use crate::engine::state::partitions::{Partitions, SharedPartition};
 use crate::engine::state::stale::StaleWindows;
 use crate::engine::state::tenants::Tenants;
@@ -31,6 +33,7 @@ pub(crate) struct State {
     membership: Option<Bytes>,
     pub(crate) clock: Clock,
     pub(crate) tenants: Tenants,
+    pub(crate) label_drops: LabelDrops,
     pub(crate) batch_ids: BatchIds,
     pub(crate) partitions: Partitions,
     pub(crate) stale: StaleWindows,
@@ -56,6 +59,7 @@ impl State {
             membership: database::read_membership(snapshot)?,
             clock: Clock::at(database::read_clock(snapshot)?),
             tenants: Tenants::stored(database::read_tenants(snapshot)?),
+            label_drops: LabelDrops::read(snapshot)?,
             batch_ids: BatchIds::default(),
             partitions: Partitions::stored(
                 database::read_partition_keys(snapshot)?,

@@ -110,9 +110,12 @@ pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
     let mut signatures = Signatures::default();
     for key in keys.iter().filter(|key| key.tier != Tier::Raw) {
         let tenant = store.tenant_name(key.tenant);
-        let dropped = key.tier.coarser().map(|coarser| store.config().dropped_labels(coarser)).unwrap_or_default();
+        // A partition of minutes or hours is in one period, so the next coarser tier drops the same labels from all its
+        // windows.
+        let dropped = |coarser| store.state().label_drops.of(key.tenant, coarser, key.end_ns());
+        let dropped = key.tier.coarser().map(dropped).unwrap_or_default();
         let mut of_partition = Verified::default();
-        let mut check = PartitionCheck::new(&snapshot, *key, &tenant, dropped, &mut of_partition);
+        let mut check = PartitionCheck::new(&snapshot, *key, &tenant, &dropped, &mut of_partition);
         check.windows(&mut signatures, &mut of_partition)?;
         keep_if_there(store, *key, of_partition, &mut verified);
         let raw = key.in_tier(Tier::Raw);

@@ -408,7 +408,6 @@ mod tests {
         let store = Store::open(Config {
             directory: directory.to_owned(),
             budgets: Budgets::new(sizes),
-            dropped_labels: Default::default(),
             barrier: crate::LogBarrier::default(),
         });
         store.unwrap()
@@ -445,7 +444,7 @@ mod tests {
                     is_wanted: &|| true,
                 };
                 let interval = Interval { start_ns: window.start_ns, end_ns: window.end_ns, bucket: 0 };
-                let plan = PartPlan { raw: vec![interval], windows: Vec::new() };
+                let plan = PartPlan { raw: vec![interval], ..PartPlan::default() };
                 let partition = partition(window);
                 let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
                 let view = View {

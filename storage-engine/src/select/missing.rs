@@ -3,7 +3,7 @@
 //! Coarser windows show whether a matching series has samples in such a time. Only then is the time reported, so a
 //! response without reported times is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::answer::Missing;
 use proto::{LabelSet, Tier, Window};
@@ -110,12 +110,15 @@ fn check(
         // ignored.
         let matchers = {
             let partition = partition.read();
+            let lacks =
+                |dropped: &&DroppedName| dropped.label().is_none_or(|label| part.dropped_labels.contains(label));
             let is_matched = |name: &DroppedName| query.matchers.iter().any(|matcher| matcher.name == name.text());
-            if key.tier.number() > holder.number() && partition.dropped_names().any(is_matched) {
+            if key.tier.number() > holder.number() && partition.dropped_names().filter(lacks).any(is_matched) {
                 return Ok(Checked::Lacks(key.tier));
             }
-            let has =
-                |name: &String| !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name);
+            let labels: BTreeSet<&String> =
+                partition.dropped_names().filter(lacks).filter_map(DroppedName::label).collect();
+            let has = |name: &String| !labels.contains(name);
             query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
         };
         let mut part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });

@@ -42,6 +42,8 @@ pub(crate) struct PartPlan {
     pub(crate) raw: Vec<Interval>,
     /// Windows of the partition's tier.
     pub(crate) windows: Vec<WindowRun>,
+    /// Names of labels that some of these windows lack.
+    pub(crate) dropped_labels: BTreeSet<String>,
 }
 
 /// Result of planning: the partitions to read, and the times that no partition can answer.
@@ -116,6 +118,11 @@ pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers)
         for (bucket, window) in (0..).zip(buckets) {
             splitter.split(Tier::Day, window.start_ns.max(start_ns), window.end_ns.min(end_ns), bucket);
         }
+    }
+    for (key, part) in &mut plan.parts {
+        let (Some(first), Some(last)) = (part.windows.first(), part.windows.last()) else { continue };
+        let [first, last] = [first.first, last.end.saturating_sub(1)].map(|window| key.tier.window_end_ns(window));
+        part.dropped_labels = state.label_drops.between(tenant, key.tier, first, last);
     }
     plan
 }

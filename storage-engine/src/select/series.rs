@@ -274,7 +274,10 @@ impl Collector for List<'_> {
                     DroppedName::Attribute(name) => {
                         self.attribute_names.insert(name.clone());
                     }
-                    DroppedName::Label(name) if of.label.as_ref().is_none_or(|label| label == name) => {
+                    DroppedName::Label(name)
+                        if part.plan.dropped_labels.contains(name)
+                            && of.label.as_ref().is_none_or(|label| label == name) =>
+                    {
                         dropped_labels.push(DroppedLabel { tier: part.key.tier, name: name.clone() })
                     }
                     DroppedName::Label(_) => {}

@@ -95,7 +95,17 @@ fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> 
 }
 
 /// Kinds of essential values: the engine does not open if one is damaged.
-const VITAL: [&str; 7] = ["format", "position", "membership", "clock", "oldest", "dropped", "tenant"];
+const VITAL: [&str; 9] = [
+    "format",
+    "position",
+    "membership",
+    "clock",
+    "oldest",
+    "dropped",
+    "tenant",
+    "first period without samples",
+    "labels to drop",
+];
 
 /// Checks of one damaged copy of the store.
 struct Examination<'a> {

@@ -12,7 +12,7 @@ use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
 /// Kinds of keys that are damaged. Each kind in `FORMAT.md` is one of them, and windows have one kind for each tier.
-pub(crate) const KINDS: [&str; 22] = [
+pub(crate) const KINDS: [&str; 24] = [
     "format",
     "position",
     "membership",
@@ -21,6 +21,8 @@ pub(crate) const KINDS: [&str; 22] = [
     "dropped",
     "batch id",
     "tenant",
+    "first period without samples",
+    "labels to drop",
     "stale window",
     "chunk",
     "events",
@@ -47,7 +49,9 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
         ([0, b'c'], _) => "clock",
         ([0, b'o'], _) => "oldest",
         ([0, b'x', ..], _) => "dropped",
-        ([1, ..], _) | ([0x10, 0, ..], Some(b'i')) => "batch id",
+        ([1, ..], _) if key.len() == 5 => "first period without samples",
+        ([1, ..], _) => "labels to drop",
+        ([0x10, 0, ..], Some(b'i')) => "batch id",
         ([2, ..], _) => "tenant",
         ([3, ..], _) => "stale window",
         ([0x10, 0, ..], Some(b'c')) => "chunk",
@@ -164,15 +168,18 @@ pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Out
     }
 }
 
-/// Returns the log of the store: two days of samples, an entry that drops the old raw samples, samples that stay in the
-/// head, and late samples.
+/// Returns the log of the store: labels to drop, two days of samples, an entry that drops the old raw samples, samples
+/// that stay in the head, and late samples.
 fn log() -> Vec<Logged> {
     let append = |after: i64, samples: &[Drawn], id| {
         let command = Command::Append(Arc::new(batch_of(samples, id)));
         Some(Entry { proposed_at_ns: T0 + after * SECOND, command })
     };
-    let mut log: Vec<Logged> =
-        (0..4).map(|part| append(0, &samples(-200_000 + part * 50_000, -150_000 + part * 50_000, 97), None)).collect();
+    // No series has this label.
+    let drops = world::drop_labels(&TenantId::default_tenant(), [&[], &["pod"]], 1);
+    let mut log = vec![Some(Entry { proposed_at_ns: T0, command: drops })];
+    let part = |part: i64| append(0, &samples(-200_000 + part * 50_000, -150_000 + part * 50_000, 97), None);
+    log.extend((0..4).map(part));
     // One window of this batch has so many samples that its events are a separate value.
     log.push(append(1, &samples(-3000, -1800, 1), None));
     log.push(None);
@@ -187,7 +194,7 @@ fn log() -> Vec<Logged> {
 }
 
 /// Log index of a batch that tests apply again. The retry must not count again.
-const KNOWN: usize = 8;
+const KNOWN: usize = 9;
 
 impl Store {
     pub(crate) fn new() -> Self {
@@ -197,7 +204,7 @@ impl Store {
         let log = log();
         for (index, entry) in (1..).zip(&log) {
             assert_eq!(apply(&engine, index, entry).unwrap(), Outcome::Applied);
-            if [5, 8, 10].contains(&index) {
+            if [6, 9, 11].contains(&index) {
                 engine.flush().unwrap();
             }
         }

@@ -107,7 +107,6 @@ fn ingest(load: Load) {
             dictionary_bytes_max: load.dictionary_bytes,
             cache_bytes: CACHE_BYTES,
         }),
-        dropped_labels: Default::default(),
         barrier: Default::default(),
     };
     let engine = Engine::open(config).unwrap();

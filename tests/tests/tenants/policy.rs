@@ -1,4 +1,5 @@
-//! Tests of the parts of a tenant's policy that change what is stored: retention, removed labels, precision of times.
+//! Tests of the parts of a tenant's policy that change what is stored: retention, removed and dropped labels, precision
+//! of times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -230,6 +231,45 @@ fn removed_labels_are_stored_nowhere_and_retries_count_once() {
     assert_eq!(updated["policy"]["removed_labels"], serde_json::json!([]));
     (3..6).for_each(|pod| drop(tenant.send(&push(pod, now - 1000)).expect(200)));
     assert_eq!(tenant.samples_by("pod", now), by_pod);
+}
+
+#[test]
+fn sums_of_hours_drop_labels_and_the_samples_keep_them() {
+    const HOUR_NS: u64 = DAY_NS / 24;
+    let varve = Varve::start(Setup { shards: 4, ..Setup::default() });
+    let admin = Administration::of(&varve);
+    let shown =
+        admin.json(&["tenant", "create", "default", "--drop-labels-1h", "pod", "--drop-labels-1d", "zone,host"]);
+    let wanted = serde_json::json!({"1h": ["pod"], "1d": ["host", "zone"]});
+    assert_eq!(shown["policy"]["dropped_labels"], wanted, "{shown}");
+    let tenant = Tenant::of(&varve, None);
+    // A whole hour, whose partition of minutes has ended long ago.
+    let hour = (now_ns() / HOUR_NS - 24) * HOUR_NS;
+    for pod in 1..=3 {
+        let push = Request::new("api").with("pod", &format!("p{pod}")).with("zone", "z");
+        drop(tenant.send(&push.seen(stack(&["leaf", "main"]), vec![hour + pod])).expect(200));
+    }
+    let by = |label: &str| tenant.samples_of_range(label, "1h", hour + HOUR_NS);
+    assert_eq!(by("pod"), BTreeMap::from(["p1", "p2", "p3"].map(|pod| (pod.to_owned(), 1))));
+    // Samples and minutes expire, and hours stay.
+    let updated = admin.json(&["tenant", "update", "default", "--retention", "6h", "--retention-1m", "6h"]);
+    assert_eq!(updated["retention_applies_to"], "all samples", "{updated}");
+    let query = encode(&[
+        ("query", "sum by (pod) (sum_over_time(process_cpu[1h]))"),
+        ("time", &format!("{}", (hour + HOUR_NS) as f64 / 1e9)),
+    ]);
+    let begun = Instant::now();
+    let refused = loop {
+        let reply = tenant.get(&format!("/api/v1/query?{query}"));
+        if reply.status != 200 {
+            break reply.text();
+        }
+        assert!(begun.elapsed() < PATIENCE, "the minutes do not expire");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(refused.contains("pod") && refused.contains("1h"), "{refused}");
+    assert_eq!(by("service_name"), BTreeMap::from([("api".to_owned(), 3)]));
+    assert_eq!(by("zone"), BTreeMap::from([("z".to_owned(), 3)]));
 }
 
 #[test]

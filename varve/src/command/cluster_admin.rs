@@ -149,6 +149,14 @@ pub(crate) struct PolicyOptions {
     /// are added up
     #[arg(long, value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
     pub(crate) remove_labels: Option<LabelNames>,
+    /// Labels that sums per hour drop, such as pod,container, or `none`; stored sums do not change
+    ///
+    /// Samples and sums per minute keep all labels. A change holds from the next period of eight days without samples.
+    #[arg(long = "drop-labels-1h", value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
+    pub(crate) drop_labels_1h: Option<LabelNames>,
+    /// Labels that sums per day drop as well, or `none`
+    #[arg(long = "drop-labels-1d", value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
+    pub(crate) drop_labels_1d: Option<LabelNames>,
     /// Precision of the times of new samples; a lower one takes less space, and changes no sum over whole minutes
     #[arg(long, value_name = "UNIT")]
     pub(crate) time_resolution: Option<Resolution>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::{Batch, Command, Deletion, Tier};
+use proto::{Batch, Command, Deletion, LabelDrops, Tier};
 
 use crate::consensus::payload::{PROPOSED_AT_TAG, Payload, Untimed};
 
@@ -24,6 +24,10 @@ impl Proposal {
 
     pub(crate) fn delete(deletion: Deletion) -> Self {
         Self::encode(Command::Delete(deletion))
+    }
+
+    pub(crate) fn drop_labels(drops: LabelDrops) -> Self {
+        Self::encode(Command::DropLabels(drops))
     }
 
     fn encode(command: Command) -> Self {

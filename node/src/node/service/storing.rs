@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::meta::{DEFAULT_CLASS, State, TimeResolution};
-use proto::{Batch, Fingerprint, LabelSet, Samples, SeriesSamples, TenantId, Tier};
+use proto::{Batch, Fingerprint, LabelDrops, LabelSet, Samples, SeriesSamples, TenantId, Tier};
 use tonic::Status;
 
 /// The rules by which the samples of one push are stored.
@@ -24,6 +24,10 @@ pub(super) struct Storing {
     time_resolution: TimeResolution,
     /// Names of the labels that are removed.
     removed_labels: Vec<String>,
+    /// Names of the labels that hours and days drop.
+    dropped_labels: [Vec<String>; 2],
+    /// Revision of the state of the meta group that has these rules.
+    revision: u64,
 }
 
 impl Storing {
@@ -42,7 +46,25 @@ impl Storing {
         let policy = known.map(|known| &known.policy);
         let time_resolution = policy.map_or(TimeResolution::Nanoseconds, |policy| policy.time_resolution);
         let removed_labels = policy.map(|policy| policy.removed_labels.clone()).unwrap_or_default();
-        Ok(Self { retention_class, retention: retention.of(Tier::Raw), time_resolution, removed_labels })
+        let dropped_labels = policy.map(|policy| policy.dropped_labels.clone()).unwrap_or_default();
+        let retention = retention.of(Tier::Raw);
+        Ok(Self {
+            retention_class,
+            retention,
+            time_resolution,
+            removed_labels,
+            dropped_labels,
+            revision: state.revision,
+        })
+    }
+
+    /// Returns the entry after which the sums of a tenant drop the labels of the policy; `None` if they do already.
+    /// The shard has the labels `known` of a revision.
+    pub(super) fn label_drops(&self, tenant: &TenantId, known: (&[Vec<String>; 2], u64)) -> Option<LabelDrops> {
+        let (known, of_revision) = known;
+        let (names, revision) = (&self.dropped_labels, self.revision);
+        let drops = || LabelDrops { tenant: tenant.clone(), names: names.clone(), revision };
+        (names != known && revision >= of_revision).then(drops)
     }
 
     /// Retention of raw samples. Older samples are not stored.
@@ -98,16 +120,31 @@ mod tests {
             retention: Retention([7, 8, 9, 10]),
             time_resolution: TimeResolution::Nanoseconds,
             removed_labels: removed_labels.iter().map(|&name| name.to_owned()).collect(),
-            dropped_labels: Default::default(),
+            dropped_labels: [vec!["pod".to_owned()], Vec::new()],
             limits: Limits::default(),
         };
         let retention_classes = vec![Retention([1, 2, 3, 4]), Retention([5; 4]), policy.retention];
         let acme = Tenant { name: name.clone(), policy, retention_class: 2, owns_class: true, tokens: BTreeMap::new() };
-        State { tenants: BTreeMap::from([(name, acme)]), retention_classes, ..State::default() }
+        State { revision: 5, tenants: BTreeMap::from([(name, acme)]), retention_classes, ..State::default() }
     }
 
     fn storing(removed_labels: &[&str]) -> Storing {
         Storing::of(&state(removed_labels), &TenantId::new("acme").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_change_of_dropped_labels_is_proposed_only_while_the_shard_has_others() {
+        let acme = TenantId::new("acme").unwrap();
+        let wanted = [vec!["pod".to_owned()], Vec::new()];
+        let none = <[Vec<String>; 2]>::default();
+        let drops = storing(&[]).label_drops(&acme, (&none, 4));
+        assert_eq!(drops, Some(LabelDrops { tenant: acme.clone(), names: wanted.clone(), revision: 5 }));
+        assert_eq!(storing(&[]).label_drops(&acme, (&wanted, 4)), None);
+        // Another leader knew a newer policy.
+        assert_eq!(storing(&[]).label_drops(&acme, (&none, 6)), None);
+        let default = TenantId::default_tenant();
+        let of_default = Storing::of(&state(&[]), &default).unwrap();
+        assert_eq!(of_default.label_drops(&default, (&none, 0)), None);
     }
 
     #[test]

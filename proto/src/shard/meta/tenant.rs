@@ -55,7 +55,8 @@ pub struct Policy {
     pub time_resolution: TimeResolution,
     /// Names of labels that are removed from series before their samples are stored. The list is sorted.
     pub removed_labels: Vec<String>,
-    /// Names of labels that are dropped: first those that hours drop, then those that days drop. Each list is sorted.
+    /// Names of labels that sums drop: first those that hours drop, then those that days drop as well. Each list is
+    /// sorted.
     pub dropped_labels: [Vec<String>; 2],
     /// Limits on pushes and queries.
     pub limits: Limits,
@@ -124,25 +125,7 @@ impl Policy {
     /// or necessary.
     pub fn check(&self) -> Result<(), MetaError> {
         self.retention.check()?;
-        for names in self.dropped_labels.iter().chain([&self.removed_labels]) {
-            if names.len() > DROPPED_LABELS_MAX {
-                return Err(MetaError::Invalid("at most 64 labels may be removed, and each tier may drop at most 64"));
-            }
-            if !names.is_sorted_by(|a, b| a < b) {
-                return Err(MetaError::Invalid("the removed and the dropped labels must be sorted, each once"));
-            }
-            let is_valid = |name: &String| name.len() <= LABEL_NAME_BYTES_MAX && sanitize_label_name(name) == *name;
-            if !names.iter().all(is_valid) {
-                return Err(MetaError::Invalid(
-                    "the name of a removed or dropped label must have 1 to 1024 characters of a-z A-Z 0-9 _, and no \
-                     leading digit",
-                ));
-            }
-            if names.iter().any(|name| name == SERVICE_NAME_LABEL || name == PROFILE_TYPE_LABEL) {
-                return Err(MetaError::Invalid("service_name and __profile_type__ cannot be removed or dropped"));
-            }
-        }
-        Ok(())
+        self.dropped_labels.iter().chain([&self.removed_labels]).try_for_each(|names| check_dropped_labels(names))
     }
 
     pub(super) fn to_wire(&self) -> wire::TenantPolicy {
@@ -181,6 +164,27 @@ impl Policy {
         policy.check()?;
         Ok(policy)
     }
+}
+
+/// Checks the names of labels that are removed from series, or that a tier drops.
+pub(crate) fn check_dropped_labels(names: &[String]) -> Result<(), MetaError> {
+    if names.len() > DROPPED_LABELS_MAX {
+        return Err(MetaError::Invalid("at most 64 labels may be removed, and each tier may drop at most 64"));
+    }
+    if !names.is_sorted_by(|a, b| a < b) {
+        return Err(MetaError::Invalid("the removed and the dropped labels must be sorted, each once"));
+    }
+    let is_valid = |name: &String| name.len() <= LABEL_NAME_BYTES_MAX && sanitize_label_name(name) == *name;
+    if !names.iter().all(is_valid) {
+        return Err(MetaError::Invalid(
+            "the name of a removed or dropped label must have 1 to 1024 characters of a-z A-Z 0-9 _, and no leading \
+             digit",
+        ));
+    }
+    if names.iter().any(|name| name == SERVICE_NAME_LABEL || name == PROFILE_TYPE_LABEL) {
+        return Err(MetaError::Invalid("service_name and __profile_type__ cannot be removed or dropped"));
+    }
+    Ok(())
 }
 
 /// SHA-256 of a token. The cluster stores no token, and a token of 256 random bits cannot be found from its hash.

@@ -93,6 +93,7 @@ pub(crate) fn append(engine: &Engine, position: Position, now_ns: i64, batch: &B
     let mut state = engine.store.state_mut();
     state.apply(position, now_ns);
     state.tenants.add(&batch.tenant);
+    state.label_drops.note_samples(tenant, newest.end_ns());
     imported.into_iter().for_each(|imported| imported.add_to(&mut state));
     if let Some(id) = batch.id {
         state.batch_ids.insert(id, newest);

@@ -32,11 +32,12 @@ pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<Partition
     state.partitions.existing().iter().filter(is_touched).copied().collect()
 }
 
-/// Returns the matching series. The inner error is the index of the first undecided matcher: the tier dropped its
-/// label, or samples have the label as an attribute.
+/// Returns the series that match in a time range. The inner error is the index of the first undecided matcher: the tier
+/// dropped its label, or samples have the label as an attribute.
 pub(crate) fn selected_in(
     store: &Store,
     key: PartitionKey,
+    window: Window,
     matchers: &[ReadyMatcher],
 ) -> Result<Result<Vec<Selected>, usize>, EngineError> {
     let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
@@ -47,11 +48,15 @@ pub(crate) fn selected_in(
         Err(error) if error.is_damage() => return Ok(Ok(Vec::new())),
         Err(error) => return Err(error),
     };
+    let Window { start_ns, end_ns } = window;
+    let (first_ns, last_ns) = (start_ns.max(key.start_ns()).saturating_add(1), end_ns.min(key.end_ns()));
+    let dropped_labels = store.state().label_drops.between(key.tenant, key.tier, first_ns, last_ns);
     let partition = partition.read();
     let is_undecided = |name: &str| {
         partition.is_attribute(name)
             || partition.dropped_names().any(|dropped| match dropped {
-                DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
+                DroppedName::Label(of) => of == name && dropped_labels.contains(of),
+                DroppedName::Attribute(of) => of == name,
             })
     };
     let mut selected = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto::TenantId;
 
-/// Names and numbers of tenants. Tenants are numbered in the order of their first samples.
+/// Names and numbers of tenants. Tenants are numbered in the order of their first entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     numbers: BTreeMap<TenantId, u32>,
@@ -18,7 +18,7 @@ impl Tenants {
         Self { numbers, unwritten: BTreeMap::new() }
     }
 
-    /// Returns a tenant's number; `None` if the shard has no samples of the tenant.
+    /// Returns a tenant's number; `None` if the shard has no entry of the tenant.
     pub(crate) fn number(&self, name: &TenantId) -> Option<u32> {
         self.numbers.get(name).copied()
     }

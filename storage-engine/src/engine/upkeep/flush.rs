@@ -40,6 +40,7 @@ struct FrozenState {
     oldest_ns: Option<i64>,
     sealing_clock_ns: i64,
     tenants: BTreeMap<u32, TenantId>,
+    label_drops: BTreeMap<Vec<u8>, Vec<u8>>,
     batch_ids: FrozenIds,
     partitions: Vec<FrozenPartition>,
     is_over_budget: bool,
@@ -137,6 +138,7 @@ fn write(writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Resul
     state.batch_ids.wrote();
     state.damage.wrote(&encoded.damage);
     state.tenants.wrote(&frozen.tenants);
+    state.label_drops.wrote(&frozen.label_drops);
     Ok(())
 }
 
@@ -165,6 +167,7 @@ fn freeze(store: &Store) -> Option<FrozenState> {
         oldest_ns: state.partitions.oldest_ns(),
         sealing_clock_ns: state.clock.sealing_ns(),
         tenants: state.tenants.unwritten(),
+        label_drops: state.label_drops.unwritten(),
         batch_ids: state.batch_ids.freeze(),
         partitions,
         is_over_budget: heads.reaches(heads.bytes_max()),
@@ -211,6 +214,9 @@ fn encode(
     out.sealed.marks.delete_marks(&mut out.sealed.batch);
     for (id, tenant) in &frozen.tenants {
         database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
+    }
+    for (key, value) in &frozen.label_drops {
+        database::put(&mut out.sealed.batch, key, value);
     }
     if let Some(membership) = &frozen.membership {
         database::put(&mut out.sealed.batch, key::MEMBERSHIP, membership);

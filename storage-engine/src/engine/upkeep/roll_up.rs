@@ -89,7 +89,8 @@ pub(crate) fn roll_up_window(writing: &Writing<'_>, due: &DueWindow) -> Result<(
         let target = partition_or_new(writing, target)?;
         let shared = writing.tenant_dictionary(tenant);
         let roll_up = RollUp { due, source, target, shared };
-        for (series, sources) in roll_up.targets(writing.tenant_name(tenant), writing.config().dropped_labels(tier)) {
+        let dropped = writing.state().label_drops.of(tenant, tier, tier.window_end_ns(window));
+        for (series, sources) in roll_up.targets(writing.tenant_name(tenant), &dropped) {
             if sum_up(writing, &roll_up, series, &sources, &mut batch)? {
                 restored.push(series);
             }

@@ -73,7 +73,8 @@ fn delete_made_from(
 /// Returns the series of a partition that match. Returns all series if it is unknown for one of them whether it
 /// matches.
 fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
-    match selected_in(store, key, matchers)? {
+    let whole = Window { start_ns: key.start_ns(), end_ns: key.end_ns() };
+    match selected_in(store, key, whole, matchers)? {
         Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),
         Err(_undecidable) => {
             let partition = store.partition(key)?;

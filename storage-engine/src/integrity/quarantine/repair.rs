@@ -265,7 +265,8 @@ fn next(walk: &mut Walk<'_>, batch: &mut WriteBatch) -> Result<Option<Item>, Eng
 }
 
 fn record_lost(DamagedKeys { from, to, error }: DamagedKeys, batch: &mut WriteBatch) -> Result<(), EngineError> {
-    // Keys before the stale marks are essential, for example the applied position and the names of tenants.
+    // Keys before the stale marks are essential, for example the applied position, the names of tenants,
+    // and the labels that sums drop.
     if from.as_slice() < key::stale().as_slice() {
         return Err(error.into());
     }

@@ -45,9 +45,9 @@ pub(crate) fn read(writing: &Writing<'_>) -> Result<Content, EngineError> {
     let Flushed { position, .. } = flush(writing)?;
     let snapshot = writing.database().snapshot();
     let mut sum = Sum { hashes: FixedState::default(), samples: 0, sum: 0 };
-    // Position, membership, clock, expiries and tenants. The start of the oldest partition depends on the windows that
-    // this replica has summed up so far: a day starts before its minutes.
-    for prefix in [[0], key::tenants()] {
+    // Position, membership, clock, expiries, dropped labels and tenants. The start of the oldest partition depends on
+    // the windows that this replica has summed up so far: a day starts before its minutes.
+    for prefix in [[0], key::label_drops(), key::tenants()] {
         for item in database::scan(&snapshot, &prefix) {
             let (at, value) = item?;
             let value = frame::open(&at, &value)?;

@@ -160,7 +160,7 @@ mod tests {
             };
             let interval = |(bucket, of): (u32, &Window)| Interval { start_ns: of.start_ns, end_ns: of.end_ns, bucket };
             let raw = (0..).zip(&windows).map(interval);
-            let plan = PartPlan { raw: raw.collect(), windows: Vec::new() };
+            let plan = PartPlan { raw: raw.collect(), ..PartPlan::default() };
             let partition = partition(&samples);
             let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
             let found = RefCell::default();

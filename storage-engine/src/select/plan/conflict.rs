@@ -42,7 +42,8 @@ impl PartView {
         if self.series.is_empty() {
             // The tier dropped a label of a matcher, and this may be the reason why no series matches.
             let is_matched = |name: &&String| query.matchers.iter().any(|matcher| matcher.name == **name);
-            let labels = partition.dropped_names().filter_map(DroppedName::label).filter(is_matched);
+            let labels = partition.dropped_names().filter_map(DroppedName::label);
+            let labels = labels.filter(|name| self.plan.dropped_labels.contains(*name)).filter(is_matched);
             return labels.min().map(|name| Conflict::DroppedName(tier, name.clone()));
         }
         match query.aggregate {
@@ -57,6 +58,8 @@ impl PartView {
             return Some(Conflict::DroppedName(tier, name.clone()));
         }
         let conflicting = |dropped: &DroppedName| match dropped {
+            // Other windows of the partition lack the label.
+            DroppedName::Label(name) if !self.plan.dropped_labels.contains(name) => None,
             DroppedName::Label(name) if query.by_series => Some(name.clone()),
             DroppedName::Label(name) => names().chain(query.listed_label).find(|used| *used == name).cloned(),
             DroppedName::Attribute(name) => names().find(|used| *used == name && is_missing(name)).cloned(),

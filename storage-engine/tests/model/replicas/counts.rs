@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use storage_engine::Outcome;
 
 /// Everything that must occur in a test run.
-const KINDS: [&str; 39] = [
+const KINDS: [&str; 40] = [
     "append",
     "append in another class",
     "append of another tenant",
@@ -26,6 +26,7 @@ const KINDS: [&str; 39] = [
     "deleted nothing",
     "deleted samples",
     "deleted sums",
+    "drop labels",
     "duplicate",
     "entry at a later time",
     "entry of consensus",

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use prost::Message as _;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Batch, Command, Entry, LabelSet, Matcher, Selection, TenantId, Tier, Window, wire};
+use proto::{Batch, Command, Entry, Fold, LabelDrops, LabelSet, Matcher, Selection, TenantId, Tier, Window, wire};
 use storage_engine::Engine;
 use storage_model::answers::selection;
 use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
@@ -22,6 +22,8 @@ const TENANTS: u8 = 3;
 const STEPS_MAX: usize = 24;
 /// Time of a sample before or after its proposal from which it counts as late or early.
 const HOUR_NS: i64 = 3600 * SECOND;
+/// Length of the partitions of hours. Changes of the labels that sums drop hold from the begin of such a period on.
+const PERIOD_SECONDS: i64 = 8 * 86_400;
 
 /// A generated history.
 #[derive(Clone, Debug)]
@@ -30,7 +32,8 @@ pub(super) struct Case {
     /// Snapshots from which the last replica starts: before which step, modulo their number, and of which replica.
     pub(super) snapshots: Vec<(usize, usize)>,
     pub(super) selections: Vec<Selection>,
-    pub(super) drops_labels: bool,
+    /// Number of periods of eight days after the first in which samples may be.
+    pub(super) periods: u8,
 }
 
 /// An entry, and what happens after it.
@@ -53,6 +56,8 @@ pub(super) enum Proposal {
     Expire(Tier, u8, i64),
     /// Deletes samples of a tenant between two times, in seconds since [`T0`].
     Delete(u8, Vec<Matched>, i64, i64),
+    /// Sets the labels that hours and days of a tenant drop: bit 0 for `region`, and bit 1 for `zone`.
+    DropLabels(u8, [u8; 2]),
     /// An entry of consensus itself, which sets this membership.
     Consensus(Option<u8>),
 }
@@ -61,6 +66,8 @@ pub(super) enum Proposal {
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) samples: Vec<Drawn>,
+    /// Number of periods of eight days by which the samples are later.
+    pub(super) period: u8,
     pub(super) tenant: u8,
     pub(super) class: u8,
     pub(super) id: Option<u8>,
@@ -73,7 +80,16 @@ pub(super) struct Push {
 
 impl Push {
     pub(super) fn of(samples: Vec<Drawn>) -> Self {
-        Self { samples, tenant: 0, class: 0, id: None, bare: 0, omitted: Omitted::Nothing, has_unused: false }
+        Self {
+            samples,
+            period: 0,
+            tenant: 0,
+            class: 0,
+            id: None,
+            bare: 0,
+            omitted: Omitted::Nothing,
+            has_unused: false,
+        }
     }
 }
 
@@ -94,25 +110,27 @@ fn class() -> impl Strategy<Value = u8> {
     prop::sample::select(CLASSES.to_vec())
 }
 
-fn push() -> impl Strategy<Value = Push> {
+/// Generates samples in the period of [`T0`], or up to this number of periods later.
+fn push(periods: u8) -> impl Strategy<Value = Push> {
     let samples = prop::collection::vec(drawn(), 1..12);
     let omitted = prop_oneof![3 => Just(Omitted::Nothing), 2 => Just(Omitted::Known), 1 => Just(Omitted::All)];
     let tenant = prop_oneof![2 => Just(0), 1 => 0..TENANTS];
     let class = prop_oneof![2 => Just(0), 1 => class()];
-    (samples, tenant, class, prop::option::of(0..4_u8), 0..8_u8, omitted, prop::bool::weighted(0.3)).prop_map(
-        |(samples, tenant, class, id, bare, omitted, has_unused)| Push {
+    (samples, tenant, class, prop::option::of(0..4_u8), 0..8_u8, omitted, prop::bool::weighted(0.3), 0..=periods)
+        .prop_map(|(samples, tenant, class, id, bare, omitted, has_unused, period)| Push {
             samples,
+            period,
             tenant,
             class,
             id,
             bare,
             omitted,
             has_unused,
-        },
-    )
+        })
 }
 
-fn proposal() -> impl Strategy<Value = Proposal> {
+fn proposal(periods: u8) -> impl Strategy<Value = Proposal> {
+    let later = || (0..=i64::from(periods)).prop_map(|period| period * PERIOD_SECONDS);
     let tier = || (0..4_u8).prop_map(|number| Tier::from_number(number).unwrap());
     let matched = (0..5_u8, 0..4_u8, 0..4_u8);
     let matchers = prop_oneof![
@@ -120,40 +138,78 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         1 => prop::collection::vec(matched, 1..3),
     ];
     prop_oneof![
-        8 => push().prop_map(Proposal::Append),
+        8 => push(periods).prop_map(Proposal::Append),
         2 => (0..8_usize, class()).prop_map(|(batch, class)| Proposal::Retry(batch, class)),
-        3 => (tier(), prop_oneof![1 => Just(0), 1 => class()], -200_000..40_000_i64)
-            .prop_map(|(tier, class, second)| Proposal::Expire(tier, class, second)),
+        3 => (tier(), prop_oneof![1 => Just(0), 1 => class()], -200_000..40_000_i64, later())
+            .prop_map(|(tier, class, second, later)| Proposal::Expire(tier, class, second + later)),
         3 => (prop_oneof![2 => Just(0), 1 => 0..TENANTS], matchers, -200_000..60_000_i64, 1..100_000_i64)
             .prop_map(|(tenant, matchers, second, length)| Proposal::Delete(tenant, matchers, second, second + length)),
+        1 => (prop_oneof![2 => Just(0), 1 => 0..TENANTS], [0..4_u8, 0..4_u8])
+            .prop_map(|(tenant, names)| Proposal::DropLabels(tenant, names)),
         1 => prop::option::of(any::<u8>()).prop_map(Proposal::Consensus),
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(periods: u8) -> impl Strategy<Value = Step> {
     let wait = prop_oneof![6 => Just(0), 3 => 0..2000_i64, 1 => 0..40_000_i64];
     let upkeep = [Upkeep::any(4), Upkeep::any(4), Upkeep::any(1), Upkeep::any(2)];
-    (proposal(), wait, upkeep, prop::bool::weighted(0.1)).prop_map(|(proposal, wait, upkeep, is_compared)| Step {
-        proposal,
-        wait,
-        upkeep,
-        is_compared,
-    })
+    (proposal(periods), wait, upkeep, prop::bool::weighted(0.1))
+        .prop_map(|(proposal, wait, upkeep, is_compared)| Step { proposal, wait, upkeep, is_compared })
+}
+
+/// Returns a step, after steps that expire the finer tiers up to the same time if the step expires hours or days. A
+/// node keeps no tier longer than the coarser ones.
+fn with_finer(step: Step) -> Vec<Step> {
+    let finer = match step.proposal {
+        Proposal::Expire(Tier::Hour, class, second) => vec![Proposal::Expire(Tier::Minute, class, second)],
+        Proposal::Expire(Tier::Day, class, second) => {
+            [Tier::Minute, Tier::Hour].map(|tier| Proposal::Expire(tier, class, second)).to_vec()
+        }
+        _ => Vec::new(),
+    };
+    let quiet = |proposal| Step { proposal, upkeep: [Upkeep::Nothing; REPLICAS], is_compared: false, ..step.clone() };
+    let mut steps: Vec<Step> = finer.into_iter().map(quiet).collect();
+    steps.push(step);
+    steps
 }
 
 impl Case {
     pub(super) fn any() -> impl Strategy<Value = Self> {
-        let steps = prop::collection::vec(step(), 1..=STEPS_MAX);
+        // In some cases, samples are in several periods.
+        prop_oneof![3 => Just(0), 1 => Just(2)].prop_flat_map(Self::in_periods)
+    }
+
+    fn in_periods(periods: u8) -> impl Strategy<Value = Self> {
+        let steps = prop::collection::vec(step(periods), 1..=STEPS_MAX);
         let snapshots = prop::collection::vec((0..STEPS_MAX, 0..REPLICAS), 1..4);
-        let selection =
-            (selection(), 0..TENANTS).prop_map(|(selection, number)| Selection { tenant: tenant(number), ..selection });
+        let selection = (selection(), 0..TENANTS, 0..=periods).prop_map(|(selection, number, period)| {
+            let later_ns = i64::from(period) * PERIOD_SECONDS * SECOND;
+            let later = |Window { start_ns, end_ns }: Window| Window {
+                start_ns: start_ns.saturating_add(later_ns),
+                end_ns: end_ns.saturating_add(later_ns),
+            };
+            let fold = match selection.fold {
+                Fold::Sum(windows) => Fold::Sum(windows.into_iter().map(later).collect()),
+                Fold::Points(window) => Fold::Points(later(window)),
+                Fold::Last(window) => Fold::Last(later(window)),
+            };
+            Selection { tenant: tenant(number), fold, ..selection }
+        });
         let selections = prop::collection::vec(selection, 1..4);
-        (steps, snapshots, selections, any::<bool>()).prop_map(|(steps, snapshots, selections, drops_labels)| Self {
-            steps,
+        // In some cases, labels are dropped from the beginning.
+        let first =
+            prop::option::of(step(periods).prop_map(|step| Step { proposal: Proposal::DropLabels(0, [2, 3]), ..step }));
+        (first, steps, snapshots, selections).prop_map(move |(first, steps, snapshots, selections)| Self {
+            steps: first.into_iter().chain(steps.into_iter().flat_map(with_finer)).collect(),
             snapshots,
             selections,
-            drops_labels,
+            periods,
         })
+    }
+
+    /// Returns whether sums drop labels, at least from some time on.
+    pub(super) fn drops_labels(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.proposal, Proposal::DropLabels(..)))
     }
 }
 
@@ -227,6 +283,13 @@ impl Log {
                 counts.add(["expire raw", "expire minutes", "expire hours", "expire days"][tier.number() as usize]);
                 Command::Expire { tier: *tier, retention_class: *class, before_ns: T0 + second * SECOND }
             }
+            Proposal::DropLabels(number, names) => {
+                counts.add("drop labels");
+                let of =
+                    |bits: u8| ["region", "zone"].into_iter().zip(0..).filter(move |(_, bit)| bits >> bit & 1 == 1);
+                let names = names.map(|bits| of(bits).map(|(name, _)| name.to_owned()).collect());
+                Command::DropLabels(LabelDrops { tenant: tenant(*number), names, revision: self.entries.len() as u64 })
+            }
             Proposal::Delete(number, matchers, start, end) => {
                 let is_attribute = matchers.iter().any(|matched| matched.0 == 3);
                 counts.add(if is_attribute { "delete by attribute" } else { "delete by labels" });
@@ -267,7 +330,10 @@ impl Log {
 
 fn batch(push: &Push) -> Batch {
     let tenant = tenant(push.tenant);
-    let mut batch = Batch { tenant, retention_class: push.class, ..batch_of(&push.samples, push.id) };
+    let later = i64::from(push.period) * PERIOD_SECONDS * SECOND;
+    let samples: Vec<_> =
+        push.samples.iter().map(|drawn| Drawn { time: drawn.time + later, ..drawn.clone() }).collect();
+    let mut batch = Batch { tenant, retention_class: push.class, ..batch_of(&samples, push.id) };
     for series in &mut batch.series {
         let labels = series.labels.take().unwrap();
         let service: u8 = labels.get("service_name")[1..].parse().unwrap();

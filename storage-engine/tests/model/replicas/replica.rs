@@ -10,7 +10,7 @@ use proto::{Command, Dictionary, LabelSet, Selection, SeriesQuery, Tier};
 use storage_engine::{BudgetSizes, Budgets, Engine, Outcome, Position, SelectError, stored_position};
 use storage_model::answers::{Sums, sums_of};
 use storage_model::samples::{SECOND, T0};
-use storage_model::world::{Dropped, config, copy_of, directory};
+use storage_model::world::{config, copy_of, directory};
 
 use super::counts::Counts;
 use super::history::Logged;
@@ -41,6 +41,7 @@ impl Upkeep {
             2 => Just(Self::Flush),
             2 => Just(Self::Compact),
             2 => (0..400_000_i64).prop_map(Self::PassTime),
+            1 => (0..2_000_000_i64).prop_map(Self::PassTime),
             1 => Just(Self::EvictIdle),
             1 => Just(Self::Reclaim),
             1 => Just(Self::Reopen),
@@ -62,13 +63,12 @@ pub(super) struct Replica {
     // The engine is dropped before its directory, because closing writes.
     engine: Option<Engine>,
     directory: tempfile::TempDir,
-    dropped: Dropped,
     traits: Traits,
 }
 
 impl Replica {
-    pub(super) fn new(dropped: Dropped, traits: Traits) -> Self {
-        let mut replica = Self { engine: None, directory: directory(), dropped, traits };
+    pub(super) fn new(traits: Traits) -> Self {
+        let mut replica = Self { engine: None, directory: directory(), traits };
         replica.open(&[]);
         replica
     }
@@ -85,7 +85,7 @@ impl Replica {
             std::fs::rename(file.path(), directory.path().join(file.file_name())).unwrap();
         }
         std::fs::remove_dir(&files).unwrap();
-        let mut replica = Self { engine: None, directory, dropped: self.dropped, traits };
+        let mut replica = Self { engine: None, directory, traits };
         replica.open(&[]);
         assert_eq!(replica.engine().applied(), taken.position);
         assert_eq!(replica.engine().membership(), taken.membership);
@@ -95,7 +95,6 @@ impl Replica {
     fn open(&mut self, log: &[Logged]) {
         let mut config = config(self.directory.path());
         config.budgets = Budgets::new(self.traits.budgets);
-        config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
         self.engine = None;
         self.engine = Some(Engine::open(config).unwrap());
         let applied = self.engine().applied().map_or(0, |position| position.index as usize);
@@ -161,7 +160,7 @@ impl Replica {
 
     /// Returns the signature of all windows, after everything was sealed and rolled up.
     pub(super) fn sealed_signature(&self) -> u128 {
-        self.engine().pass_time(T0 + 1_000_000 * SECOND);
+        self.engine().pass_time(T0 + 4_000_000 * SECOND);
         self.engine().compact().unwrap();
         let verified = self.engine().verify().unwrap();
         assert_eq!(verified.described, Vec::<String>::new());

@@ -105,6 +105,11 @@ fn changed(mut policy: Policy, options: &PolicyOptions) -> anyhow::Result<Policy
     if let Some(LabelNames(names)) = &options.remove_labels {
         policy.removed_labels.clone_from(names);
     }
+    for (names, given) in policy.dropped_labels.iter_mut().zip([&options.drop_labels_1h, &options.drop_labels_1d]) {
+        if let Some(LabelNames(given)) = given {
+            names.clone_from(given);
+        }
+    }
     policy.time_resolution = match options.time_resolution {
         Some(Resolution::Nanoseconds) => TimeResolution::Nanoseconds,
         Some(Resolution::Milliseconds) => TimeResolution::Milliseconds,
@@ -186,7 +191,8 @@ fn policy_text(policy: &Policy) -> String {
     let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
         policy.limits;
     let [raw, minutes, hours, days] = policy.retention.0.map(age);
-    let removed = if policy.removed_labels.is_empty() { "none".to_owned() } else { policy.removed_labels.join(", ") };
+    let labels = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let [by_hours, by_days] = &policy.dropped_labels;
     let rows = [
         ("samples per second and router", number(samples_per_second_max)),
         ("bytes per second and router", number(bytes_per_second_max)),
@@ -196,7 +202,9 @@ fn policy_text(policy: &Policy) -> String {
         ("retention of sums per minute", minutes),
         ("retention of sums per hour", hours),
         ("retention of sums per day", days),
-        ("removed labels", removed),
+        ("removed labels", labels(&policy.removed_labels)),
+        ("labels dropped by hours", labels(by_hours)),
+        ("labels dropped by days", labels(by_days)),
         ("precision of times", resolution(policy.time_resolution).to_owned()),
     ];
     rows.iter().map(|(name, value)| format!("  {name:<30}  {value}\n")).collect()
@@ -226,6 +234,7 @@ fn policy_json(policy: &Policy) -> Value {
     let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
         policy.limits;
     let [raw, minutes, hours, days] = policy.retention.0;
+    let [hour_labels, day_labels] = &policy.dropped_labels;
     json!({
         "samples_per_second": samples_per_second_max,
         "bytes_per_second": bytes_per_second_max,
@@ -233,6 +242,7 @@ fn policy_json(policy: &Policy) -> Value {
         "query_cells": query_cells_max,
         "retention_seconds": {"raw": raw, "1m": minutes, "1h": hours, "1d": days},
         "removed_labels": policy.removed_labels,
+        "dropped_labels": {"1h": hour_labels, "1d": day_labels},
         "time_resolution": resolution(policy.time_resolution),
     })
 }
