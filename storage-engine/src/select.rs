@@ -49,7 +49,7 @@ pub(crate) fn select(
         // If a tier merged several series into one, it does not have the last point of each of them.
         by_series: selection.group_by_series || aggregate == Aggregate::Last,
         aggregate,
-        tiers,
+        tiers: tiers.clone(),
         needs_stacks: selection.stacks != StackDetail::None
             || !selection.locations.filters.is_empty()
             || tiers != Tiers::ALL

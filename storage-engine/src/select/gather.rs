@@ -120,11 +120,12 @@ pub(crate) fn read<C: Collector>(
     query: &Query<'_>,
     new: impl Fn() -> C,
 ) -> Result<(C, ReadSummary), SelectError> {
-    let mut tiers = query.tiers;
+    let mut tiers = query.tiers.clone();
     let mut refused = None;
     let mut met = BTreeSet::new();
-    for pass in 0_usize.. {
-        let mut planned = plan_query(store, query, tiers)?;
+    let mut damaged_passes = 0;
+    loop {
+        let mut planned = plan_query(store, query, &tiers)?;
         // A query for last points is checked only after reading, because times before the found points do not matter to
         // it.
         if query.aggregate != Aggregate::Last
@@ -137,14 +138,15 @@ pub(crate) fn read<C: Collector>(
         let read = read_parts(store, query, &mut planned, &mut collector);
         // Values of a partition that was dropped meanwhile may be missing, which is no damage.
         let is_dropped = matches!(read, Ok(Progress::Dropped));
-        if is_dropped || quarantine_found(store, &mut planned, &mut met, pass) {
+        if is_dropped || quarantine_found(store, &mut planned, &mut met, &mut damaged_passes) {
             continue;
         }
         match read? {
             Progress::Dropped => continue,
             Progress::Conflict(conflict) => {
                 tiers = match &conflict {
-                    Conflict::DroppedName(tier, _) => tiers.without(*tier),
+                    Conflict::DroppedLabel(_, name) => tiers.with_label(name.clone()),
+                    Conflict::DroppedAttribute(tier, _) => tiers.without(*tier),
                     Conflict::Gauge | Conflict::NotGauge => Tiers::RAW,
                 };
                 refused = Some(conflict);
@@ -157,14 +159,13 @@ pub(crate) fn read<C: Collector>(
         if let Some(conflict) = &refused {
             refuse(conflict, &missing)?;
         }
-        if quarantine_found(store, &mut planned, &mut met, pass) {
+        if quarantine_found(store, &mut planned, &mut met, &mut damaged_passes) {
             continue;
         }
         missing.append(&mut planned.damaged);
         sort_missing(&mut missing);
         return Ok((collector, ReadSummary { windows_read: planned.plan.windows_read, missing }));
     }
-    Err(SelectError::Cancelled)
 }
 
 /// Quarantines the damage that the query found. Returns true if any was new to the plan, so that the query must be
@@ -174,21 +175,22 @@ fn quarantine_found(
     store: &Store,
     planned: &mut PlannedQuery<'_>,
     met: &mut BTreeSet<(PartitionKey, Area)>,
-    pass: usize,
+    damaged_passes: &mut usize,
 ) -> bool {
     let mut is_new = false;
     for mut found in planned.view.found.take() {
-        if pass > PASSES_MAX {
-            // Every pass so far has found more damage.
+        if *damaged_passes > PASSES_MAX {
+            // Each of these passes has found more damage.
             found.area = Area::whole(found.key, found.key.end_ns());
         }
         let is_first = met.insert((found.key, found.area));
         is_new |= quarantine(store, &found) || is_first;
     }
+    *damaged_passes += usize::from(is_new);
     is_new
 }
 
-fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: Tiers) -> Result<PlannedQuery<'a>, SelectError> {
+fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<PlannedQuery<'a>, SelectError> {
     let state = store.state();
     let tenant = state.tenants.number(query.tenant);
     let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();

@@ -59,7 +59,7 @@ fn has_samples(
 ) -> Result<bool, SelectError> {
     let mut tiers = Tiers::ALL;
     loop {
-        match check(store, query, planned, range, tiers, is_affected)? {
+        match check(store, query, planned, range, &tiers, is_affected)? {
             Checked::HasSamples(has_samples) => return Ok(has_samples),
             Checked::Lacks(tier) => tiers = tiers.without(tier),
         }
@@ -81,7 +81,7 @@ fn check(
     query: &Query<'_>,
     planned: &PlannedQuery<'_>,
     range: &MissingRange,
-    tiers: Tiers,
+    tiers: &Tiers,
     is_affected: &impl Fn(&LabelSet, i64) -> bool,
 ) -> Result<Checked, SelectError> {
     let MissingRange { class, holder, missing } = *range;
@@ -121,7 +121,8 @@ fn check(
             let has = |name: &String| !labels.contains(name);
             query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
         };
-        let mut part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
+        let mut part =
+            gather(key, partition, part, &Query { matchers: &matchers, tiers: query.tiers.clone(), ..*query });
         part.damage = damage.remove(&key).unwrap_or_default();
         // What cannot be read may have been a sample.
         let concerns = |(first, last): (u32, u32), end_ns: i64| {

@@ -17,6 +17,7 @@ use proto::{Tier, Window};
 
 use crate::database::key::PartitionKey;
 use crate::engine::state::State;
+use crate::engine::state::label_drops::{PERIOD_NS, period_of};
 use crate::select::plan::stale::Stale;
 
 /// Raw samples in `(start, end]` that belong to a bucket.
@@ -82,26 +83,35 @@ impl PartPlan {
     }
 }
 
-/// Tiers that a query may read. Raw samples are always among them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tiers([bool; 4]);
+/// Tiers that a query may read, and labels that their windows must have. Raw samples are always among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tiers {
+    allowed: [bool; 4],
+    /// Labels. Windows of a period in which their tier drops one of them are not read.
+    needed: BTreeSet<String>,
+}
 
 impl Tiers {
-    pub(crate) const ALL: Self = Self([true; 4]);
-    pub(crate) const RAW: Self = Self([true, false, false, false]);
+    pub(crate) const ALL: Self = Self { allowed: [true; 4], needed: BTreeSet::new() };
+    pub(crate) const RAW: Self = Self { allowed: [true, false, false, false], needed: BTreeSet::new() };
 
-    pub(crate) fn allows(self, tier: Tier) -> bool {
-        self.0[usize::from(tier.number())]
+    pub(crate) fn allows(&self, tier: Tier) -> bool {
+        self.allowed[usize::from(tier.number())]
     }
 
     pub(crate) fn without(mut self, tier: Tier) -> Self {
-        self.0[usize::from(tier.number())] = false;
+        self.allowed[usize::from(tier.number())] = false;
+        self
+    }
+
+    pub(crate) fn with_label(mut self, name: String) -> Self {
+        self.needed.insert(name);
         self
     }
 }
 
 /// Plans a tenant's reads for ascending buckets. Times between two buckets are neither read nor reported as missing.
-pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers) -> Plan {
+pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: &Tiers) -> Plan {
     let mut plan = Plan::default();
     let mut classes: BTreeMap<u8, Vec<PartitionKey>> = BTreeMap::new();
     for key in state.partitions.existing().iter().filter(|key| key.tenant == tenant) {
@@ -120,9 +130,14 @@ pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers)
         }
     }
     for (key, part) in &mut plan.parts {
-        let (Some(first), Some(last)) = (part.windows.first(), part.windows.last()) else { continue };
-        let [first, last] = [first.first, last.end.saturating_sub(1)].map(|window| key.tier.window_end_ns(window));
-        part.dropped_labels = state.label_drops.between(tenant, key.tier, first, last);
+        let mut before = None;
+        for run in &part.windows {
+            let periods = [run.first, run.end.saturating_sub(1)].map(|last| period_of(key.tier.window_end_ns(last)));
+            // Nearly all runs of a partition are of one period.
+            if before.replace(periods) != Some(periods) {
+                part.dropped_labels.extend(state.label_drops.between(tenant, key.tier, periods));
+            }
+        }
     }
     plan
 }
@@ -152,7 +167,7 @@ struct Splitter<'a> {
     state: &'a State,
     class: u8,
     tenant: u32,
-    tiers: Tiers,
+    tiers: &'a Tiers,
     stale: Stale,
     /// Times for which there are windows.
     times: Vec<(i64, i64)>,
@@ -197,11 +212,28 @@ impl Splitter<'_> {
         if window < kept {
             return (false, kept.min(end));
         }
+        let (has_labels, end) = self.has_labels(tier, window, end);
+        if !has_labels {
+            return (false, end);
+        }
         match self.stale.next(tier, window) {
             Some((stale, stale_end)) if stale == window => (false, stale_end.min(end)),
             Some((stale, _)) => (true, stale.min(end)),
             None => (true, end),
         }
+    }
+
+    /// Returns whether a window has all needed labels, and the end of the run of adjacent windows before `end` for
+    /// which this answer is the same.
+    fn has_labels(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
+        if self.tiers.needed.is_empty() {
+            return (true, end);
+        }
+        let windows_per_period = PERIOD_NS / tier.window_ns();
+        let period = window.div_euclid(windows_per_period);
+        let number = u32::try_from(period).unwrap_or_default();
+        let dropped = self.state.label_drops.between(self.tenant, tier, [number; 2]);
+        (dropped.is_disjoint(&self.tiers.needed), ((period + 1) * windows_per_period).min(end))
     }
 
     fn add_windows(&mut self, tier: Tier, first: i64, end: i64, bucket: u32) {
@@ -267,7 +299,10 @@ impl Splitter<'_> {
         if start_ns >= end_ns {
             return;
         }
-        let finest = if self.tiers.allows(holder) { holder } else { Tier::Raw };
+        let periods = [start_ns.saturating_add(1), end_ns].map(period_of);
+        let dropped = self.state.label_drops.between(self.tenant, holder, periods);
+        let is_allowed = self.tiers.allows(holder) && dropped.is_disjoint(&self.tiers.needed);
+        let finest = if is_allowed { holder } else { Tier::Raw };
         match self.plan.missing.last_mut() {
             Some(last) if (last.class, last.missing.window.end_ns, last.holder) == (self.class, start_ns, holder) => {
                 last.missing.window.end_ns = end_ns;

@@ -31,6 +31,36 @@ fn append(world: &mut World, period: i64) {
     world.step(&Step::Append(vec![Drawn::simple(1, period * PERIOD / SECOND, 1, 1)], None));
 }
 
+/// Returns the time from the begin of a period to that of another, counted from that of [`T0`].
+fn window(first: i64, end: i64) -> Window {
+    let start_ns = (T0.div_euclid(PERIOD) + first) * PERIOD;
+    Window { start_ns, end_ns: start_ns + (end - first) * PERIOD }
+}
+
+fn zone() -> Vec<Matcher> {
+    vec![Matcher { name: "zone".to_owned(), operation: Operation::Equal, value: "b".to_owned() }]
+}
+
+/// Returns the number of samples that a query selects.
+fn select(
+    world: &World,
+    windows: Vec<Window>,
+    matchers: Vec<Matcher>,
+    group_by: &[&str],
+    group_by_series: bool,
+) -> Result<u64, SelectError> {
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers,
+        fold: Fold::Sum(windows),
+        group_by: group_by.iter().map(|&name| name.to_owned()).collect(),
+        group_by_series,
+        stacks: StackDetail::None,
+        locations: LocationSets::default(),
+    };
+    world.engine().select(&selection).map(|answer| answer.samples)
+}
+
 #[test]
 fn a_change_of_dropped_labels_holds_from_the_next_period_without_samples() {
     for restart in [Step::Restart, Step::Crash, Step::Checkpoint] {
@@ -107,36 +137,68 @@ fn days_before_a_change_still_answer_by_the_label() {
     change(&mut world, [&["zone"], &[]], 1);
     world.step(&Step::Wait(PERIOD / SECOND));
     append(&mut world, 1);
+    change(&mut world, [&[], &[]], 2);
+    world.step(&Step::Wait(PERIOD / SECOND));
+    append(&mut world, 2);
     world.step(&Step::Wait(PERIOD / SECOND));
     world.step(&Step::Compact);
-    world.expire(Tier::Minute, T0 + 2 * PERIOD);
-    world.expire(Tier::Hour, T0 + 2 * PERIOD);
-    let zone = || vec![Matcher { name: "zone".to_owned(), operation: Operation::Equal, value: "b".to_owned() }];
-    let select = |period: i64, matchers: Vec<Matcher>, group_by_series: bool| {
-        let start_ns = (T0.div_euclid(PERIOD) + period) * PERIOD;
-        let selection = Selection {
-            tenant: TenantId::default_tenant(),
-            matchers,
-            fold: Fold::Sum(vec![Window { start_ns, end_ns: start_ns + PERIOD }]),
-            group_by: Vec::new(),
-            group_by_series,
-            stacks: StackDetail::None,
-            locations: LocationSets::default(),
-        };
-        world.engine().select(&selection).map(|answer| answer.samples)
+    world.expire(Tier::Minute, T0 + 3 * PERIOD);
+    world.expire(Tier::Hour, T0 + 3 * PERIOD);
+    let select = |windows: Vec<Window>, matchers: Vec<Matcher>, group_by: &[&str], group_by_series: bool| {
+        select(&world, windows, matchers, group_by, group_by_series)
     };
-    assert_eq!(select(0, zone(), false).unwrap(), 1);
-    assert_eq!(select(0, Vec::new(), true).unwrap(), 1);
-    assert_eq!([0, 1].map(|period| select(period, Vec::new(), false).unwrap()), [1, 1]);
-    for refused in [select(1, zone(), false), select(1, Vec::new(), true)] {
-        assert!(matches!(refused, Err(SelectError::DroppedName { ref name, .. }) if name == "zone"), "{refused:?}");
+    let [first, second, both] = [window(0, 1), window(1, 2), window(0, 2)].map(|window| vec![window]);
+    // The period between these windows lacks the label, but they have it.
+    let apart = vec![window(0, 1), window(2, 3)];
+    for windows in [&first, &apart] {
+        let samples = windows.len() as u64;
+        assert_eq!(select(windows.clone(), zone(), &[], false).unwrap(), samples);
+        assert_eq!(select(windows.clone(), Vec::new(), &["zone"], false).unwrap(), samples);
+        assert_eq!(select(windows.clone(), Vec::new(), &[], true).unwrap(), samples);
     }
+    assert_eq!([&first, &second, &both].map(|of| select(of.clone(), Vec::new(), &[], false).unwrap()), [1, 1, 2]);
+    for windows in [&second, &both] {
+        let by_zone = select(windows.clone(), zone(), &[], false);
+        let grouped = select(windows.clone(), Vec::new(), &["zone"], false);
+        for refused in [by_zone, grouped, select(windows.clone(), Vec::new(), &[], true)] {
+            assert!(matches!(refused, Err(SelectError::DroppedName { ref name, .. }) if name == "zone"), "{refused:?}");
+        }
+    }
+    let lacks = |period: i64| {
+        let (tenant, window) = (TenantId::default_tenant(), window(period, period + 1));
+        let query = SeriesQuery { tenant, matchers: Vec::new(), window, label: None };
+        world.engine().series(&query).unwrap().dropped_labels.len()
+    };
+    assert_eq!([0, 1, 2].map(lacks), [0, 1, 0]);
     // Deletions are decided in the same way.
-    let delete = |world: &mut World, period: i64| {
-        let start_ns = (T0.div_euclid(PERIOD) + period) * PERIOD;
-        let window = Window { start_ns, end_ns: start_ns + PERIOD };
+    let mut delete = |first: i64, end: i64| {
+        let window = window(first, end);
         world.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers: zone(), window }))
     };
-    assert!(matches!(delete(&mut world, 1), Outcome::Undecidable { tier: Tier::Day, .. }));
-    assert_eq!(delete(&mut world, 0), Outcome::Deleted { samples: 0, windows: 1 });
+    for (first, end) in [(1, 2), (0, 2)] {
+        assert!(matches!(delete(first, end), Outcome::Undecidable { tier: Tier::Day, .. }));
+    }
+    assert_eq!(delete(0, 1), Outcome::Deleted { samples: 0, windows: 1 });
+}
+
+#[test]
+fn a_query_across_a_change_reads_finer_sums_where_the_label_is_missing() {
+    let mut world = World::default();
+    append(&mut world, 0);
+    change(&mut world, [&["zone"], &[]], 1);
+    world.step(&Step::Wait(PERIOD / SECOND));
+    append(&mut world, 1);
+    world.step(&Step::Wait(PERIOD / SECOND));
+    world.step(&Step::Compact);
+    // The first period has only days, which have the label. The second one has minutes, and lacks the label in hours.
+    world.expire(Tier::Minute, window(0, 1).end_ns);
+    world.expire(Tier::Hour, window(0, 1).end_ns);
+    for windows in [vec![window(0, 2)], vec![window(0, 1), window(1, 2)]] {
+        assert_eq!(select(&world, windows.clone(), zone(), &[], false).unwrap(), 2);
+        assert_eq!(select(&world, windows.clone(), Vec::new(), &["zone"], false).unwrap(), 2);
+        assert_eq!(select(&world, windows, Vec::new(), &[], true).unwrap(), 2);
+    }
+    // The same holds for deletions: in the second period, samples decide.
+    let deletion = Deletion { tenant: TenantId::default_tenant(), matchers: zone(), window: window(0, 2) };
+    assert_eq!(world.propose(Command::Delete(deletion)), Outcome::Deleted { samples: 1, windows: 1 });
 }

@@ -151,7 +151,8 @@ pub(crate) struct PolicyOptions {
     pub(crate) remove_labels: Option<LabelNames>,
     /// Labels that sums per hour drop, such as pod,container, or `none`; stored sums do not change
     ///
-    /// Samples and sums per minute keep all labels. A change holds from the next period of eight days without samples.
+    /// Samples and sums per minute keep all labels. A change holds at once for a tenant without samples, and otherwise
+    /// from the first period of eight days after all its samples.
     #[arg(long = "drop-labels-1h", value_name = "LABEL,...|none", value_parser = LabelNames::parse)]
     pub(crate) drop_labels_1h: Option<LabelNames>,
     /// Labels that sums per day drop as well, or `none`

@@ -71,8 +71,8 @@ pub(crate) fn delete(
     let mut selected = Vec::new();
     if !matchers.is_empty() {
         complete_coarser(writing, deletion)?;
-        for key in partitions_of(writing, deletion) {
-            match selected_in(writing, key, deletion.window, &matchers)? {
+        for (key, window) in partitions_of(writing, deletion) {
+            match selected_in(writing, key, window, &matchers)? {
                 Ok(of_partition) => selected.extend(of_partition),
                 Err(matcher) => {
                     return Ok(pass(writing, position, now_ns, Outcome::Undecidable { tier: key.tier, matcher }));

@@ -4,6 +4,7 @@ use proto::entry::Deletion;
 use proto::{Tier, Window};
 
 use crate::database::key::PartitionKey;
+use crate::engine::state::label_drops::period_of;
 use crate::engine::store::Store;
 use crate::error::EngineError;
 use crate::memory::dropped_name::DroppedName;
@@ -18,18 +19,19 @@ pub(crate) struct Selected {
     pub(crate) is_gauge: bool,
 }
 
-/// Returns the partitions to delete from: those of raw samples, and those of coarser tiers where the finer tier was
-/// dropped. Windows of all other partitions are summed up again.
-pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<PartitionKey> {
+/// Returns the partitions to delete from, with the time of the windows to delete: those of raw samples, and those of
+/// coarser tiers where the finer tier was dropped. All other windows are summed up again.
+pub(crate) fn partitions_of(store: &Store, deletion: &Deletion) -> Vec<(PartitionKey, Window)> {
     let state = store.state();
     let tenant = state.tenants.number(&deletion.tenant);
     let Window { start_ns, end_ns } = deletion.window;
-    let is_touched = |key: &&PartitionKey| {
+    let touched = |key: &PartitionKey| {
         let finer = Tier::from_number(key.tier.number().wrapping_sub(1));
         let gone_ns = finer.map_or(i64::MAX, |finer| state.horizons.horizon_ns(finer, key.class));
-        Some(key.tenant) == tenant && key.overlaps(start_ns, end_ns) && start_ns < gone_ns && key.start_ns() < gone_ns
+        let is_touched = key.overlaps(start_ns, end_ns) && start_ns < gone_ns && key.start_ns() < gone_ns;
+        (Some(key.tenant) == tenant && is_touched).then(|| (*key, Window { start_ns, end_ns: end_ns.min(gone_ns) }))
     };
-    state.partitions.existing().iter().filter(is_touched).copied().collect()
+    state.partitions.existing().iter().filter_map(touched).collect()
 }
 
 /// Returns the series that match in a time range. The inner error is the index of the first undecided matcher: the tier
@@ -49,8 +51,8 @@ pub(crate) fn selected_in(
         Err(error) => return Err(error),
     };
     let Window { start_ns, end_ns } = window;
-    let (first_ns, last_ns) = (start_ns.max(key.start_ns()).saturating_add(1), end_ns.min(key.end_ns()));
-    let dropped_labels = store.state().label_drops.between(key.tenant, key.tier, first_ns, last_ns);
+    let periods = [start_ns.max(key.start_ns()).saturating_add(1), end_ns.min(key.end_ns())].map(period_of);
+    let dropped_labels = store.state().label_drops.between(key.tenant, key.tier, periods);
     let partition = partition.read();
     let is_undecided = |name: &str| {
         partition.is_attribute(name)

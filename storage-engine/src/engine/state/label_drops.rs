@@ -1,8 +1,8 @@
 //! Labels that the sums of each tenant drop, and the time from which they do.
 //!
 //! Time is divided into periods of eight days, those of the partitions of hours. A change holds from the first period
-//! in which the tenant had no samples when the change was applied. No replica can have summed up hours or days of such
-//! a period before, so all replicas drop the same labels from the same windows, whenever they sum them up.
+//! after all those in which the tenant had samples when the change was applied. No replica can have summed up hours or
+//! days of such a period before, so all replicas drop the same labels from the same windows, whenever they sum them up.
 //!
 //! | key                         | value                                                                       |
 //! |-----------------------------|-----------------------------------------------------------------------------|
@@ -20,6 +20,9 @@ use crate::database::key;
 use crate::database::{self, Snapshot, frame};
 use crate::encoding::varint::{put, put_bytes, take_bytes, take_length};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
+
+/// Length of a period, in nanoseconds.
+pub(crate) const PERIOD_NS: i64 = Tier::Hour.partition_ns();
 
 /// Names of labels: first those that hours drop, then those that days drop. Each list is sorted.
 pub(crate) type Names = [Vec<String>; 2];
@@ -89,11 +92,9 @@ impl LabelDrops {
         }
     }
 
-    /// Returns the names that some of the windows between two times lack, in nanoseconds since 1970. Days also lack
-    /// what hours drop.
-    pub(crate) fn between(&self, tenant: u32, tier: Tier, from_ns: i64, to_ns: i64) -> BTreeSet<String> {
+    /// Returns the names that some of the windows from one period to another lack. Days also lack what hours drop.
+    pub(crate) fn between(&self, tenant: u32, tier: Tier, [first, last]: [u32; 2]) -> BTreeSet<String> {
         let Some(OfTenant { changes, .. }) = self.tenants.get(&tenant) else { return BTreeSet::new() };
-        let (first, last) = (period_of(from_ns), period_of(to_ns));
         let later = changes.iter().filter(|(period, _)| (first..=last).contains(*period));
         let names = iter::once(self.of_period(tenant, first)).chain(later.map(|(_, names)| Arc::clone(names)));
         let of_tier = |names: &Names| match (tier, names) {
@@ -146,8 +147,8 @@ impl LabelDrops {
 }
 
 /// Returns the number of the period of a time in nanoseconds since 1970.
-fn period_of(time_ns: i64) -> u32 {
-    interval_of(time_ns, Tier::Hour.partition_ns())
+pub(crate) fn period_of(time_ns: i64) -> u32 {
+    interval_of(time_ns, PERIOD_NS)
 }
 
 /// Encodes two lists: the length of each, then the length and the bytes of each name.

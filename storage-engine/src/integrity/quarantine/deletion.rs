@@ -55,7 +55,8 @@ fn delete_made_from(
         while first <= last {
             let target = PartitionKey::of_window(tier, source.class, source.tenant, first);
             let end = tier.window_of(target.end_ns()).min(last).saturating_add(1);
-            let series = selected_or_all(writing, target, matchers)?;
+            let window = Window { start_ns: tier.window_start_ns(first), end_ns: tier.window_start_ns(end) };
+            let series = selected_or_all(writing, target, window, matchers)?;
             for &series in &series {
                 let from = target.series_window(Section::Windows, series, first);
                 batch.delete_range(from, target.series_window(Section::Windows, series, end));
@@ -70,11 +71,15 @@ fn delete_made_from(
     writing.write(batch)
 }
 
-/// Returns the series of a partition that match. Returns all series if it is unknown for one of them whether it
-/// matches.
-fn selected_or_all(store: &Store, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
-    let whole = Window { start_ns: key.start_ns(), end_ns: key.end_ns() };
-    match selected_in(store, key, whole, matchers)? {
+/// Returns the series of a partition that match in a time range. Returns all series if it is unknown for one of them
+/// whether it matches.
+fn selected_or_all(
+    store: &Store,
+    key: PartitionKey,
+    window: Window,
+    matchers: &[ReadyMatcher],
+) -> Result<Vec<u32>, EngineError> {
+    match selected_in(store, key, window, matchers)? {
         Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),
         Err(_undecidable) => {
             let partition = store.partition(key)?;

@@ -10,8 +10,10 @@ use crate::select::view::PartView;
 
 /// Reason why the windows of a tier cannot be used for a query.
 pub(crate) enum Conflict {
-    /// The tier dropped this label or attribute, which the query needs.
-    DroppedName(Tier, String),
+    /// Some of the windows lack this label, which the query needs.
+    DroppedLabel(Tier, String),
+    /// The tier dropped this attribute, which the query needs.
+    DroppedAttribute(Tier, String),
     /// The query needs sums, and windows of a gauge hold none.
     Gauge,
     /// The query needs last points, and only windows of gauges hold them.
@@ -22,7 +24,7 @@ pub(crate) enum Conflict {
 pub(crate) fn refuse(conflict: &Conflict, missing: &[Missing]) -> Result<(), SelectError> {
     let Some(horizon_ns) = missing.iter().map(|missing| missing.window.end_ns).max() else { return Ok(()) };
     match conflict {
-        Conflict::DroppedName(tier, name) => {
+        Conflict::DroppedLabel(tier, name) | Conflict::DroppedAttribute(tier, name) => {
             Err(SelectError::DroppedName { tier: *tier, name: name.clone(), horizon_ns })
         }
         Conflict::Gauge => Err(SelectError::GaugeSummed { horizon_ns }),
@@ -44,7 +46,7 @@ impl PartView {
             let is_matched = |name: &&String| query.matchers.iter().any(|matcher| matcher.name == **name);
             let labels = partition.dropped_names().filter_map(DroppedName::label);
             let labels = labels.filter(|name| self.plan.dropped_labels.contains(*name)).filter(is_matched);
-            return labels.min().map(|name| Conflict::DroppedName(tier, name.clone()));
+            return labels.min().map(|name| Conflict::DroppedLabel(tier, name.clone()));
         }
         match query.aggregate {
             Aggregate::Sums if !partition.gauges().is_disjoint(&self.matching) => return Some(Conflict::Gauge),
@@ -55,16 +57,20 @@ impl PartView {
         let is_missing = |name: &str| !partition.index.without(name).is_disjoint(&self.matching);
         let attribute = |name: &&String| partition.is_attribute(name) && is_missing(name);
         if let Some(name) = names().find(attribute) {
-            return Some(Conflict::DroppedName(tier, name.clone()));
+            return Some(Conflict::DroppedAttribute(tier, name.clone()));
         }
-        let conflicting = |dropped: &DroppedName| match dropped {
-            // Other windows of the partition lack the label.
-            DroppedName::Label(name) if !self.plan.dropped_labels.contains(name) => None,
-            DroppedName::Label(name) if query.by_series => Some(name.clone()),
-            DroppedName::Label(name) => names().chain(query.listed_label).find(|used| *used == name).cloned(),
-            DroppedName::Attribute(name) => names().find(|used| *used == name && is_missing(name)).cloned(),
-        };
+        let is_used = |name: &String| names().any(|used| used == name);
         // Replicas dropped the names in different orders, and must refuse the query for the same one.
-        partition.dropped_names().filter_map(conflicting).min().map(|name| Conflict::DroppedName(tier, name))
+        let lacks_label = |name: &&String| {
+            self.plan.dropped_labels.contains(*name)
+                && (query.by_series || query.listed_label == Some(*name) || is_used(name))
+        };
+        let labels = partition.dropped_names().filter_map(DroppedName::label);
+        if let Some(name) = labels.filter(lacks_label).min() {
+            return Some(Conflict::DroppedLabel(tier, name.clone()));
+        }
+        let attributes = partition.dropped_names().filter(|dropped| dropped.label().is_none()).map(DroppedName::text);
+        let attribute = attributes.filter(|name| names().any(|used| used == name) && is_missing(name)).min();
+        attribute.map(|name| Conflict::DroppedAttribute(tier, name.to_owned()))
     }
 }

@@ -59,7 +59,7 @@ proptest! {
         let edges: Vec<i64> = edges.into_iter().map(|edge| T0 + edge).collect();
         // Adjacent buckets, or buckets with gaps between them.
         let buckets: Vec<Window> = Window::between(&edges).into_iter().step_by(nth).collect();
-        let plan = plan(&state, 1, &buckets, Tiers::ALL);
+        let plan = plan(&state, 1, &buckets, &Tiers::ALL);
         let piece = |bucket: &Window| vec![(bucket.start_ns, bucket.end_ns)];
         let wanted: BTreeMap<u32, Vec<(i64, i64)>> = (0..).zip(buckets.iter().map(piece)).collect();
         prop_assert_eq!(covered(&plan), wanted);
@@ -89,7 +89,7 @@ proptest! {
 #[test]
 fn a_month_with_unaligned_edges_reads_few_windows() {
     let state = state(40);
-    let plan = plan(&state, 1, &Window::between(&[T0 + 1, T0 + 31 * DAY_NS - 1]), Tiers::ALL);
+    let plan = plan(&state, 1, &Window::between(&[T0 + 1, T0 + 31 * DAY_NS - 1]), &Tiers::ALL);
     let WindowsRead { raw, minutes, hours, days } = plan.windows_read;
     assert_eq!((raw, minutes, hours, days), (2, 118, 46, 29));
 }
@@ -102,22 +102,22 @@ fn edges_are_reported_missing_after_finer_tiers_were_dropped() {
     }
     let start = T0 + DAY_NS + 1;
     let range = Window::between(&[start, T0 + 30 * DAY_NS]);
-    let plan = plan(&state, 1, &range, Tiers::ALL);
+    let plan = plan(&state, 1, &range, &Tiers::ALL);
     let hour_end = T0 + DAY_NS + Tier::Hour.window_ns();
     let window = Window { start_ns: start, end_ns: hour_end };
     let missing = Missing { window, finest: Tier::Hour, is_damaged: false };
     assert_eq!(plan.missing, [MissingRange { class: 0, holder: Tier::Hour, missing }]);
     assert_eq!((plan.windows_read.hours, plan.windows_read.days), (23, 28));
-    let raw_only = super::plan(&state, 1, &range, Tiers::RAW);
+    let raw_only = super::plan(&state, 1, &range, &Tiers::RAW);
     let MissingRange { holder, missing, .. } = raw_only.missing[0];
     assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
     // Two tiers hold this time, so it is two ranges.
     let expired = [((Tier::Raw, 0), T0 + 20 * DAY_NS), ((Tier::Minute, 0), T0 + 10 * DAY_NS)];
     state.horizons = Horizons::stored(expired.into());
-    let both = super::plan(&state, 1, &range, Tiers::RAW);
+    let both = super::plan(&state, 1, &range, &Tiers::RAW);
     let holders: Vec<_> = both.missing.iter().map(|range| (range.holder, range.missing.window.end_ns)).collect();
     assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
-    let another = super::plan(&state, 2, &range, Tiers::ALL);
+    let another = super::plan(&state, 2, &range, &Tiers::ALL);
     assert!(another.parts.is_empty() && another.missing.is_empty());
 }
 
@@ -130,10 +130,10 @@ fn time_between_two_buckets_is_neither_read_nor_missing() {
         end_ns: T0 + to * Tier::Minute.window_ns(),
     };
     let five_of_each_day: Vec<Window> = (1..30).map(|day| minutes(day * 1440 - 5, day * 1440)).collect();
-    let read = plan(&state, 1, &five_of_each_day, Tiers::ALL).windows_read;
+    let read = plan(&state, 1, &five_of_each_day, &Tiers::ALL).windows_read;
     assert_eq!(read, WindowsRead { minutes: 29 * 5, ..WindowsRead::default() });
     state.horizons.expire(Tier::Raw, 0, T0 + DAY_NS);
-    let plan = plan(&state, 1, &[minutes(0, 1), minutes(1439, 1441)], Tiers::RAW);
+    let plan = plan(&state, 1, &[minutes(0, 1), minutes(1439, 1441)], &Tiers::RAW);
     let missing: Vec<Window> = plan.missing.iter().map(|range| range.missing.window).collect();
     assert_eq!(missing, [minutes(0, 1), minutes(1439, 1440)]);
 }

@@ -142,8 +142,11 @@ fn proposal(periods: u8) -> impl Strategy<Value = Proposal> {
         2 => (0..8_usize, class()).prop_map(|(batch, class)| Proposal::Retry(batch, class)),
         3 => (tier(), prop_oneof![1 => Just(0), 1 => class()], -200_000..40_000_i64, later())
             .prop_map(|(tier, class, second, later)| Proposal::Expire(tier, class, second + later)),
-        3 => (prop_oneof![2 => Just(0), 1 => 0..TENANTS], matchers, -200_000..60_000_i64, 1..100_000_i64)
-            .prop_map(|(tenant, matchers, second, length)| Proposal::Delete(tenant, matchers, second, second + length)),
+        3 => (prop_oneof![2 => Just(0), 1 => 0..TENANTS], matchers, -200_000..60_000_i64, 1..100_000_i64, later())
+            .prop_map(|(tenant, matchers, second, length, later)| {
+                let start = second + later;
+                Proposal::Delete(tenant, matchers, start, start + length)
+            }),
         1 => (prop_oneof![2 => Just(0), 1 => 0..TENANTS], [0..4_u8, 0..4_u8])
             .prop_map(|(tenant, names)| Proposal::DropLabels(tenant, names)),
         1 => prop::option::of(any::<u8>()).prop_map(Proposal::Consensus),
@@ -182,19 +185,32 @@ impl Case {
     fn in_periods(periods: u8) -> impl Strategy<Value = Self> {
         let steps = prop::collection::vec(step(periods), 1..=STEPS_MAX);
         let snapshots = prop::collection::vec((0..STEPS_MAX, 0..REPLICAS), 1..4);
-        let selection = (selection(), 0..TENANTS, 0..=periods).prop_map(|(selection, number, period)| {
-            let later_ns = i64::from(period) * PERIOD_SECONDS * SECOND;
-            let later = |Window { start_ns, end_ns }: Window| Window {
-                start_ns: start_ns.saturating_add(later_ns),
-                end_ns: end_ns.saturating_add(later_ns),
-            };
-            let fold = match selection.fold {
-                Fold::Sum(windows) => Fold::Sum(windows.into_iter().map(later).collect()),
-                Fold::Points(window) => Fold::Points(later(window)),
-                Fold::Last(window) => Fold::Last(later(window)),
-            };
-            Selection { tenant: tenant(number), fold, ..selection }
-        });
+        let selection = (selection(), 0..TENANTS, 0..=periods, any::<bool>()).prop_map(
+            move |(selection, number, period, is_long)| {
+                let is_long = is_long && periods > 0;
+                let later_ns = i64::from(period) * PERIOD_SECONDS * SECOND;
+                let later = |Window { start_ns, end_ns }: Window| Window {
+                    start_ns: start_ns.saturating_add(later_ns),
+                    end_ns: end_ns.saturating_add(later_ns),
+                };
+                let fold = match selection.fold {
+                    Fold::Sum(windows) => Fold::Sum(windows.into_iter().map(later).collect()),
+                    Fold::Points(window) => Fold::Points(later(window)),
+                    Fold::Last(window) => Fold::Last(later(window)),
+                };
+                // Some windows end in a later period.
+                let fold = match fold {
+                    Fold::Sum(mut windows) if is_long => {
+                        if let Some(last) = windows.last_mut() {
+                            last.end_ns = last.end_ns.saturating_add(PERIOD_SECONDS * SECOND);
+                        }
+                        Fold::Sum(windows)
+                    }
+                    fold => fold,
+                };
+                Selection { tenant: tenant(number), fold, ..selection }
+            },
+        );
         let selections = prop::collection::vec(selection, 1..4);
         // In some cases, labels are dropped from the beginning.
         let first =

@@ -198,12 +198,15 @@ pub(super) type Summed = Result<(Sums, Vec<Missing>, u64), String>;
 /// Response to a query for series: their labels and the missing times, or the refusal.
 pub(super) type Listed = Result<(BTreeSet<Vec<(String, String)>>, Vec<Missing>), String>;
 
+/// Refusal of a query that sums a gauge.
+pub(super) const OF_GAUGE: &str = "a gauge does not add up";
+
 /// Describes the refusal of a query, without the tier that it names: the first one that has been summed up.
 fn refusal(error: &SelectError) -> String {
     match error {
         SelectError::Engine(error) => panic!("{error}"),
         SelectError::DroppedName { name, .. } => format!("a tier lacks {name}"),
-        SelectError::GaugeSummed { .. } => "a gauge does not add up".to_owned(),
+        SelectError::GaugeSummed { .. } => OF_GAUGE.to_owned(),
         other => other.to_string(),
     }
 }
