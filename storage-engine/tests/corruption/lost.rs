@@ -17,7 +17,7 @@ use super::damage::in_frame;
 use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, samples};
 
 /// Prefixes of the keys of essential values, without which the engine does not open.
-const VITAL_KEYS: [&[u8]; 7] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0o", b"\0x", &[2]];
+const VITAL_KEYS: [&[u8]; 8] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0o", b"\0x", &[1], &[2]];
 
 fn database(path: &Path) -> rocksdb::DB {
     let mut options = rocksdb::Options::default();
