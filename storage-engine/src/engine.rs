@@ -74,13 +74,14 @@ impl Engine {
     }
 
     /// Removes from the batch the definitions that the shard already has, so that only new ones are proposed. Returns
-    /// the data that restores the batch, or `None` if the batch is still complete.
+    /// the data that restores the batch, or `None` if the batch is still complete. A batch with a new series is refused
+    /// if a partition would then have more than `series_max` series; batches at one moment may together exceed this.
     ///
     /// # Errors
     /// [`StripError`]: the batch is refused, temporarily or permanently, or a partition cannot be read. The batch must
     /// not be used afterwards.
-    pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
-        strip::strip(self, batch)
+    pub fn strip(&self, batch: &mut Batch, series_max: usize) -> Result<Option<Stripped>, StripError> {
+        strip::strip(self, batch, series_max)
     }
 
     /// Returns the names of the labels that new sums of a tenant drop: first those that hours drop, then those that

@@ -117,7 +117,7 @@ pub enum StripError {
     TooManySeries {
         /// Number of series of the partition, including the new series of the batch.
         series: usize,
-        /// Maximum number of series of a partition, from `limits`.
+        /// Maximum number of series of a partition.
         series_max: usize,
         /// Label with the most values in the partition.
         label: String,

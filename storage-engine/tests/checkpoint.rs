@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::dictionary::stack_hash;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId,
@@ -85,7 +86,7 @@ impl Fleet {
 /// Applies an entry, and returns the time that it took.
 fn apply(engine: &Engine, fleet: &mut Fleet, index: u64) -> Duration {
     let mut batch = fleet.batch(BATCH_NS[usize::from(index > BATCHES_BEFORE)]);
-    engine.strip(&mut batch).unwrap();
+    engine.strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
     let entry = Entry { proposed_at_ns: fleet.now_ns, command: Command::Append(Arc::new(batch)) };
     let start = Instant::now();
     engine.apply(Position { index, log_id: Bytes::from_static(b"id") }, &entry).unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::dictionary::stack_hash;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
     TenantId,
@@ -77,7 +78,7 @@ impl World {
         let mut in_head = 0;
         for first in (0..series).step_by(500) {
             let mut batch = batch(first..first + 500, START_NS + minute * MINUTE_NS + first as u64);
-            self.engine.strip(&mut batch).unwrap();
+            self.engine.strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
             let command = Command::Append(Arc::new(batch));
             let entry = Entry { proposed_at_ns: (START_NS + (minute + 1) * MINUTE_NS).cast_signed(), command };
             self.index += 1;

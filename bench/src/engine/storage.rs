@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use clap::Args;
-use proto::{Batch, Command, Entry, Tier};
+use proto::{Batch, Command, Entry, Tier, limits};
 use serde_json::{Value, json};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, SectionBytes, Statistics};
 use tempfile::TempDir;
@@ -265,7 +265,7 @@ fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, 
 
 fn apply(engine: &Engine, index: u64, now_ns: u64, mut batch: Batch, costs: &mut Costs) -> anyhow::Result<Outcome> {
     let began = CoreTime::now()?;
-    engine.strip(&mut batch)?;
+    engine.strip(&mut batch, limits::PARTITION_SERIES_MAX)?;
     costs.strip += began.elapsed()?;
     let entry = Entry { proposed_at_ns: now_ns.cast_signed(), command: Command::Append(Arc::new(batch)) };
     let began = CoreTime::now()?;

@@ -294,7 +294,7 @@ async fn append_part(replica: &Arc<Replica>, storing: &Arc<Storing>, batch: Batc
         let engine = of.shard().engine();
         let (names, revision) = engine.dropped_labels(&batch.tenant);
         let drops = storing.label_drops(&batch.tenant, (&names, revision));
-        let removed = engine.strip(&mut batch)?;
+        let removed = engine.strip(&mut batch, storing.series_max())?;
         let batch = Arc::new(batch);
         Ok((drops, Proposal::append(Arc::clone(&batch)), batch, removed))
     };

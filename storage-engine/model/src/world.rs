@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use prost::Message as _;
 use proto::answer::Missing;
 use proto::entry::Deletion;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, LabelDrops, Matcher, TenantId, Tier, Window, wire};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
@@ -328,7 +329,7 @@ impl World {
     fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
         let class = self.class;
         let mut batch = Batch { retention_class: class, ..batch_of(samples, id) };
-        self.engine().strip(&mut batch).unwrap();
+        self.engine().strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
         let outcome = self.append_whole(batch);
         let of_batch = || samples.iter().map(|drawn| Row { class, ..row_of(drawn) });
         // Samples are too old if the raw samples of their time have expired, in this class or in another one in which

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use proto::entry::Deletion;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Command, Entry, Matcher, TenantId, Window};
 use storage_engine::{Engine, Outcome};
@@ -28,7 +29,7 @@ fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str
 /// it.
 fn append(undamaged: &Engine, after: i64) -> Entry {
     let mut batch = batch_of(&samples(-30_000, 1200, 60), None);
-    let _removed = undamaged.strip(&mut batch).unwrap();
+    let _removed = undamaged.strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
     Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Append(Arc::new(batch)) }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::{Command, Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Engine, EngineError, Outcome, Position};
 use storage_model::answers::{Sums, sums_of};
@@ -237,7 +238,7 @@ impl Store {
         for (index, (after, samples)) in (self.log.len() + 2..).zip(entries) {
             let mut batch = batch_of(&samples, None);
             // Known definitions are stripped, as in production.
-            let _removed = engine.strip(&mut batch).map_err(|error| error.to_string())?;
+            let _removed = engine.strip(&mut batch, PARTITION_SERIES_MAX).map_err(|error| error.to_string())?;
             let entry = Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Append(Arc::new(batch)) };
             let outcome = apply(engine, index, &Some(entry)).map_err(|error| error.to_string())?;
             if outcome != Outcome::Applied {

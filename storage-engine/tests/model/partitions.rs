@@ -1,10 +1,12 @@
 //! Tests of partitions: expiry, refused entries, deletions and memory.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::entry::Deletion;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, SelectError, StripError};
@@ -22,7 +24,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     let samples = [Drawn::simple(0, 0, 1, 5)];
     knows.step(&Step::Append(samples.to_vec(), None));
     let mut stripped = batch_of(&samples, None);
-    let removed = knows.engine().strip(&mut stripped).unwrap().unwrap();
+    let removed = knows.engine().strip(&mut stripped, PARTITION_SERIES_MAX).unwrap().unwrap();
     assert!(stripped.series[0].labels.is_none());
     let stacks = stripped.dictionary.stacks.iter().skip(1);
     assert!({ stacks }.all(|(_, stack)| stack.is_none()), "every stack was known");
@@ -31,10 +33,10 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     assert_eq!(world.engine().head_bytes(), 0);
     // Such a batch is refused before it is proposed. First the shard has no such partition, then the partition has no
     // such stack.
-    assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
+    assert!(matches!(world.engine().strip(&mut stripped.clone(), PARTITION_SERIES_MAX), Err(StripError::Dangling)));
     world.step(&Step::Append(vec![Drawn::simple(0, 1, 2, 5)], None));
-    assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
-    knows.engine().strip(&mut stripped.clone()).unwrap();
+    assert!(matches!(world.engine().strip(&mut stripped.clone(), PARTITION_SERIES_MAX), Err(StripError::Dangling)));
+    knows.engine().strip(&mut stripped.clone(), PARTITION_SERIES_MAX).unwrap();
     // The complete batch is applied.
     stripped.restore(removed);
     assert_eq!(world.append_whole(stripped), Outcome::Applied);
@@ -199,12 +201,41 @@ fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
 fn a_batch_may_cover_many_partitions_but_not_too_many() {
     let mut world = World::default();
     let spread = |partitions: i64| -> Vec<_> { (0..partitions).map(|i| Drawn::simple(0, i * 21_600, 1, 1)).collect() };
-    let refused = world.engine().strip(&mut batch_of(&spread(200), None)).unwrap_err();
+    let refused = world.engine().strip(&mut batch_of(&spread(200), None), PARTITION_SERIES_MAX).unwrap_err();
     assert!(refused.to_string().contains("200 spans"), "{refused}");
     world.step(&Step::Append(spread(100), None));
     world.step(&Step::Append(spread(100), None));
     let window = Window { start_ns: T0 - DAY, end_ns: T0 + 100 * DAY };
     assert_eq!(world.engine().series(&every_series(window)).unwrap().series.len(), 1);
+}
+
+#[test]
+fn new_series_over_the_limit_are_refused_and_known_ones_never_are() {
+    let mut world = World::default();
+    let of = |services: Range<u8>, second| -> Vec<_> { services.map(|n| Drawn::simple(n, second, 1, 1)).collect() };
+    // Returns the number of series of the partition that would have too many, and the label with the most values.
+    let check =
+        |world: &World, drawn: &[Drawn], series_max| match world.engine().strip(&mut batch_of(drawn, None), series_max)
+        {
+            Ok(_) => None,
+            Err(StripError::TooManySeries { series, label, values, .. }) => Some((series, label, values)),
+            Err(error) => panic!("{error}"),
+        };
+    let refused = |series, values| Some((series, "service_name".to_owned(), values));
+    // The tenant has no partition yet.
+    assert_eq!(check(&world, &of(0..3, 0), 3), None);
+    assert_eq!(check(&world, &of(0..3, 0), 2), refused(3, 3));
+    world.step(&Step::Append(of(0..3, 0), None));
+    // Known series, although there are more than are allowed now.
+    assert_eq!(check(&world, &of(0..3, 1), 2), None);
+    assert_eq!(check(&world, &of(0..4, 1), 3), refused(4, 3));
+    assert_eq!(check(&world, &of(2..4, 1), 4), None);
+    // Each six hours count on their own, also within one batch, and whether they have a partition or not.
+    assert_eq!(check(&world, &[of(0..3, 0), of(1..4, 86_400)].concat(), 3), None);
+    assert_eq!(check(&world, &[of(0..1, 0), of(0..4, 86_400)].concat(), 3), refused(4, 4));
+    world.step(&Step::Append(of(1..4, 86_400), None));
+    assert_eq!(check(&world, &[of(0..3, 0), of(1..4, 86_400)].concat(), 1), None);
+    assert_eq!(check(&world, &[of(0..3, 0), of(0..4, 86_400)].concat(), 3), refused(4, 3));
 }
 
 #[test]
@@ -221,7 +252,7 @@ fn over_the_dictionary_budget_new_definitions_are_refused() {
     assert!(world.engine().dictionary_bytes() > 100);
     world.step(&Step::Append(known.to_vec(), None));
     for new in [new_thread, new_stack] {
-        let refused = world.engine().strip(&mut batch_of(&new, None)).unwrap_err();
+        let refused = world.engine().strip(&mut batch_of(&new, None), PARTITION_SERIES_MAX).unwrap_err();
         assert!(matches!(refused, storage_engine::StripError::DictionaryFull { .. }), "{refused}");
     }
 }

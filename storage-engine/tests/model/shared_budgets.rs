@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use proptest::prelude::*;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::{Batch, Label, LabelSet, SeriesSamples, Tier};
 use storage_engine::{BudgetSizes, Budgets, StripError};
 use storage_model::answers::selection;
@@ -198,7 +199,7 @@ fn an_idle_engine_evicts_what_another_engine_needs() {
     let mut pods = 0;
     let refused = loop {
         let mut batch = batch_of_pods(pods..pods + PODS, 0);
-        match busy.engine().strip(&mut batch) {
+        match busy.engine().strip(&mut batch, PARTITION_SERIES_MAX) {
             Ok(_) => busy.append_whole(batch),
             refused => break refused,
         };
@@ -209,9 +210,9 @@ fn an_idle_engine_evicts_what_another_engine_needs() {
     let new = || batch_of_pods(pods..pods + PODS, 0);
     // The memory of the busy engine is in use.
     busy.engine().evict_idle();
-    assert!(busy.engine().strip(&mut new()).is_err());
+    assert!(busy.engine().strip(&mut new(), PARTITION_SERIES_MAX).is_err());
     // Each call estimates what it frees, and may free less.
     (0..10).for_each(|_| idle.engine().evict_idle());
     assert!(idle.engine().dictionary_bytes() <= BYTES_MAX / 8 * 3, "{}", idle.engine().dictionary_bytes());
-    busy.engine().strip(&mut new()).unwrap();
+    busy.engine().strip(&mut new(), PARTITION_SERIES_MAX).unwrap();
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proto::entry::Deletion;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Engine, Position};
@@ -74,7 +75,7 @@ fn apply(shared: &Shared, mut index: u64) {
         let old_s = end_s(round * 7 % PARTITIONS) - 100;
         for drawn in [Drawn::simple(0, now_s, 3, 1), Drawn::simple(1, old_s, (round % 8) as u8, 1)] {
             let mut batch = batch_of(&[drawn], None);
-            shared.engine.strip(&mut batch).unwrap();
+            shared.engine.strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
             propose(now_s, Command::Append(Arc::new(batch)));
         }
         if round % 20 == 19 {

@@ -29,6 +29,22 @@ fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Pushes a body until it is stored, as a sender does when the disk stalls. Returns the refusals before.
+fn push(varve: &Varve, body: &[u8]) -> Vec<String> {
+    let began = Instant::now();
+    let mut refusals = Vec::new();
+    loop {
+        let reply = varve.push_otlp(body, None);
+        if reply.status == 200 {
+            return refusals;
+        }
+        refusals.push(format!("{} {}", reply.status, reply.rpc_status().message));
+        let may_retry = [429, 503, 504].contains(&reply.status);
+        assert!(may_retry && began.elapsed() < Duration::from_secs(60), "a push is not stored: {refusals:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
 #[test]
 fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
@@ -39,12 +55,13 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let metric = |name: &str| varve.metric(&varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"));
     let began = Instant::now();
     let mut pushes = 0_u64;
+    let mut refusals = Vec::new();
     let mut heads = 0.0_f64;
     let state = varve.data_dir().join("shard-0001/state-1");
     while began.elapsed() < duration {
         // Pushes are so large that the state is also flushed because of its size.
         let times: Vec<u64> = (0..500).map(|i| now_ns() - i * 1_000_003).collect();
-        assert_eq!(varve.push_otlp(&bulk("soak", 100, &times), None).status, 200);
+        refusals.extend(push(&varve, &bulk("soak", 100, &times)));
         pushes += 1;
         heads = heads.max(metric("varve_node_head_memory_bytes"));
         assert_eq!(bytes_of(&state, "log"), 0, "the state database writes a WAL");
@@ -69,6 +86,7 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     assert_eq!(total, (pushes * 50_000 * PERIOD_NS) as f64);
     let raft_mib = bytes_of(&varve.data_dir().join("raft"), "log") >> 20;
     figure(&json!({"suite": "log_and_disk", "seconds": began.elapsed().as_secs(), "samples": pushes * 50_000,
-        "log_first_index": first, "flushed_index": flushed, "raft_log_mib": raft_mib, "peak_mib": varve.peak_mib()}));
+        "log_first_index": first, "flushed_index": flushed, "raft_log_mib": raft_mib, "peak_mib": varve.peak_mib(),
+        "refusals": refusals}));
     assert!(raft_mib < 300, "the Raft log takes {raft_mib} MiB");
 }

@@ -56,8 +56,12 @@ impl Limited {
 
     /// Pushes `samples` samples, each with a time of its own.
     fn push(&self, tenant: usize, samples: u64) -> Reply {
+        self.push_of("api", tenant, samples)
+    }
+
+    fn push_of(&self, service: &str, tenant: usize, samples: u64) -> Reply {
         let times = (0..samples).map(|n| now_ns() - n * 1_000_000).collect();
-        let body = Request::new("api").seen(stack(&["leaf", "main"]), times).bytes();
+        let body = Request::new(service).seen(stack(&["leaf", "main"]), times).bytes();
         let authorization = format!("Bearer {}", self.tokens[tenant]);
         let headers = [("content-type", "application/x-protobuf"), ("authorization", &*authorization)];
         let url = format!("http://{}/v1development/profiles", self.varve.otlp);
@@ -160,4 +164,28 @@ fn a_query_that_reads_more_than_its_tenant_may_says_so() {
     let reply = limited.get(A, &path);
     assert!(reply.text().contains("more than 1 "), "{}", reply.text());
     assert_eq!(limited.get(B, &path).status, 200);
+}
+
+#[test]
+fn new_series_over_the_limit_are_refused_and_known_ones_are_stored() {
+    let limited = Limited::start();
+    assert_eq!(limited.push_of("api", A, 1).status, 200);
+    limited.set(&["--series", "1"]);
+    let begun = Instant::now();
+    let refused = loop {
+        // Another name each time, because services from before the limit are known.
+        let reply = limited.push_of(&format!("web{}", begun.elapsed().as_micros()), A, 1);
+        if reply.status != 200 {
+            break reply.refused_by_otlp_with(&[429]);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "no push is refused");
+    };
+    assert!(refused.text().contains("at most 1 are allowed: label \"service_name\""), "{}", refused.text());
+    assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
+    assert_eq!(limited.push_of("api", A, 1).status, 200);
+    assert_eq!(limited.push_of("web", B, 1).status, 200);
+    limited.set(&["--series", "none"]);
+    while limited.push_of("web", A, 1).status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the limit does not end");
+    }
 }

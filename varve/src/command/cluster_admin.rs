@@ -125,6 +125,9 @@ pub(crate) struct PolicyOptions {
     /// Size of pushes per second to each router, after decompression, such as 10MiB, or `none`; more get 429
     #[arg(long, value_name = "SIZE|none", value_parser = Limit::size)]
     pub(crate) bytes_per_second: Option<Limit>,
+    /// Series that the tenant may have in six hours of each shard, or `none`; new ones get 429
+    #[arg(long, value_name = "N|none", value_parser = Limit::number)]
+    pub(crate) series: Option<Limit>,
     /// Queries that the tenant may run at one time on each router, or `none`; more are refused with 429
     #[arg(long, value_name = "N|none", value_parser = Limit::number)]
     pub(crate) queries_at_once: Option<Limit>,

@@ -9,10 +9,11 @@
 //! For the same reason, batches are split into entries before the policy is applied.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proto::meta::{DEFAULT_CLASS, State, TimeResolution};
-use proto::{Batch, Fingerprint, LabelDrops, LabelSet, Samples, SeriesSamples, TenantId, Tier};
+use proto::{Batch, Fingerprint, LabelDrops, LabelSet, Samples, SeriesSamples, TenantId, Tier, limits};
 use tonic::Status;
 
 /// The rules by which the samples of one push are stored.
@@ -26,6 +27,8 @@ pub(super) struct Storing {
     removed_labels: Vec<String>,
     /// Names of the labels that hours and days drop.
     dropped_labels: [Vec<String>; 2],
+    /// Number of series that the tenant may have in six hours of a shard.
+    series_max: usize,
     /// Revision of the state of the meta group that has these rules.
     revision: u64,
 }
@@ -47,6 +50,8 @@ impl Storing {
         let time_resolution = policy.map_or(TimeResolution::Nanoseconds, |policy| policy.time_resolution);
         let removed_labels = policy.map(|policy| policy.removed_labels.clone()).unwrap_or_default();
         let dropped_labels = policy.map(|policy| policy.dropped_labels.clone()).unwrap_or_default();
+        let series_max = policy.and_then(|policy| policy.limits.series_max).map_or(u64::MAX, NonZeroU64::get);
+        let series_max = usize::try_from(series_max).unwrap_or(usize::MAX).min(limits::PARTITION_SERIES_MAX);
         let retention = retention.of(Tier::Raw);
         Ok(Self {
             retention_class,
@@ -54,6 +59,7 @@ impl Storing {
             time_resolution,
             removed_labels,
             dropped_labels,
+            series_max,
             revision: state.revision,
         })
     }
@@ -65,6 +71,11 @@ impl Storing {
         let (names, revision) = (&self.dropped_labels, self.revision);
         let drops = || LabelDrops { tenant: tenant.clone(), names: names.clone(), revision };
         (names != known && revision >= of_revision).then(drops)
+    }
+
+    /// Returns the number of series that the tenant may have in six hours of a shard.
+    pub(super) fn series_max(&self) -> usize {
+        self.series_max
     }
 
     /// Retention of raw samples. Older samples are not stored.

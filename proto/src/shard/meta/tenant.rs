@@ -109,7 +109,7 @@ pub struct Limits {
     pub samples_per_second_max: Option<NonZeroU64>,
     /// Maximum size of pushes per second, in bytes after decompression.
     pub bytes_per_second_max: Option<NonZeroU64>,
-    /// Maximum number of series with samples in one partition of six hours.
+    /// Maximum number of series in six hours of a shard. Pushes of further ones are refused.
     pub series_max: Option<NonZeroU64>,
     /// Maximum number of queries that run at one time on one router.
     pub queries_at_once_max: Option<NonZeroU32>,

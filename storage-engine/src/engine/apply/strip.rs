@@ -1,18 +1,19 @@
 //! Removes definitions that the shard already has from a batch.
 
-use proto::{Batch, Stripped, limits};
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::{Batch, LabelSet, Stripped, limits};
 
 use crate::engine::Engine;
 use crate::engine::apply::append::partition_or_replacement;
-use crate::engine::apply::split;
+use crate::engine::apply::split::{self, Part};
 use crate::engine::state::partitions::SharedPartition;
 use crate::error::StripError;
-use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Removes from the batch the definitions that the shard already has, so that only new ones are proposed. Returns the
 /// data that restores the batch, or `None` if the batch is still complete.
-pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
+pub(crate) fn strip(engine: &Engine, batch: &mut Batch, series_max: usize) -> Result<Option<Stripped>, StripError> {
     let tenant = engine.store.state().tenants.number(&batch.tenant);
     let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
     let partitions = keys.len();
@@ -20,8 +21,9 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     if partitions > partitions_max {
         return Err(StripError::TooManyPartitions { partitions, partitions_max });
     }
-    let known = keys.iter().map(|&key| partition_or_replacement(engine, key)).collect::<Result<Option<Vec<_>>, _>>()?;
-    let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
+    let partition = |&key| if tenant.is_some() { partition_or_replacement(engine, key) } else { Ok(None) };
+    let partitions = keys.iter().map(partition).collect::<Result<Vec<_>, _>>()?;
+    let known: Vec<_> = partitions.iter().cloned().collect::<Option<_>>().unwrap_or_default();
     let shared = engine.store.tenant_dictionary(tenant.unwrap_or_default());
     let removed = if known.is_empty() {
         if !batch.is_whole() {
@@ -31,10 +33,10 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch) -> Result<Option<Strippe
     } else {
         Some(remove_known(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
     };
-    let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
-    if new_series > 0 {
-        for partition in &known {
-            check_series(&partition.read(), new_series)?;
+    if batch.series.iter().any(|series| series.labels.is_some()) {
+        let parts = split::parts(tenant.unwrap_or_default(), batch);
+        for (parts, partition) in parts.values().zip(&partitions) {
+            check_series(parts, partition.as_ref(), series_max)?;
         }
     }
     let dictionaries = &engine.store.shares().dictionaries;
@@ -75,13 +77,29 @@ fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
         && shared.dictionary.has_attributes_of(&stripped.dictionary)
 }
 
-/// Checks the number of series in one partition, because each series costs memory in every query.
-fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
-    let series = partition.series.len() + new;
-    let series_max = limits::PARTITION_SERIES_MAX;
-    if series <= series_max {
+/// Checks the number of series in one partition, because each series costs memory in every query. Series that are there
+/// already pass, whatever their number.
+fn check_series(parts: &[Part<'_>], partition: Option<&SharedPartition>, series_max: usize) -> Result<(), StripError> {
+    let partition = partition.map(|partition| partition.read());
+    let is_new = |part: &&Part<'_>| {
+        partition.as_ref().is_none_or(|partition| !partition.series.contains_key(&part.series.fingerprint))
+    };
+    let new = parts.iter().filter(is_new).count();
+    let series = partition.as_ref().map_or(0, |partition| partition.series.len()) + new;
+    if new == 0 || series <= series_max {
         return Ok(());
     }
-    let (label, values) = partition.index.widest().unwrap_or_default();
+    let of_partition = partition.as_ref().and_then(|partition| partition.index.widest());
+    let (label, values) =
+        of_partition.into_iter().chain(widest(parts)).max_by_key(|(_, values)| *values).unwrap_or_default();
     Err(StripError::TooManySeries { series, series_max, label: label.to_owned(), values })
+}
+
+/// Returns the label with the most values in a batch, and the number of these values.
+fn widest<'a>(parts: &[Part<'a>]) -> Option<(&'a str, usize)> {
+    let mut values: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for label in parts.iter().filter_map(|part| part.series.labels.as_ref()).flat_map(LabelSet::iter) {
+        values.entry(&label.name).or_default().insert(&label.value);
+    }
+    values.into_iter().map(|(name, values)| (name, values.len())).max_by_key(|(_, values)| *values)
 }

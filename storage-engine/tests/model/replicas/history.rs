@@ -6,6 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use proto::entry::Deletion;
+use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, Fold, LabelDrops, LabelSet, Matcher, Selection, TenantId, Tier, Window, wire};
 use storage_engine::Engine;
@@ -332,7 +333,7 @@ impl Log {
         match push.omitted {
             Omitted::Nothing => {}
             Omitted::Known => {
-                let stripped = leader.strip(&mut batch).unwrap();
+                let stripped = leader.strip(&mut batch, PARTITION_SERIES_MAX).unwrap();
                 counts.add_if(stripped.is_some() && !batch.is_whole(), "append without known definitions");
             }
             Omitted::All => {

@@ -93,6 +93,7 @@ fn changed(mut policy: Policy, options: &PolicyOptions) -> anyhow::Result<Policy
     };
     set(&mut limits.samples_per_second_max, options.samples_per_second);
     set(&mut limits.bytes_per_second_max, options.bytes_per_second);
+    set(&mut limits.series_max, options.series);
     set(&mut limits.query_cells_max, options.query_cells);
     if let Some(Limit(limit)) = options.queries_at_once {
         let small = |limit: NonZeroU64| NonZeroU32::try_from(limit).context("--queries-at-once is too large");
@@ -145,7 +146,7 @@ async fn list(options: &NodeOptions) -> anyhow::Result<()> {
         return print(&format!("{}\n", Value::Array(tenants)));
     }
     let row = |tenant: &Tenant| {
-        let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+        let Limits { samples_per_second_max, bytes_per_second_max, series_max, queries_at_once_max, query_cells_max } =
             tenant.policy.limits;
         let number = |limit: Option<NonZeroU64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
         vec![
@@ -153,6 +154,7 @@ async fn list(options: &NodeOptions) -> anyhow::Result<()> {
             tenant.tokens.len().to_string(),
             number(samples_per_second_max),
             number(bytes_per_second_max),
+            number(series_max),
             number(queries_at_once_max.map(NonZeroU64::from)),
             number(query_cells_max),
         ]
@@ -161,7 +163,7 @@ async fn list(options: &NodeOptions) -> anyhow::Result<()> {
     if rows.is_empty() {
         return print("the cluster has no tenant: create one with `varve admin tenant create NAME`\n");
     }
-    let header = ["tenant", "tokens", "samples/s", "bytes/s", "queries at once", "query cells"];
+    let header = ["tenant", "tokens", "samples/s", "bytes/s", "series", "queries at once", "query cells"];
     print(&table::render(&header, &rows))
 }
 
@@ -188,7 +190,7 @@ fn unknown(name: &TenantId, state: &State) -> anyhow::Error {
 
 fn policy_text(policy: &Policy) -> String {
     let number = |limit: Option<NonZeroU64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
-    let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+    let Limits { samples_per_second_max, bytes_per_second_max, series_max, queries_at_once_max, query_cells_max } =
         policy.limits;
     let [raw, minutes, hours, days] = policy.retention.0.map(age);
     let labels = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -196,6 +198,7 @@ fn policy_text(policy: &Policy) -> String {
     let rows = [
         ("samples per second and router", number(samples_per_second_max)),
         ("bytes per second and router", number(bytes_per_second_max)),
+        ("series in six hours and shard", number(series_max)),
         ("queries at once and router", number(queries_at_once_max.map(NonZeroU64::from))),
         ("query cells", number(query_cells_max)),
         ("retention of samples", raw),
@@ -231,13 +234,14 @@ fn resolution(resolution: TimeResolution) -> &'static str {
 }
 
 fn policy_json(policy: &Policy) -> Value {
-    let Limits { samples_per_second_max, bytes_per_second_max, queries_at_once_max, query_cells_max, .. } =
+    let Limits { samples_per_second_max, bytes_per_second_max, series_max, queries_at_once_max, query_cells_max } =
         policy.limits;
     let [raw, minutes, hours, days] = policy.retention.0;
     let [hour_labels, day_labels] = &policy.dropped_labels;
     json!({
         "samples_per_second": samples_per_second_max,
         "bytes_per_second": bytes_per_second_max,
+        "series": series_max,
         "queries_at_once": queries_at_once_max,
         "query_cells": query_cells_max,
         "retention_seconds": {"raw": raw, "1m": minutes, "1h": hours, "1d": days},
