@@ -313,7 +313,7 @@ impl StateToOpen {
         let opened = match installed {
             Some(installed) => installed,
             None => {
-                tracing::info!(shard, "opening the state, after a repair of its damaged files");
+                tracing::info!(shard, "opening the state");
                 self.open_engine(&state)?
             }
         };
