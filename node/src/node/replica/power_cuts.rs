@@ -33,6 +33,9 @@ const STATES_OF_A_SCRIPT: u64 = 40;
 const CUTS_AT_ONCE: usize = 4;
 /// Number of failures after which the test ends.
 const FAILED_MAX: usize = 3;
+/// Number of power cuts among which a planted fault must have an effect. About one in 40 shows the rarest fault. The
+/// test ends as soon as it has its failures.
+const STATES_OF_A_FAULT: u64 = 1000;
 
 /// Creates a directory in memory, because the disk under it is not tested.
 fn folder() -> tempfile::TempDir {
@@ -168,7 +171,7 @@ fn is_detected(fault: &str, effect: &str) {
     let name = test.split_once("::").map_or(test.as_str(), |(_crate, name)| name);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--nocapture"]).env("VARVE_PLANTED", fault);
-    let output = command.env("VARVE_CRASH_STATES", "120").output().unwrap();
+    let output = command.env("VARVE_CRASH_STATES", STATES_OF_A_FAULT.to_string()).output().unwrap();
     let output = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.contains("1 failed;") && output.contains(effect), "{fault} is not detected: {output}");
 }
