@@ -1,7 +1,7 @@
 //! Errors of the engine, and the reaction that each requires from the replica.
 
 use proto::build_id::to_hex;
-use proto::{ResponseTooLarge, Tier};
+use proto::{ResponseTooLarge, Tier, limits};
 
 /// Returns whether RocksDB reports corruption: it read bytes that differ from the written ones.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
@@ -112,7 +112,8 @@ pub enum StripError {
     /// The batch would give a partition too many series, and each series costs memory and time in every query.
     #[error(
         "six hours would have {series} series, and at most {series_max} are allowed: label {label:?} has {values} \
-         values; make it an attribute of samples, or drop it"
+         values; make it an attribute of samples, drop it, or raise the tenant's limit on series (at most {})",
+        limits::PARTITION_SERIES_MAX
     )]
     TooManySeries {
         /// Number of series of the partition, including the new series of the batch.

@@ -34,6 +34,7 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch, series_max: usize) -> Re
         Some(remove_known(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
     };
     if batch.series.iter().any(|series| series.labels.is_some()) {
+        // The samples are still the same, so the parts are in the order of `partitions`.
         let parts = split::parts(tenant.unwrap_or_default(), batch);
         for (parts, partition) in parts.values().zip(&partitions) {
             check_series(parts, partition.as_ref(), series_max)?;
