@@ -10,8 +10,8 @@ use proto::{
     Window,
 };
 
+use crate::rows::{Horizons, Row};
 use crate::samples::{T0, time};
-use crate::world::{Horizons, Row};
 
 /// Sums by group, bucket (or time), and stack. A stack lists function names, root first.
 pub type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;

@@ -6,120 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proptest::prelude::*;
 use prost::Message as _;
-use proto::answer::Missing;
 use proto::entry::Deletion;
 use proto::limits::PARTITION_SERIES_MAX;
 use proto::selection::Operation;
 use proto::{Batch, Command, Entry, LabelDrops, Matcher, TenantId, Tier, Window, wire};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position};
 
-use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
-
-/// A sample of the model.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Labels of the sample's series.
-    pub labels: BTreeMap<String, String>,
-    /// Time of the sample, in nanoseconds since 1970.
-    pub time_ns: i64,
-    /// Function names, root first: the user part, then the kernel part.
-    pub stack: Vec<String>,
-    /// Value in the unit of the profile type.
-    pub value: i64,
-    /// Name of the thread; `None` if the thread has no name.
-    pub thread: Option<String>,
-    /// Retention class in which the sample was stored.
-    pub class: u8,
-}
-
-/// Times up to which the data of tiers and retention classes was dropped, in nanoseconds since 1970.
-#[derive(Clone, Debug, Default)]
-pub struct Horizons(BTreeMap<(Tier, u8), i64>);
-
-impl Horizons {
-    /// Returns the time up to which the data of a tier and class was dropped; `i64::MIN` if nothing was dropped.
-    pub fn of(&self, tier: Tier, class: u8) -> i64 {
-        self.0.get(&(tier, class)).copied().unwrap_or(i64::MIN)
-    }
-
-    /// Returns the latest of these times over all classes.
-    pub fn latest(&self, tier: Tier) -> i64 {
-        CLASSES.map(|class| self.of(tier, class)).into_iter().max().unwrap_or(i64::MIN)
-    }
-
-    /// Returns the finest tier that holds a sample; `None` if no tier does.
-    pub fn holder(&self, row: &Row) -> Option<Tier> {
-        Tier::ALL.into_iter().find(|&tier| row.time_ns > self.of(tier, row.class))
-    }
-
-    /// Returns whether an answer reports that it lacks a sample.
-    pub fn is_missing(&self, row: &Row, missing: &[Missing]) -> bool {
-        let holder = self.holder(row);
-        missing.iter().any(|missing| {
-            let Window { start_ns, end_ns } = missing.window;
-            // The samples of another class may be there, in another tier.
-            let is_of_class = missing.finest == Tier::Raw || holder == Some(missing.finest);
-            start_ns < row.time_ns && row.time_ns <= end_ns && is_of_class && holder != Some(Tier::Raw)
-        })
-    }
-}
-
-/// Retention classes of the generated batches.
-pub const CLASSES: [u8; 3] = [0, 1, 7];
+use crate::rows::{Horizons, Row, row_of};
+use crate::samples::{Drawn, SECOND, T0, batch_of};
+use crate::steps::{CLASSES, Step};
 
 /// Budgets of an engine for tests.
 pub const BUDGETS: BudgetSizes =
     BudgetSizes { engines: 1, head_bytes_max: 1 << 20, dictionary_bytes_max: 1 << 30, cache_bytes: 1 << 20 };
-
-/// A step of a generated test case.
-#[derive(Clone, Debug)]
-pub enum Step {
-    /// Appends a batch of these samples with this batch ID.
-    Append(Vec<Drawn>, Option<u8>),
-    /// Flushes the engine.
-    Flush,
-    /// Seals all windows.
-    Compact,
-    /// Closes the engine and opens it again.
-    Restart,
-    /// Cuts the power, which loses everything that is not flushed, and restarts.
-    Crash,
-    /// Replaces the engine's state with a checkpoint of that state.
-    Checkpoint,
-    /// Appends the next batches in this class of [`CLASSES`], as after a change of the tenant's policy.
-    Class(u8),
-    /// Expires a tier of a class up to a time, in seconds since [`T0`].
-    Expire(Tier, u8, i64),
-    /// Deletes the samples between two times that have this label with this value. The label and the value are numbers,
-    /// and the times are seconds since [`T0`].
-    Delete((u8, u8), i64, i64),
-    /// Lets this many seconds pass without entries.
-    Wait(i64),
-    /// Advances the engine's clock for sealing to this many seconds after the world's time.
-    PassTime(i64),
-}
-
-/// Generates steps of all kinds, mostly appends and flushes.
-pub fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8))
-            .prop_map(|(samples, id)| Step::Append(samples, id)),
-        3 => Just(Step::Flush),
-        1 => Just(Step::Compact),
-        1 => Just(Step::Restart),
-        2 => Just(Step::Crash),
-        1 => Just(Step::Checkpoint),
-        2 => (0..40_000_i64).prop_map(Step::Wait),
-        1 => (0..400_000_i64).prop_map(Step::PassTime),
-        1 => prop::sample::select(CLASSES.to_vec()).prop_map(Step::Class),
-        1 => (0..4_u8, prop::sample::select(CLASSES.to_vec()), -200_000..-20_000_i64)
-            .prop_map(|(tier, class, second)| Step::Expire(Tier::from_number(tier).unwrap(), class, second)),
-        1 => ((0..3_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
-            .prop_map(|(label, second, length)| Step::Delete(label, second, second + length)),
-    ]
-}
 
 /// Names of the labels that hours drop, then of those that days drop.
 pub type Dropped = [&'static [&'static str]; 2];
@@ -370,9 +270,7 @@ impl World {
         self.propose(Command::Expire { tier, retention_class: class, before_ns });
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
         for &tier in tiers {
-            let horizon_ns = before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns();
-            let known = self.horizons.0.entry((tier, class)).or_insert(i64::MIN);
-            *known = horizon_ns.max(*known);
+            self.horizons.expire(tier, class, before_ns);
         }
         // IDs are dropped with the raw samples.
         let kept = |tier| self.horizons.of(tier, class).div_euclid(Tier::Raw.partition_ns());
@@ -445,18 +343,6 @@ pub fn copy_of(engine: &Path) -> tempfile::TempDir {
 /// Returns the number of the raw partition that holds a time, which is also that of the partition of minutes.
 fn partition_of(time_ns: i64) -> i64 {
     (time_ns - 1).div_euclid(Tier::Raw.partition_ns())
-}
-
-/// Returns the model's row of a generated sample, in class 0.
-pub fn row_of(drawn: &Drawn) -> Row {
-    Row {
-        labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
-        time_ns: drawn.time_ns(),
-        stack: functions_of(drawn.user, drawn.kernel),
-        value: drawn.value,
-        thread: (drawn.thread > 0).then(|| format!("t{}", drawn.thread)),
-        class: 0,
-    }
 }
 
 /// Returns the name and the length of each file in a directory.

@@ -9,8 +9,10 @@ use proptest::test_runner::{Config as ProptestConfig, RngAlgorithm, TestRng, Tes
 use proto::{Entry, Fold, Selection, StackDetail, TenantId, Window};
 use storage_engine::Engine;
 use storage_model::answers::selection;
+use storage_model::rows::{Horizons, Row};
 use storage_model::samples::{DAY, T0};
-use storage_model::world::{Horizons, Row, Step, World, step};
+use storage_model::steps::{Step, step};
+use storage_model::world::World;
 
 use testkit::power_cut::disk::{EntryName, Inode, Operation, assert_is_whole};
 use testkit::power_cut::recorder;

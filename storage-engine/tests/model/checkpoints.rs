@@ -8,7 +8,8 @@ use proto::Selection;
 use storage_engine::{Config, Engine, EngineError, LogBarrier, Position, stored_position};
 use storage_model::answers::{Conditions, conditions, selection};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of};
-use storage_model::world::{Step, World, config, listing, step};
+use storage_model::steps::{Step, step};
+use storage_model::world::{World, config, listing};
 
 use crate::{check, check_series};
 

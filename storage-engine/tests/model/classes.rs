@@ -3,7 +3,8 @@
 use proto::{Batch, Fold, LocationSets, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::Outcome;
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use storage_model::world::{Step, World};
+use storage_model::steps::Step;
+use storage_model::world::World;
 
 // The policy of the tenant changes between a push and its retry.
 #[test]

@@ -5,7 +5,8 @@ use proto::selection::Operation;
 use proto::{Command, Fold, LocationSets, Matcher, Selection, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Engine, Outcome, SelectError};
 use storage_model::samples::{DAY, Drawn, SECOND, T0};
-use storage_model::world::{Dropped, Step, World, drop_labels};
+use storage_model::steps::Step;
+use storage_model::world::{Dropped, World, drop_labels};
 
 const PERIOD: i64 = 8 * DAY;
 

@@ -28,7 +28,9 @@ use storage_engine::SelectError;
 use storage_model::answers::{
     Condition, Conditions, Sums, conditions, function_of, may_match, model_sums, selection, sums_of, unpassed_of,
 };
-use storage_model::world::{Dropped, Row, Step, World, step};
+use storage_model::rows::Row;
+use storage_model::steps::{Step, step};
+use storage_model::world::{Dropped, World};
 
 /// Checks that the engine's answer equals the model's, or that the engine has a reason to refuse the selection.
 fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {

@@ -5,7 +5,8 @@ use proto::selection::Operation;
 use proto::{Fold, Matcher, Selection, SeriesAnswer, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use storage_model::world::{Dropped, Step, World};
+use storage_model::steps::Step;
+use storage_model::world::{Dropped, World};
 
 /// Returns a world with samples of a service in the first half minute, and a sample of another service much later.
 fn world(service: u8, dropped: Dropped) -> World {

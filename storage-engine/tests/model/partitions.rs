@@ -11,7 +11,8 @@ use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::{BudgetSizes, Budgets, Config, Engine, Outcome, Position, SelectError, StripError};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use storage_model::world::{BUDGETS, Step, World, config, listing};
+use storage_model::steps::Step;
+use storage_model::world::{BUDGETS, World, config, listing};
 
 /// Returns the request for all series with samples in a window.
 fn every_series(window: Window) -> SeriesQuery {

@@ -9,7 +9,8 @@ use proto::{Batch, Label, LabelSet, SeriesSamples, Tier};
 use storage_engine::{BudgetSizes, Budgets, StripError};
 use storage_model::answers::selection;
 use storage_model::samples::{Drawn, batch_of, drawn};
-use storage_model::world::{BUDGETS, Step, World};
+use storage_model::steps::Step;
+use storage_model::world::{BUDGETS, World};
 
 use crate::check;
 

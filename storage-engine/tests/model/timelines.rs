@@ -8,7 +8,8 @@ use proptest::test_runner::{Config, TestRunner};
 use proto::selection::Operation;
 use proto::{Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
 use storage_model::samples::{Drawn, SECOND, T0};
-use storage_model::world::{Step, World};
+use storage_model::steps::Step;
+use storage_model::world::World;
 
 use super::check;
 

@@ -12,7 +12,7 @@ use proto::{Batch, Command, Entry, Fold, LabelDrops, LabelSet, Matcher, Selectio
 use storage_engine::Engine;
 use storage_model::answers::selection;
 use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
-use storage_model::world::CLASSES;
+use storage_model::steps::CLASSES;
 
 use super::counts::Counts;
 use super::replica::Upkeep;
