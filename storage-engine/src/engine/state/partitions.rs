@@ -209,7 +209,7 @@ impl Partitions {
             // `freed` estimates the entries of tenant dictionaries that only evicted partitions needed. These entries
             // are freed later, and take about as much memory as the partitions themselves.
             let bytes = self.definitions.bytes().saturating_sub(freed);
-            if self.loaded.len() <= 1 || (self.loaded.len() <= count_left && bytes <= bytes_left) {
+            if self.loaded.len() <= count_left && bytes <= bytes_left {
                 break;
             }
             let Some(partition) = self.loaded.get(&key) else { continue };
@@ -285,6 +285,17 @@ mod tests {
             partitions.evict(usize::MAX);
         }
         assert!(partitions.generations <= 4, "{} times", partitions.generations - 1);
+    }
+
+    #[test]
+    fn an_idle_partition_that_fills_the_budget_alone_is_evicted() {
+        let mut partitions = Partitions::default();
+        partition(&mut partitions, 0, 1 << 20);
+        partitions.evict(1 << 22);
+        assert_eq!(partitions.loaded.len(), 1, "it fits");
+        partitions.evict(1 << 19);
+        assert_eq!((partitions.loaded.len(), partitions.dictionaries.len()), (0, 1));
+        assert!(partitions.definitions.bytes() < 1 << 10, "{} bytes", partitions.definitions.bytes());
     }
 
     #[test]
