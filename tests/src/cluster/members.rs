@@ -47,8 +47,8 @@ fn call_at<T>(
     })
 }
 
-/// Returns the number of data shards of a cluster's first placement.
-fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
+/// Returns the data shards of a cluster's first placement.
+pub fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
     (FIRST_DATA_SHARD..).take(cluster.shape().shards)
 }
 
@@ -129,22 +129,30 @@ pub fn some_leader(cluster: &Cluster, choice: usize) -> usize {
 }
 
 /// Index of the last applied entry, and the signature of the content.
-type Content = (Option<u64>, String);
+pub type Content = (Option<u64>, String);
+
+/// Returns the content of a shard on a node; `None` if the node does not have the shard.
+///
+/// # Errors
+/// The node does not respond, or the shard is not open.
+pub fn content(cluster: &Cluster, node: usize, shard: u32) -> Result<Option<Content>, Status> {
+    match administer(cluster, node, shard, AdministrationTask::Content) {
+        Ok(report) => {
+            let report: Value = serde_json::from_str(&report).unwrap();
+            Ok(Some((report["index"].as_u64(), report["signature"].as_str().unwrap().to_owned())))
+        }
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        Err(status) => Err(status),
+    }
+}
 
 /// Returns the content of a shard on each node that has the shard.
 fn contents(cluster: &Cluster, shard: u32) -> Result<BTreeMap<usize, Content>, String> {
     let mut out = BTreeMap::new();
     for node in 1..=cluster.shape().nodes {
-        let request = AdministerRequest { shard, task: AdministrationTask::Content.into() };
-        match call(cluster, node, async |mut node| node.administer(request).await) {
-            Ok(reply) => {
-                let report: Value = serde_json::from_str(&reply.into_inner().report).unwrap();
-                let signature = report["signature"].as_str().unwrap().to_owned();
-                out.insert(node, (report["index"].as_u64(), signature));
-            }
-            Err(status) if status.code() == Code::NotFound => {}
-            Err(status) => return Err(format!("shard {shard} on node {node}: {status}")),
-        }
+        let found =
+            content(cluster, node, shard).map_err(|status| format!("shard {shard} on node {node}: {status}"))?;
+        out.extend(found.map(|content| (node, content)));
     }
     Ok(out)
 }

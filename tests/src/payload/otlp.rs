@@ -61,6 +61,8 @@ pub struct Seen {
     pub stack: usize,
     /// Times of the samples, in nanoseconds since 1970.
     pub times: Vec<u64>,
+    /// Counts of the samples, one for each time; if empty, each sample counts once.
+    pub values: Vec<u64>,
     /// Attributes of the samples: keys and values.
     pub attributes: Vec<(String, String)>,
 }
@@ -89,7 +91,7 @@ impl Request {
     #[must_use]
     pub fn seen(mut self, stack: Vec<Frame>, times: Vec<u64>) -> Self {
         self.stacks.push(stack);
-        self.samples.push(Seen { stack: self.stacks.len() - 1, times, attributes: Vec::new() });
+        self.samples.push(Seen { stack: self.stacks.len() - 1, times, ..Seen::default() });
         self
     }
 
@@ -107,11 +109,14 @@ impl Request {
             tables.stack(stack);
         }
         let mut profile: Message = vec![(1, (&value_type(&mut tables, "samples", "count")).into())];
-        for Seen { stack, times, attributes } in &self.samples {
+        for Seen { stack, times, values, attributes } in &self.samples {
             let mut sample: Message = vec![(1, (*stack as u64 + 1).into())];
             if !attributes.is_empty() {
                 let indices: Vec<u64> = attributes.iter().map(|(key, value)| tables.attribute(key, value)).collect();
                 sample.push((2, packed(indices)));
+            }
+            if !values.is_empty() {
+                sample.push((4, packed(values.iter().copied())));
             }
             sample.push((5, packed_fixed64s(times)));
             profile.push((2, (&sample).into()));

@@ -1,21 +1,19 @@
 //! Rows of faults against a whole cluster: one kind of fault in each row, under load, with checks of every promise.
 //!
 //! `make chaos ROWS=R1,R12 SIZE=night SEED=7` runs rows at any size, and prints one line of JSON for each. The tests
-//! run every row at its smallest size. [`rows`] lists the rows, [`run`] is the life of a row, and [`oracle`] has the
+//! run every row at its smallest size. [`rows`] lists the rows, [`run`] is the life of a row, and [`checks`] has the
 //! checks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod checks;
 mod disks;
 mod memory_limit;
-mod oracle;
 mod planted;
 mod proxy;
-mod readers;
 mod rows;
 mod run;
 mod strace;
-mod visible;
 mod workload;
 mod wrapper;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -11,13 +12,14 @@ use tests::cluster::{Cluster, Shape};
 use tests::shared::workspace;
 use tests::wrong_clock::WrongClock;
 
+use crate::checks::oracle;
+use crate::checks::readers::Readers;
+use crate::checks::replicas::Replicas;
+use crate::checks::visible::Router;
 use crate::disks::Disks;
 use crate::memory_limit::MemoryLimit;
-use crate::oracle;
 use crate::proxy::Network;
-use crate::readers::Readers;
 use crate::rows::Row;
-use crate::visible::Router;
 use crate::workload::Workload;
 use crate::wrapper::Wrapper;
 
@@ -25,6 +27,8 @@ use crate::wrapper::Wrapper;
 pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(30);
 /// Smallest number of acknowledged pushes for each fault. With fewer, the load was too small to find a violation.
 const LOAD_MIN: usize = 20;
+/// Rows during which the members are compared. The faults of other rows concern files, which a comparison reads.
+const COMPARED: [&str; 2] = ["R1", "R12"];
 const NODES: usize = 3;
 const SHARDS: usize = 8;
 
@@ -47,7 +51,7 @@ pub(crate) enum Kit {
 /// A running row.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) network: Option<Network>,
     pub(crate) disks: Disks,
     /// Clocks of the nodes, in the order of their numbers.
@@ -88,6 +92,7 @@ pub(crate) fn run(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -
     let began = Instant::now();
     let mut run = Run::start(row, size, seed, planted);
     let readers = Readers::start(Router::all(&run.cluster, &run.workload.run), &run.workload, seed);
+    let replicas = COMPARED.contains(&row.name).then(|| Replicas::start(Arc::clone(&run.cluster)));
     run.await_service("the start");
     run.recoveries_s.clear();
     (row.inject)(&mut run, faults);
@@ -95,6 +100,13 @@ pub(crate) fn run(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -
     run.recoveries_s.pop();
     run.workload.stop();
     let seen = readers.stop();
+    if let Some(compared) = replicas.map(Replicas::stop) {
+        run.add("replicas_compared_meanwhile", compared.pairs);
+        run.violations.extend(compared.violations);
+        if compared.pairs == 0 {
+            run.violations.push("no members were compared during the faults".to_owned());
+        }
+    }
     let verdict = oracle::check(&run.cluster, &run.workload, began.elapsed());
     let mut violations = std::mem::take(&mut run.violations);
     violations.extend(verdict.violations);
@@ -148,7 +160,7 @@ impl Run {
             planted.iter().map(|planted| ("VARVE_PLANTED".to_owned(), planted.fault.to_owned())).collect();
         let is_proxied = row.kit == Kit::Network;
         let shape = Shape { nodes: NODES, routers: 2, shards: SHARDS, is_proxied, binary, environment };
-        let cluster = Cluster::new(shape);
+        let cluster = Arc::new(Cluster::new(shape));
         let network = is_proxied.then(|| Network::new(&cluster, seed));
         let disks = Disks::mount(row.kit, &cluster);
         let nodes_of = |kit: Kit| 0..if row.kit == kit { NODES } else { 0 };

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use testkit::random::Random;
 use tests::payload::otlp::PERIOD_NS;
 
-use crate::visible::Router;
+use crate::checks::visible::Router;
 use crate::workload::{BLOCK, Client, Workload};
 
 /// Pause of a reader between two queries.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tests::cluster::Cluster;
 use tests::payload::otlp::{PERIOD_NS, now_ns};
 
+use crate::checks::visible::Router;
 use crate::members;
-use crate::visible::Router;
 use crate::workload::{Client, Outcome, Workload};
 
 /// Longest time until a router responds completely.
