@@ -217,3 +217,29 @@ fn an_idle_engine_evicts_what_another_engine_needs() {
     assert!(idle.engine().dictionary_bytes() <= BYTES_MAX / 8 * 3, "{}", idle.engine().dictionary_bytes());
     busy.engine().strip(&mut new(), PARTITION_SERIES_MAX).unwrap();
 }
+
+#[test]
+fn sums_of_days_with_more_names_than_fit_refuse_no_new_ones() {
+    const BYTES_MAX: usize = 8_000_000;
+    const PODS: usize = 200;
+    let budgets = Budgets::new(BudgetSizes { engines: 1, dictionary_bytes_max: BYTES_MAX, ..BUDGETS });
+    let mut world = World::sharing(budgets, [&[], &[]]);
+    let mut pods = 0;
+    // The sums of days have the pods of all rounds in one partition, and soon alone exceed the budget.
+    for round in 0..6 {
+        let before = pods;
+        loop {
+            let mut batch = batch_of_pods(pods..pods + PODS, round * 21_600 - 2_000_000);
+            match world.engine().strip(&mut batch, PARTITION_SERIES_MAX) {
+                Ok(_) => world.append_whole(batch),
+                Err(StripError::DictionaryFull { .. }) => break,
+                other => panic!("{other:?}"),
+            };
+            pods += PODS;
+        }
+        assert!(pods > before, "round {round}: new pods are refused although nobody uses the old ones");
+        world.step(&Step::Compact);
+        (0..10).for_each(|_| world.engine().evict_idle());
+    }
+    assert!(pods > 15_000, "only {pods} pods");
+}
