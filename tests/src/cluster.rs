@@ -16,7 +16,7 @@ use testkit::ports::free_addresses;
 
 use crate::client::{Labels, series_of};
 use crate::http::{self, Lost, Reply};
-use crate::program::signal;
+use crate::program::{is_running, signal};
 use crate::server::Varve;
 use crate::shared::{varve_binary, workspace};
 
@@ -144,9 +144,13 @@ impl Cluster {
         i32::try_from(self.description()["routers"][router]["pid"].as_i64().unwrap()).unwrap()
     }
 
-    /// Kills a node with SIGKILL. Nodes are numbered from 1 on.
+    /// Kills a node with SIGKILL, and waits until it is dead. Nodes are numbered from 1 on.
     pub fn kill(&self, id: usize) {
-        signal(self.pid(id), libc::SIGKILL);
+        let pid = self.pid(id);
+        signal(pid, libc::SIGKILL);
+        while is_running(pid) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Starts a node again after it was killed.

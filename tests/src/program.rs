@@ -160,3 +160,18 @@ pub fn signal(pid: i32, signal: i32) {
     // SAFETY: kill takes numbers and touches no memory of ours.
     unsafe { libc::kill(pid, signal) };
 }
+
+/// Returns the state of a process, such as `R`, `S`, `T` for a stopped one, or `Z`; `None` if it has ended.
+#[must_use]
+pub fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+/// Returns true if a process runs. A process that nobody has waited for is a zombie, and does not run. It still has its
+/// files and ports while other threads of it end.
+#[must_use]
+pub fn is_running(pid: i32) -> bool {
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X') || threads() > 1)
+}

@@ -158,7 +158,8 @@ async fn accept(listener: TcpListener, to: Party, target: SocketAddr, callers: A
         let Ok((stream, peer)) = listener.accept().await else { continue };
         let (callers, shared) = (Arc::clone(&callers), Arc::clone(&shared));
         tokio::spawn(async move {
-            let found = tokio::task::spawn_blocking(move || callers.find(peer)).await;
+            let Ok(own) = stream.local_addr() else { return };
+            let found = tokio::task::spawn_blocking(move || callers.find(peer, own)).await;
             // A process that was killed meanwhile is not found, and needs no connection.
             if let Ok(Some(from)) = found {
                 connection::forward(stream, target, (from, to), &shared).await;

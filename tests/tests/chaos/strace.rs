@@ -74,14 +74,3 @@ fn is_traced(pid: i32) -> bool {
         !status.contains("TracerPid:\t0\n")
     })
 }
-
-/// Returns the state of a process, such as `R`, `S`, `T` for a stopped one, or `Z`; `None` if it has ended.
-pub(crate) fn state(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(") ").next()?.chars().next()
-}
-
-/// Returns true if a process runs. A process that nobody has waited for is a zombie, and does not run.
-pub(crate) fn is_running(pid: i32) -> bool {
-    state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}

@@ -5,16 +5,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tests::cluster::Cluster;
+use tonic::Code;
 
 use crate::members;
 
-/// Pause between two rounds over all shards. A content is computed from the whole state of a shard.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Pause between the comparisons of two shards. Each of them flushes the members of one shard, and most of the shards
+/// are to have a long unflushed tail when a fault comes.
+const PAUSE: Duration = Duration::from_secs(3);
 /// Longest time in which members are looked for at one position. The log goes on meanwhile.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
@@ -29,21 +31,22 @@ pub(crate) struct Compared {
 /// A running thread that compares.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    stop: Arc<AtomicBool>,
+    /// The thread ends when this is dropped.
+    stop: Sender<()>,
     thread: JoinHandle<Compared>,
 }
 
 impl Replicas {
     pub(crate) fn start(cluster: Arc<Cluster>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, stopped) = channel();
         let thread = std::thread::spawn(move || {
             let mut compared = Compared::default();
-            while !stopped.load(Ordering::Relaxed) {
-                for shard in members::shards(&cluster) {
-                    compare(&cluster, shard, &mut compared);
+            let mut seen = BTreeMap::<u32, Seen>::new();
+            for shard in members::shards(&cluster).collect::<Vec<_>>().into_iter().cycle() {
+                compare(&cluster, shard, seen.entry(shard).or_default(), &mut compared);
+                if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+                    break;
                 }
-                std::thread::park_timeout(PAUSE);
             }
             compared
         });
@@ -52,64 +55,75 @@ impl Replicas {
 
     /// Stops the comparisons, and returns their results.
     pub(crate) fn stop(self) -> Compared {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
+        drop(self.stop);
         self.thread.join().unwrap()
     }
 }
 
 /// Reads the contents of a shard's members until two of them were at one position.
-fn compare(cluster: &Cluster, shard: u32, compared: &mut Compared) {
+fn compare(cluster: &Cluster, shard: u32, seen: &mut Seen, compared: &mut Compared) {
     let began = Instant::now();
-    let mut seen = Seen::default();
-    while seen.pairs == 0 && began.elapsed() < ROUND_MAX {
+    let before = compared.pairs;
+    while compared.pairs == before && began.elapsed() < ROUND_MAX {
         let nodes = 1..=cluster.shape().nodes;
         // At the same time, because the log goes on.
         let contents: Vec<_> = std::thread::scope(|scope| {
-            let reading: Vec<_> =
-                nodes.map(|node| scope.spawn(move || (node, members::content(cluster, node, shard)))).collect();
+            let read = |node| scope.spawn(move || (node, members::content(cluster, node, shard)));
+            let reading: Vec<_> = nodes.map(read).collect();
             reading.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         for (node, content) in contents {
-            // A node that is down has no content.
-            if let Ok(Some((Some(index), signature))) = content {
-                seen.add(node, index, signature);
+            match content {
+                Ok(Some((Some(index), signature))) => {
+                    if let Some(earlier) = seen.add(node, index, &signature) {
+                        compared.pairs += 1;
+                        compared.violations.extend(earlier.difference(shard, node, index, &signature));
+                    }
+                }
+                // It has nothing yet, or is down, or is being started or replaced.
+                Ok(_) => {}
+                Err(status) if !matches!(status.code(), Code::DataLoss | Code::Internal) => {}
+                Err(status) => compared.violations.push(format!("shard {shard} on node {node}: {status}")),
             }
         }
     }
-    compared.pairs += seen.pairs;
-    compared.violations.extend(seen.differences.into_iter().map(|difference| format!("shard {shard}: {difference}")));
 }
 
-/// Contents of the members of a shard by position.
+/// Contents of a shard by position, since the start of the row.
 #[derive(Debug, Default)]
-struct Seen {
-    signatures: BTreeMap<u64, BTreeMap<usize, String>>,
-    pairs: u64,
-    differences: Vec<String>,
+struct Seen(BTreeMap<u64, Earlier>);
+
+/// The first content that was seen at a position.
+#[derive(Clone, Debug)]
+struct Earlier {
+    node: usize,
+    signature: String,
 }
 
 impl Seen {
-    /// Adds the content of a node, and compares it with those of other nodes at the same index.
-    fn add(&mut self, node: usize, index: u64, signature: String) {
-        let at_index = self.signatures.entry(index).or_default();
-        if at_index.contains_key(&node) {
-            return;
-        }
-        for (other, other_signature) in &*at_index {
-            self.pairs += 1;
-            if *other_signature != signature {
-                self.differences.push(format!("nodes {other} and {node} differ at index {index}"));
-            }
-        }
-        at_index.insert(node, signature);
+    /// Adds the content of a node. Returns the content to compare it with, if there is one: that of another node, or
+    /// that of the same node if it has changed.
+    fn add(&mut self, node: usize, index: u64, signature: &str) -> Option<Earlier> {
+        let new = || Earlier { node, signature: signature.to_owned() };
+        let earlier = self.0.entry(index).or_insert_with(new);
+        (earlier.node != node || earlier.signature != signature).then(|| earlier.clone())
+    }
+}
+
+impl Earlier {
+    fn difference(&self, shard: u32, node: usize, index: u64, signature: &str) -> Option<String> {
+        let text = || format!("shard {shard} at index {index} differs on nodes {} and {node}", self.node);
+        (self.signature != signature).then(text)
     }
 }
 
 #[test]
-fn members_are_compared_at_equal_positions_only() {
+fn contents_are_compared_at_equal_positions_only() {
     let mut seen = Seen::default();
-    let found = [(1, 7, "a"), (2, 8, "b"), (1, 8, "b"), (1, 8, "b"), (3, 7, "c")];
-    found.into_iter().for_each(|(node, index, signature)| seen.add(node, index, signature.to_owned()));
-    assert_eq!((seen.pairs, seen.differences), (2, vec!["nodes 1 and 3 differ at index 7".to_owned()]));
+    let found = [(1, 7, "a"), (2, 8, "b"), (1, 8, "b"), (2, 8, "b"), (3, 7, "c"), (1, 7, "d")];
+    let compared = found.into_iter().filter_map(|(node, index, signature)| {
+        let earlier = seen.add(node, index, signature)?;
+        Some((node, earlier.difference(1, node, index, signature).is_some()))
+    });
+    assert_eq!(compared.collect::<Vec<_>>(), [(1, false), (3, true), (1, true)]);
 }

@@ -24,10 +24,10 @@ impl Callers {
         Self { description }
     }
 
-    /// Returns the process whose end of a connection has the address `peer`; `None` if it has gone.
-    pub(super) fn find(&self, peer: SocketAddr) -> Option<Party> {
+    /// Returns the process at the end `peer` of a connection whose other end is `own`; `None` if it has gone.
+    pub(super) fn find(&self, peer: SocketAddr, own: SocketAddr) -> Option<Party> {
         for _ in 0..ATTEMPTS {
-            let link = format!("socket:[{}]", inode(peer)?);
+            let link = format!("socket:[{}]", inode(peer, own)?);
             let mut known = self.processes().into_iter();
             if let Some((party, _)) = known.find(|(_, pid)| has_open(*pid, &link)) {
                 return Some(party);
@@ -52,15 +52,17 @@ impl Callers {
     }
 }
 
-/// Returns the inode of the socket with a local address.
-fn inode(local: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(local) = local else { return None };
-    let wanted = format!("{:08X}:{:04X}", u32::from_le_bytes(local.ip().octets()), local.port());
+/// Returns the inode of the socket with these addresses. Connections to different addresses may have the same local
+/// port, so the local address alone does not tell whose socket it is.
+fn inode(local: SocketAddr, remote: SocketAddr) -> Option<String> {
+    let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) else { return None };
+    let wanted = [local, remote]
+        .map(|address| format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port()));
     let table = fs::read_to_string("/proc/net/tcp").ok()?;
     // The columns are: number, local address, remote address, state, queues, timer, retransmissions, user, timeout,
     // inode.
     let columns = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
-    let found = table.lines().skip(1).map(columns).find(|columns| columns.get(1) == Some(&wanted));
+    let found = table.lines().skip(1).map(columns).find(|columns| columns.get(1..3) == Some(&wanted[..]));
     found.and_then(|columns| columns.get(9).cloned()).filter(|inode| inode != "0")
 }
 
@@ -82,6 +84,22 @@ fn the_process_of_a_connection_is_found() {
     fs::write(&description, text).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let _caller = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (_stream, peer) = listener.accept().unwrap();
-    assert_eq!(Callers::new(description).find(peer), Some(Party::Node(7)));
+    let (stream, peer) = listener.accept().unwrap();
+    assert_eq!(Callers::new(description).find(peer, stream.local_addr().unwrap()), Some(Party::Node(7)));
+}
+
+#[tokio::test]
+async fn connections_from_one_port_to_different_addresses_are_distinguished() {
+    let connect = async |local: SocketAddr| {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(local).unwrap();
+        let stream = socket.connect(address).await.unwrap();
+        (inode(stream.local_addr().unwrap(), address), stream)
+    };
+    let (first, stream) = connect("127.0.0.1:0".parse().unwrap()).await;
+    let (second, _other) = connect(stream.local_addr().unwrap()).await;
+    assert!(first.is_some() && second.is_some() && first != second, "{first:?}, {second:?}");
 }

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::program::signal;
+use tests::program::{is_running, signal};
 
 use crate::members;
 use crate::run::{RECOVERY_MAX, Run};
-use crate::strace::is_running;
 
 /// A kind of file, and the function that finds one in a data directory. A table is in the state of a shard, `pointer`
 /// names the present state of a shard, and `manifest` and `list` are RocksDB's names for two of its files.

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tests::program::is_running;
 
 use crate::members::some_leader;
 use crate::run::Run;
-use crate::strace::{Injection, is_running};
+use crate::strace::Injection;
 
 /// System calls of each kind, and a bound on the number of the call that fails. Each thread counts its own calls, and
 /// many threads share the reads.
@@ -61,9 +62,6 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         run.await_failover(&format!("EIO of a {kind}"));
         // An operator, or systemd, starts the node again.
         run.cluster.kill(node);
-        while is_running(pid) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
         run.start_node(node);
         run.await_service("the restart of the node");
     }

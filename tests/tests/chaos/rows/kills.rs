@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tests::program::is_running;
+
 use crate::members::some_leader;
 use crate::run::Run;
-use crate::strace::is_running;
 
 /// Percentage of kills that hit all nodes, and of the others those that hit the leader of a random shard.
 const ALL_PERCENT: usize = 10;

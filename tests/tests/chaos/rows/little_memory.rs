@@ -4,11 +4,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::program::memory_peak;
+use tests::program::{is_running, memory_peak};
 
 use crate::members;
 use crate::run::{RECOVERY_MAX, Run};
-use crate::strace::is_running;
 
 /// Memory of the kernel for a node, which counts, too: page tables and structures of open files.
 const KERNEL_BYTES: u64 = 16 << 20;

@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use tests::program::signal;
+use tests::program::{signal, state};
 
 use crate::members::some_leader;
 use crate::run::Run;
-use crate::strace::state;
 
 /// First stop at other sizes than `ci`. It is shorter than the 15 minutes for which the log keeps entries.
 const LONG: Duration = Duration::from_secs(600);

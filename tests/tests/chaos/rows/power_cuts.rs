@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use tests::program::signal;
+use tests::program::{is_running, signal};
 
 use crate::members::some_leader;
 use crate::run::Run;
-use crate::strace::is_running;
 
 /// One cut in this number hits all nodes.
 const ALL: usize = 5;

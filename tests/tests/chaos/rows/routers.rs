@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use tests::program::signal;
+use tests::program::{is_running, signal};
 
 use crate::run::Run;
-use crate::strace::is_running;
 
 pub(super) fn inject(run: &mut Run, faults: usize) {
     for fault in 0..faults {
