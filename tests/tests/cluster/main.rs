@@ -5,6 +5,7 @@
 
 mod debug_files;
 mod epochs;
+mod large_snapshot;
 mod lost_directory;
 mod no_quorum;
 mod replaced_disk;

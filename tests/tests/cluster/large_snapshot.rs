@@ -1,0 +1,373 @@
+//! Test of a large shard whose member gets an empty disk under load.
+//!
+//! The member is built again by one snapshot. Kills of the sender and of the receiver in each phase only delay that. A
+//! receiver that was killed goes on with the files that it has; another sender has other files.
+//!
+//! `VARVE_SNAPSHOT_MIB` is the size of the shard. Acknowledgements are timed with and without the transfer.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::json;
+use testkit::random::Random;
+use tests::client::Labels;
+use tests::cluster::{Cluster, members};
+use tests::http;
+use tests::load::{Behaviour, Load, Outcomes};
+use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
+use tests::report::{alone, figure};
+
+/// The data shard. Shard 0 is the meta group.
+const SHARD: u32 = 1;
+/// The node whose disk is replaced.
+const RECEIVER: usize = 3;
+/// Size of the shard in a run that does not name one, in MiB. The transfer then takes a few seconds.
+const MIB: u64 = 128;
+/// Size from which on the transfer is long enough to time acknowledgements meanwhile, in MiB.
+const TIMED_MIB: u64 = 2048;
+/// Samples in a push. Each push has a window of raw samples of its own, of ten minutes.
+const SAMPLES: usize = 400_000;
+const WINDOW_NS: u64 = 600_000_000_000;
+/// Bits of the random distance of two samples in nanoseconds: on average, the samples cover seven minutes.
+const DISTANCE_BITS: u32 = 21;
+/// Bits of the random count of a sample. Neither counts nor times can be compressed.
+const COUNT_BITS: u32 = 36;
+/// Largest relative error of a sum as a 64-bit float. One sample of a billion makes a difference of 1e-9.
+const ERROR_MAX: f64 = 1e-12;
+
+/// Message of a receiver at the beginning of a transfer.
+const RECEIVING: &str = "receiving a snapshot";
+/// Oldest push, in windows before now. Samples are kept for 30 days.
+const AGE_MAX: u64 = 29 * 144;
+
+/// Phases of a transfer, as the files of the receiver show them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The receiver has begun. The sender makes a checkpoint, unless it has one from an earlier transfer.
+    Begun,
+    /// Files are sent.
+    Files,
+    /// The files are on disk, and become the state of the shard.
+    Install,
+}
+
+/// A cluster with one data shard.
+struct Large {
+    cluster: Cluster,
+    /// Phase at each kill during a transfer.
+    kills: Vec<(&'static str, Option<Phase>)>,
+}
+
+impl Large {
+    fn shard_dir(&self, node: usize) -> PathBuf {
+        self.cluster.data_dir(node).join(format!("shard-{SHARD:04}"))
+    }
+
+    /// Size of the state of a node, in MiB.
+    fn state_mib(&self, node: usize) -> u64 {
+        bytes_below(&self.shard_dir(node)) >> 20
+    }
+
+    /// Pushes samples with random times and counts until the state of every node has `mib` MiB. Returns the sum of the
+    /// samples, in nanoseconds.
+    fn fill(&self, mib: u64) -> u128 {
+        let urls = self.cluster.routers("otlp_http");
+        let authorization = format!("Bearer {}", self.cluster.token("push"));
+        let headers = [("content-type", "application/x-protobuf"), ("authorization", authorization.as_str())];
+        let mut random = Random::new(mib);
+        let newest = now_ns() / WINDOW_NS - 1;
+        let mut sum = 0;
+        for push in 0.. {
+            // A compaction at the end may make the state a little smaller.
+            if push % 16 == 0 && (1..=3).all(|node| self.state_mib(node) >= mib + mib / 8) {
+                break;
+            }
+            assert!(push < AGE_MAX, "there is no room for {mib} MiB in the time for which samples are kept");
+            let (request, counted) = random_samples(&mut random, (newest - push) * WINDOW_NS);
+            sum += u128::from(counted) * u128::from(PERIOD_NS);
+            let body = request.bytes();
+            let url = format!("{}/v1development/profiles", urls[push as usize % urls.len()]);
+            let began = Instant::now();
+            while let reply = http::request("POST", &url, &headers, Some(&body)).unwrap()
+                && reply.status != 200
+            {
+                let may_retry = [429, 503].contains(&reply.status);
+                assert!(may_retry && began.elapsed() < Duration::from_secs(60), "{}", reply.text());
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        }
+        sum
+    }
+
+    /// Waits until all nodes have flushed what was pushed, and purged the beginning of their logs. A member with an
+    /// empty disk then needs a snapshot.
+    fn wait_until_flushed(&self, mib: u64) {
+        let began = Instant::now();
+        let is_purged = |node| metric(&self.cluster, node, "varve_node_log_first_index") > 1.0;
+        while (1..=3).any(|node| self.state_mib(node) < mib || !is_purged(node)) {
+            let sizes: Vec<u64> = (1..=3).map(|node| self.state_mib(node)).collect();
+            assert!(began.elapsed() < Duration::from_secs(300), "not flushed and purged: {sizes:?} MiB");
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// Kills the receiver and starts it with an empty disk, which the cluster accepts.
+    fn replace_disk(&self) {
+        const EMPTY: &str = "run `varve admin cluster accept --node 3";
+        let before = self.messages(EMPTY);
+        self.cluster.kill(RECEIVER);
+        fs::remove_dir_all(self.cluster.data_dir(RECEIVER)).unwrap();
+        self.cluster.start(RECEIVER);
+        let began = Instant::now();
+        while self.messages(EMPTY) == before {
+            assert!(began.elapsed() < Duration::from_secs(30), "the node does not say what to do");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(self.cluster.admin(&["accept", "--node", "3"])["changed"], true);
+    }
+
+    /// Counts the messages of the receiver that contain a text.
+    fn messages(&self, text: &str) -> usize {
+        self.cluster.log(RECEIVER).matches(text).count()
+    }
+
+    /// Number of snapshots of the data shard that the receiver has installed.
+    fn installed(&self) -> usize {
+        let log = self.cluster.log(RECEIVER);
+        let of_shard = format!("\"shard\":{SHARD},");
+        log.lines().filter(|line| line.contains("a snapshot replaces the state") && line.contains(&of_shard)).count()
+    }
+
+    /// Returns the phase of the transfer; `None` before it begins and after it ends.
+    fn phase(&self) -> Option<Phase> {
+        let staging = self.shard_dir(RECEIVER).join("staging");
+        match (staging.join("files").exists(), staging.join("MANIFEST").exists()) {
+            (true, _) => Some(Phase::Files),
+            (false, true) => Some(Phase::Install),
+            (false, false) => staging.exists().then_some(Phase::Begun),
+        }
+    }
+
+    /// Waits until the transfer has reached a phase, and `bytes` of the files have arrived. In the last phase, the
+    /// transfer may be over: `installed` is the number of snapshots that the receiver had installed before.
+    fn wait_for(&self, phase: Phase, bytes: u64, installed: usize) {
+        let began = Instant::now();
+        loop {
+            let found = self.phase();
+            let is_reached = match phase {
+                Phase::Begun => found.is_some(),
+                Phase::Files => found == Some(Phase::Files) && self.staged_bytes() >= bytes,
+                Phase::Install => found == Some(Phase::Install),
+            };
+            let is_over = self.installed() > installed;
+            if is_reached || is_over && phase == Phase::Install {
+                return;
+            }
+            assert!(!is_over, "the transfer was over before it was seen in {phase:?}");
+            assert!(began.elapsed() < Duration::from_secs(1800), "the transfer does not reach {phase:?}: {found:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn staged_bytes(&self) -> u64 {
+        bytes_below(&self.shard_dir(RECEIVER).join("staging/files"))
+    }
+
+    /// Waits until the receiver serves all its shards.
+    fn wait_until_ready(&self) {
+        let began = Instant::now();
+        while !self.cluster.readiness(RECEIVER).is_ok_and(|reply| reply.status == 200) {
+            assert!(began.elapsed() < Duration::from_secs(1800), "the member is not built again");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Kills the sender, and starts it again. The leader sends, and a member that is behind cannot lead.
+    fn restart_sender(&mut self) {
+        let began = Instant::now();
+        let leader = loop {
+            if let Some(leader) = members::leader(&self.cluster, SHARD) {
+                break leader;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "the shard has no leader");
+        };
+        assert_ne!(leader, RECEIVER, "a member with an empty disk leads");
+        self.restart("sender", leader);
+    }
+
+    /// Kills a node, and starts it again.
+    fn restart(&mut self, role: &'static str, node: usize) {
+        self.kills.push((role, self.phase()));
+        self.cluster.kill(node);
+        self.cluster.start(node);
+    }
+
+    /// Waits until the receiver has begun more transfers than `before`.
+    fn wait_for_transfer(&self, before: usize) {
+        let began = Instant::now();
+        while self.messages(RECEIVING) == before {
+            assert!(began.elapsed() < Duration::from_secs(1800), "the transfer does not go on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Kills the receiver while it receives files. Asserts that it goes on with the files that it has.
+    fn restart_receiver_of_files(&mut self) {
+        let before = self.messages(RECEIVING);
+        self.kills.push(("receiver", self.phase()));
+        self.cluster.kill(RECEIVER);
+        let staged = self.staged_bytes();
+        self.cluster.start(RECEIVER);
+        self.wait_for_transfer(before);
+        let kept = self.staged_bytes();
+        assert!(kept >= staged, "{kept} of {staged} staged bytes were kept");
+    }
+
+    /// Replaces the disk of the receiver, and kills the sender and the receiver in each phase of the transfer. Returns
+    /// the number of snapshots that the receiver had installed before.
+    fn replace_disk_with_kills(&mut self, state_bytes: u64) -> usize {
+        let before = self.installed();
+        self.replace_disk();
+        self.wait_for(Phase::Begun, 0, before);
+        self.restart_sender();
+        self.wait_for(Phase::Begun, 0, before);
+        self.restart("receiver", RECEIVER);
+        self.wait_for(Phase::Files, state_bytes / 3, before);
+        // The files of another sender differ, so the next transfer begins anew.
+        let begun = self.messages(RECEIVING);
+        self.restart_sender();
+        self.wait_for_transfer(begun);
+        self.wait_for(Phase::Files, state_bytes / 3, before);
+        self.restart_receiver_of_files();
+        self.wait_for(Phase::Install, 0, before);
+        self.restart("receiver", RECEIVER);
+        self.restart_sender();
+        before
+    }
+
+    /// Sums of the samples of 30 days at a router, by the value of a label.
+    fn sums_by(&self, router: usize, label: &str, selector: &str) -> BTreeMap<String, f64> {
+        let promql = format!("sum by ({label}) (sum_over_time(process_cpu{selector}[30d]))");
+        let found = self.cluster.try_query(router, &promql, now_ns() as f64 / 1e9 + 1.0);
+        let found = found.unwrap_or_else(|reply| panic!("{}: {}", reply.status, reply.text()));
+        let of_label = |(mut labels, sum): (Labels, f64)| (labels.remove(label).unwrap(), sum);
+        found.into_iter().map(of_label).collect()
+    }
+}
+
+/// Returns a push with samples after a time, and the sum of their counts.
+fn random_samples(random: &mut Random, start_ns: u64) -> (Request, u64) {
+    let mut bits = |count: u32| random.next_u64() >> (64 - count);
+    let mut time_ns = start_ns;
+    let times = (0..SAMPLES).map(|_| {
+        time_ns += 1 + bits(DISTANCE_BITS);
+        time_ns
+    });
+    let times: Vec<u64> = times.collect();
+    let values: Vec<u64> = (0..SAMPLES).map(|_| 1 + bits(COUNT_BITS)).collect();
+    let sum = values.iter().sum();
+    let mut request = Request::new("fill").seen(stack(&["leaf", "work", "main"]), times);
+    request.samples[0].values = values;
+    (request, sum)
+}
+
+/// Total size in bytes of all files below a folder. Files may vanish meanwhile.
+fn bytes_below(folder: &PathBuf) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_vanished) => 0,
+    });
+    sizes.sum()
+}
+
+/// Value of a metric of the data shard on a node; 0 if there is none.
+fn metric(cluster: &Cluster, node: usize, name: &str) -> f64 {
+    let url = cluster.description()["nodes"][node - 1]["http"].as_str().unwrap().to_owned();
+    let Ok(reply) = http::request("GET", &format!("{url}/metrics"), &[], None) else { return 0.0 };
+    let of_shard = format!("{name}{{shard=\"{SHARD}\"}} ");
+    let text = reply.text();
+    text.lines().find_map(|line| line.strip_prefix(&of_shard)?.parse().ok()).unwrap_or_default()
+}
+
+/// The 99th percentile of the time to an acknowledgement, in milliseconds, of the pushes that began within a time.
+fn ack_p99_ms(outcomes: &Outcomes, within: (SystemTime, SystemTime)) -> f64 {
+    let began_within =
+        outcomes.acknowledged_between.iter().filter(|(began, _)| within.0 <= *began && *began < within.1);
+    let mut took: Vec<Duration> = began_within.filter_map(|(began, ended)| ended.duration_since(*began).ok()).collect();
+    took.sort_unstable();
+    assert!(took.len() > 100, "only {} pushes", took.len());
+    took[took.len() * 99 / 100].as_secs_f64() * 1000.0
+}
+
+#[test]
+fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
+    let _alone = alone();
+    let mib = std::env::var("VARVE_SNAPSHOT_MIB").map_or(MIB, |mib| mib.parse().unwrap());
+    // The cap leaves room for the profiles, but the log keeps a sixteenth of it, and cannot serve an empty disk.
+    let disk_max = format!("{}MiB", 8 * mib);
+    let mut large = Large { cluster: Cluster::up_with(3, 1, &[("VARVE_DISK_MAX", &disk_max)]), kills: Vec::new() };
+    let began = Instant::now();
+    let filled = large.fill(mib);
+    large.wait_until_flushed(mib);
+    let fill_seconds = began.elapsed().as_secs();
+
+    let urls = large.cluster.routers("otlp_http").iter().map(|url| format!("{url}/v1development/profiles")).collect();
+    let behaviour = Behaviour { clients: 8, retries: true, pause: Duration::from_millis(20) };
+    let load = Load::start_at(urls, Some(large.cluster.token("push")), behaviour);
+    let quiet = SystemTime::now();
+    std::thread::sleep(Duration::from_secs(20));
+
+    // Once without kills: one snapshot, and the load hardly notices.
+    let before = large.installed();
+    let killed = Instant::now();
+    large.replace_disk();
+    let joining = SystemTime::now();
+    large.wait_until_ready();
+    let joined = SystemTime::now();
+    assert_eq!(large.installed() - before, 1, "snapshots");
+    let exposed_seconds = killed.elapsed().as_secs_f64();
+    let transfer_seconds = joined.duration_since(joining).unwrap().as_secs_f64();
+    let state_mib = large.state_mib(RECEIVER);
+    assert!(state_mib >= mib, "the state has only {state_mib} MiB");
+
+    let installed = large.replace_disk_with_kills(state_mib << 20);
+    let resumed = Instant::now();
+    large.wait_until_ready();
+    let installed = large.installed() - installed;
+    assert!((1..=3).contains(&installed), "{installed} snapshots");
+
+    // The new member and one other are a majority now, and the only copies of what they acknowledge.
+    large.cluster.kill(1);
+    let before = load.acknowledged();
+    let began = Instant::now();
+    while load.acknowledged() < before + 50 {
+        assert!(began.elapsed() < Duration::from_secs(30), "no acknowledgements without node 1");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let run = load.run.clone();
+    let kills: Vec<String> = large.kills.iter().map(|(role, phase)| format!("{role}: {phase:?}")).collect();
+    let outcomes = load.stop();
+    let (quiet_ms, joining_ms) = (ack_p99_ms(&outcomes, (quiet, joining)), ack_p99_ms(&outcomes, (joining, joined)));
+    figure(&json!({"suite": "large_snapshot", "state_mib": state_mib, "fill_seconds": fill_seconds,
+        "exposed_seconds": exposed_seconds, "mib_per_second": state_mib as f64 / transfer_seconds,
+        "ack_p99_ms": quiet_ms, "ack_p99_ms_meanwhile": joining_ms, "kills": kills,
+        "seconds_after_last_kill": resumed.elapsed().as_secs_f64(), "snapshots_with_kills": installed,
+        "acknowledged": outcomes.acknowledged.len(), "unknown": outcomes.unknown.len()}));
+    for router in 0..2 {
+        let fill = large.sums_by(router, "service_name", "{service_name=\"fill\"}");
+        let error = (fill["fill"] - filled as f64).abs() / filled as f64;
+        assert!(error < ERROR_MAX, "router {router}: {fill:?} instead of {filled}");
+        let visible = large.sums_by(router, "serial", &format!("{{run=\"{run}\"}}"));
+        assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
+    }
+    if mib < TIMED_MIB {
+        large.cluster.start(1);
+        assert_eq!(members::compare(&large.cluster).1, Vec::<String>::new());
+    } else {
+        assert!(joining_ms <= 2.0 * quiet_ms, "p99 of acknowledgements: {joining_ms} ms, without it {quiet_ms} ms");
+    }
+}
