@@ -19,6 +19,16 @@ pub const DISK_BYTES_MIN: u64 = 256 << 20;
 /// host, takes less.
 const KEEP_TIME: Duration = Duration::from_secs(15 * 60);
 
+/// Address and zone of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// Address, `host:port`, at which other nodes and routers reach the node.
+    pub address: String,
+    /// Name of the zone, such as a rack or a data center; "" if zones are not used. The members of a shard are in
+    /// different zones as far as possible.
+    pub zone: String,
+}
+
 /// The data directory, the identity of the node, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -30,13 +40,12 @@ pub struct Config {
     /// Number of shards, which is set on the first start: 1 if this is `None`. A later start must have the same number
     /// or `None`.
     pub shards: Option<NonZeroU16>,
-    /// Address, `host:port`, at which other nodes reach this node. The first start stores the address in the
-    /// membership.
-    pub advertise_address: String,
-    /// Addresses, `host:port`, of the nodes with which a new cluster begins, by node id, including this node. Empty if
-    /// this node is a cluster of its own. Later starts need them, too: a node that lost its data and has no list would
-    /// make a cluster of its own.
-    pub initial_nodes: BTreeMap<u64, String>,
+    /// Address and zone of this node. The first start stores them in the state of the cluster.
+    pub site: Site,
+    /// Addresses and zones of the nodes with which a new cluster begins, by node id, including this node. Empty if this
+    /// node is a cluster of its own. Later starts need them, too: a node that lost its data and has no list would make
+    /// a cluster of its own.
+    pub initial_nodes: BTreeMap<u64, Site>,
     /// Addresses, `host:port`, of some nodes of a cluster that this node joins. With an empty data directory, the node
     /// registers itself there. Empty if the node belongs to the cluster from its beginning.
     pub join: Vec<String>,
@@ -96,7 +105,7 @@ impl Config {
             data_dir,
             node_id: 1,
             shards: None,
-            advertise_address: "127.0.0.1:4041".to_owned(),
+            site: Site { address: "127.0.0.1:4041".to_owned(), zone: String::new() },
             initial_nodes: BTreeMap::new(),
             join: Vec::new(),
             dialer: Dialer::plaintext(),
@@ -111,10 +120,10 @@ impl Config {
         }
     }
 
-    /// Returns the addresses of the nodes with which a new cluster begins, by node id.
-    pub(crate) fn initial_nodes(&self) -> BTreeMap<u64, String> {
+    /// Returns the addresses and zones of the nodes with which a new cluster begins, by node id.
+    pub(crate) fn initial_nodes(&self) -> BTreeMap<u64, Site> {
         if self.initial_nodes.is_empty() {
-            return BTreeMap::from([(self.node_id, self.advertise_address.clone())]);
+            return BTreeMap::from([(self.node_id, self.site.clone())]);
         }
         self.initial_nodes.clone()
     }

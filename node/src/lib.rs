@@ -32,6 +32,6 @@ mod shard;
 
 use host::{clock, directory, space};
 
-pub use config::{Config, DISK_BYTES_MIN, Retention};
+pub use config::{Config, DISK_BYTES_MIN, Retention, Site};
 pub use error::{NodeError, RecordError, ReplicaError};
 pub use node::{Node, ServeError, UnreadyShard};

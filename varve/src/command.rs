@@ -32,8 +32,8 @@ pub(crate) use cluster_admin::{
 pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
 pub(crate) use epoch::{EpochOptions, Shards};
 pub(crate) use role::{
-    AccessOptions, DataOptions, NodeRoleOptions, RouterOptions, RouterRoleOptions, StorageOptions, TlsOptions,
-    UpOptions,
+    AccessOptions, DataOptions, NodeRoleOptions, PeerOptions, RouterOptions, RouterRoleOptions, StorageOptions,
+    TlsOptions, UpOptions,
 };
 pub(crate) use time::Time;
 

@@ -109,7 +109,7 @@ impl Shared {
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
-            peers: Peers::new(config.node_id, config.advertise_address.clone(), directory_id, config.dialer.clone()),
+            peers: Peers::new(config.node_id, config.site.address.clone(), directory_id, config.dialer.clone()),
             leases: Arc::default(),
             directory,
             cluster: Cluster::new(config.node_id, directory_id),

@@ -7,17 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 use testkit::random::Random;
 use tests::client::Labels;
-use tests::cluster::{Cluster, members};
+use tests::cluster::{Cluster, Shape, members};
 use tests::http;
 use tests::load::{Behaviour, Load, Outcomes};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::{alone, figure};
+use tests::shared::varve_binary;
 
 /// The data shard. Shard 0 is the meta group.
 const SHARD: u32 = 1;
@@ -45,7 +47,8 @@ const AGE_MAX: u64 = 29 * 144;
 /// Phases of a transfer, as the files of the receiver show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The receiver has begun. The sender makes a checkpoint, unless it has one from an earlier transfer.
+    /// The receiver has begun. The sender makes a checkpoint and hashes its files, unless it has done so for an earlier
+    /// transfer.
     Begun,
     /// Files are sent.
     Files,
@@ -229,9 +232,13 @@ impl Large {
     /// the number of snapshots that the receiver had installed before.
     fn replace_disk_with_kills(&mut self, state_bytes: u64) -> usize {
         let before = self.installed();
+        // The next leader has no checkpoint of an earlier transfer.
+        self.restart_sender();
         self.replace_disk();
         self.wait_for(Phase::Begun, 0, before);
         self.restart_sender();
+        let while_checkpoint = ("sender", Some(Phase::Begun));
+        assert_eq!(self.kills.last(), Some(&while_checkpoint), "the sender had sent files already");
         self.wait_for(Phase::Begun, 0, before);
         self.restart("receiver", RECEIVER);
         self.wait_for(Phase::Files, state_bytes / 3, before);
@@ -284,6 +291,19 @@ fn bytes_below(folder: &PathBuf) -> u64 {
     sizes.sum()
 }
 
+/// Writes a program that runs varve, whose nodes then listen on all addresses of the host, as on a host of a network.
+/// Others cannot connect to the address at which such a node listens.
+fn listening_everywhere(folder: &Path) -> PathBuf {
+    let program = folder.join("varve");
+    let varve = varve_binary();
+    let everywhere = "s/--node-listen 127.0.0.1:/--node-listen 0.0.0.0:/";
+    // No argument of a cluster contains a space.
+    let script = format!("#!/bin/sh\nexec {} $(echo \"$*\" | sed '{everywhere}')\n", varve.display());
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
 /// Value of a metric of the data shard on a node; 0 if there is none.
 fn metric(cluster: &Cluster, node: usize, name: &str) -> f64 {
     let url = cluster.description()["nodes"][node - 1]["http"].as_str().unwrap().to_owned();
@@ -309,7 +329,12 @@ fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
     let mib = std::env::var("VARVE_SNAPSHOT_MIB").map_or(MIB, |mib| mib.parse().unwrap());
     // The cap leaves room for the profiles, but the log keeps a sixteenth of it, and cannot serve an empty disk.
     let disk_max = format!("{}MiB", 8 * mib);
-    let mut large = Large { cluster: Cluster::up_with(3, 1, &[("VARVE_DISK_MAX", &disk_max)]), kills: Vec::new() };
+    let folder = tempfile::tempdir().unwrap();
+    let binary = Some(listening_everywhere(folder.path()));
+    let environment = vec![("VARVE_DISK_MAX".to_owned(), disk_max)];
+    let cluster = Cluster::new(Shape { nodes: 3, routers: 2, shards: 1, is_proxied: false, binary, environment });
+    cluster.launch();
+    let mut large = Large { cluster, kills: Vec::new() };
     let began = Instant::now();
     let filled = large.fill(mib);
     large.wait_until_flushed(mib);

@@ -1,13 +1,15 @@
 //! Options of the roles node and router, and of `varve up`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::Args;
+use node::Site;
 use proto::Tokens;
+use proto::meta::{DirectoryId, Node};
 
 use super::agent::SamplingOptions;
 use super::token_file;
@@ -122,19 +124,28 @@ pub(crate) struct UpOptions {
 
 /// Options of a node that is one of several.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct ClusterOptions {
+pub(crate) struct PeerOptions {
     /// Number of this node in the cluster, from 1 on; fixed for a data directory
     #[arg(long, env = "VARVE_NODE_ID", default_value_t = 1, value_name = "ID")]
     pub(crate) node_id: u64,
-    /// All nodes with which a new cluster begins, each with the address that others use [default: only this node]
+    /// All nodes with which a new cluster begins, each with the address that nodes and routers use [default: only this
+    /// node]
     ///
     /// Give every node the same list, at every start. The node with the smallest number creates the cluster as soon as
     /// all of them respond and have empty data directories. A node that lost its data then never makes a cluster of its
-    /// own. Each shard has three members, or one on each node if there are fewer nodes.
+    /// own. Each shard has three members, or one on each node if there are fewer nodes. The members of a shard are in
+    /// different zones as far as possible, if the nodes have zones, such as racks or data centers.
     /// Example: --initial-nodes 1=db1.example:4041,2=db2.example:4041,3=db3.example:4041
-    #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT,...",
+    #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT[@ZONE],...",
         value_parser = initial_node)]
-    pub(crate) initial_nodes: Vec<(u64, String)>,
+    pub(crate) initial_nodes: Vec<(u64, Site)>,
+    /// Address at which nodes and routers reach this node, and its zone [default: that of --initial-nodes, or
+    /// --node-listen]
+    ///
+    /// Needed with --join, or for a node alone, if --node-listen is an address such as 0.0.0.0.
+    #[arg(long, env = "VARVE_NODE_ADVERTISE", value_name = "HOST:PORT[@ZONE]", value_parser = site,
+        conflicts_with = "initial_nodes")]
+    pub(crate) node_advertise: Option<Site>,
     /// Addresses of some nodes of a cluster that this node joins, instead of --initial-nodes
     ///
     /// With an empty data directory, the node registers itself in the cluster. It then holds the replicas that
@@ -149,16 +160,33 @@ pub(crate) struct ClusterOptions {
     pub(crate) join: Vec<String>,
 }
 
-/// Parses `ID=HOST:PORT`.
-fn initial_node(text: &str) -> Result<(u64, String), String> {
+/// Parses `ID=HOST:PORT` or `ID=HOST:PORT@ZONE`.
+fn initial_node(text: &str) -> Result<(u64, Site), String> {
     let expected = || format!("{text:?} must be ID=HOST:PORT, such as 1=db1.example:4041");
-    let (id, address) = text.split_once('=').ok_or_else(expected)?;
+    let (id, of_node) = text.split_once('=').ok_or_else(expected)?;
     let id = id.parse().ok().filter(|&id| id > 0).ok_or_else(expected)?;
+    Ok((id, site(of_node)?))
+}
+
+/// Parses `HOST:PORT` or `HOST:PORT@ZONE`.
+fn site(text: &str) -> Result<Site, String> {
+    let expected = || format!("{text:?} must be HOST:PORT or HOST:PORT@ZONE, such as db1.example:4041@rack-7");
+    let (address, zone) = match text.split_once('@') {
+        Some((_, "")) => return Err(expected()),
+        Some((address, zone)) => (address, zone),
+        None => (text, ""),
+    };
     let (host, port) = address.rsplit_once(':').ok_or_else(expected)?;
     if host.is_empty() || port.parse::<u16>().is_err() {
         return Err(expected());
     }
-    Ok((id, address.to_owned()))
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    if ip.is_ok_and(|ip| ip.is_unspecified()) {
+        return Err(format!("{host} is every address of a host, and none that others can connect to: name the host"));
+    }
+    let node = Node { id: 1, address: address.to_owned(), zone: zone.to_owned(), directory: DirectoryId(0) };
+    node.check().map_err(|error| error.to_string())?;
+    Ok(Site { address: node.address, zone: node.zone })
 }
 
 /// Options of `varve node`.
@@ -169,7 +197,7 @@ pub(crate) struct NodeRoleOptions {
     #[command(flatten)]
     pub(crate) storage: StorageOptions,
     #[command(flatten)]
-    pub(crate) cluster: ClusterOptions,
+    pub(crate) cluster: PeerOptions,
     /// Address of /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4042", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ::node::{Config, Node, Retention, UnreadyShard};
+use ::node::{Config, Node, Retention, Site, UnreadyShard};
 use anyhow::Context as _;
 use transport::Dialer;
 
 use super::operations::Readiness;
 use super::servers::{Servers, StopSignals};
 use super::{listen, operations, tls};
-use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
+use crate::command::{DataOptions, NodeRoleOptions, PeerOptions, StorageOptions};
 use crate::process::{allocator, open_files};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
@@ -36,11 +36,13 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
              `varve admin certs` makes, or no --token-file"
         );
     }
+    let site = site(&storage, &cluster)?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
     let config = Config {
         node_id: cluster.node_id,
+        site,
         initial_nodes: cluster.initial_nodes.into_iter().collect(),
         join: cluster.join,
         dialer: tls.as_ref().map_or_else(Dialer::plaintext, |credentials| Dialer::tls(Arc::clone(credentials))),
@@ -61,6 +63,25 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     servers.shutdown().await;
     node.shutdown().await;
     outcome
+}
+
+/// Returns the address at which others reach the node, and its zone.
+///
+/// # Errors
+/// No option names an address that others can connect to.
+fn site(storage: &StorageOptions, cluster: &PeerOptions) -> anyhow::Result<Site> {
+    let initial = cluster.initial_nodes.iter().find(|(id, _site)| *id == cluster.node_id).map(|(_id, site)| site);
+    let named = cluster.node_advertise.as_ref().or(initial);
+    if named.is_none() && storage.node_listen.ip().is_unspecified() {
+        anyhow::bail!(
+            "other processes cannot connect to {} (--node-listen): name the address at which they reach this node, \
+             such as --node-advertise db{}.example:{}",
+            storage.node_listen,
+            cluster.node_id,
+            storage.node_listen.port(),
+        );
+    }
+    Ok(named.cloned().unwrap_or_else(|| Site { address: storage.node_listen.to_string(), zone: String::new() }))
 }
 
 /// Returns the function that reports if all shards of the node accept queries.
@@ -90,8 +111,54 @@ pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
         days: storage.retention_1d,
     };
     Config {
-        advertise_address: storage.node_listen.to_string(),
+        site: Site { address: storage.node_listen.to_string(), zone: String::new() },
         shards: storage.shards,
         ..Config::new(data.data_dir.clone(), retention, storage.disk_max.as_u64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        node: NodeRoleOptions,
+    }
+
+    /// Returns the site of a node with these options, or the error as text.
+    fn site_of(options: &[&str]) -> Result<(String, String), String> {
+        let command = CommandLine::try_parse_from([&["node"], options].concat());
+        let CommandLine { node } = command.map_err(|error| error.to_string())?;
+        let site = site(&node.storage, &node.cluster).map_err(|error| error.to_string())?;
+        Ok((site.address, site.zone))
+    }
+
+    #[test]
+    fn others_reach_a_node_at_the_address_that_its_options_name() {
+        let named = |options: &[&str]| site_of(options).unwrap();
+        let of = |address: &str, zone: &str| (address.to_owned(), zone.to_owned());
+        let everywhere = ["--node-listen", "0.0.0.0:4041"];
+        assert_eq!(named(&["--node-listen", "10.0.0.1:1"]), of("10.0.0.1:1", ""));
+        let initial = ["--node-id", "2", "--initial-nodes", "1=db1:4041@a,2=db2:4041@b,3=[fd00::3]:4041"];
+        assert_eq!(named(&[&everywhere[..], &initial].concat()), of("db2:4041", "b"));
+        let advertised = ["--join", "db1:4041", "--node-advertise", "db4.example:4041@rack-7"];
+        assert_eq!(named(&[&everywhere[..], &advertised].concat()), of("db4.example:4041", "rack-7"));
+        for alone in [&[][..], &["--join", "db1:4041"]] {
+            let refusal = site_of(&[&everywhere[..], alone].concat()).unwrap_err();
+            assert!(refusal.contains("--node-advertise db1.example:4041"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_no_other_host_can_connect_to_is_refused() {
+        for address in ["0.0.0.0:4041", "[::]:4041", "db1", "db1:x", ":4041", "db1:4041@", "db1:4041@a b"] {
+            let refusal = site_of(&["--node-advertise", address]).unwrap_err();
+            assert!(refusal.contains("--node-advertise"), "{refusal}");
+            assert!(site_of(&["--initial-nodes", &format!("1={address}")]).is_err(), "{address}");
+        }
     }
 }

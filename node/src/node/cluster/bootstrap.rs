@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::config::Config;
+use crate::config::{Config, Site};
 use crate::consensus::Member;
 use crate::error::ReplicaError;
 use crate::meta::MetaReplica;
@@ -57,11 +57,11 @@ pub(super) async fn create_cluster(shared: &Shared, replica: &MetaReplica) -> Re
 /// Registers this node in its cluster, if it belongs to none yet. Returns when the leader of the meta group has made
 /// this node a member of the group.
 pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
-    let Config { node_id, advertise_address, join, .. } = &shared.config;
+    let Config { node_id, site: Site { address, zone }, join, .. } = &shared.config;
     let node = Node {
         id: *node_id,
-        address: advertise_address.clone(),
-        zone: String::new(),
+        address: address.clone(),
+        zone: zone.clone(),
         directory: DirectoryId(u128::from_be_bytes(shared.cluster.directory)),
     };
     propose_until_member(shared, replica, &Command::RegisterNode(node), join).await
@@ -76,8 +76,8 @@ pub(super) async fn join_cluster(shared: &Shared, replica: &MetaReplica) -> Resu
 pub(super) async fn rejoin_cluster(shared: &Shared, replica: &MetaReplica) -> Result<(), ReplicaError> {
     let Config { node_id: node, join, .. } = &shared.config;
     let directory = DirectoryId(u128::from_be_bytes(shared.cluster.directory));
-    let initial = shared.config.initial_nodes().into_iter().filter(|(id, _address)| id != node);
-    let others: Vec<String> = initial.map(|(_id, address)| address).chain(join.iter().cloned()).collect();
+    let initial = shared.config.initial_nodes().into_iter().filter(|(id, _site)| id != node);
+    let others: Vec<String> = initial.map(|(_id, site)| site.address).chain(join.iter().cloned()).collect();
     let accept = Command::AcceptDirectory { node: *node, directory };
     propose_until_member(shared, replica, &accept, &others).await?;
     while !shared.cluster.is_known(&shared.cluster.state()) {
@@ -158,9 +158,9 @@ async fn propose_until_member(
 ///
 /// # Errors
 /// The reason why no group may be created.
-async fn all_empty(shared: &Shared, initial: &BTreeMap<u64, String>) -> Result<BTreeMap<u64, Member>, String> {
+async fn all_empty(shared: &Shared, initial: &BTreeMap<u64, Site>) -> Result<BTreeMap<u64, Member>, String> {
     let mut members = BTreeMap::new();
-    for (&id, address) in initial {
+    for (&id, Site { address, .. }) in initial {
         let directory = if id == shared.config.node_id {
             shared.cluster.directory
         } else {

@@ -11,6 +11,7 @@ use proto::meta::{ClusterId, Command, DirectoryId, Node, Retention, State};
 use proto::placement::Epoch;
 use tokio::time::timeout;
 
+use crate::config::Site;
 use crate::consensus::{Member, random_identity};
 use crate::meta::{MetaReplica, divide_slots, propose_shards};
 use crate::node::cluster::{propose, replicas};
@@ -114,20 +115,23 @@ fn initialize(shared: &Shared, replica: &MetaReplica, cluster: ClusterId) -> Com
         replica.members(),
         shared.initial_shards.get().into(),
         shared.config.retention.in_seconds(),
+        &shared.config.initial_nodes(),
     )
 }
 
-/// Returns the first command of a cluster with these members of the meta group, and this number of shards.
+/// Returns the first command of a cluster with these members of the meta group, and this number of shards. The zones of
+/// the members are those of `initial`.
 pub(super) fn initialize_with(
     cluster: ClusterId,
     members: BTreeMap<u64, Member>,
     shards: u32,
     retention: Retention,
+    initial: &BTreeMap<u64, Site>,
 ) -> Command {
     let node = |(id, member): (u64, Member)| Node {
         id,
         address: member.address,
-        zone: String::new(),
+        zone: initial.get(&id).map(|site| site.zone.clone()).unwrap_or_default(),
         directory: DirectoryId(u128::from_be_bytes(member.directory)),
     };
     let nodes: Vec<Node> = members.into_iter().map(node).collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use node::{Config, Node, NodeError};
+use node::{Config, Node, NodeError, Site};
 use prometheus_client::registry::Registry;
 use proto::meta::{Command, DirectoryId, State};
 use proto::wire::cluster_server::Cluster as _;
@@ -29,6 +29,10 @@ pub(crate) struct Cluster {
     members: Vec<Member>,
     /// Index of the last known leader.
     leader: AtomicUsize,
+}
+
+fn site(address: String) -> Site {
+    Site { address, zone: String::new() }
 }
 
 struct Member {
@@ -62,7 +66,7 @@ impl Member {
             };
             let opened = Arc::new(Opened { node, registry });
             let listener = loop {
-                match tokio::net::TcpListener::bind(&config.advertise_address).await {
+                match tokio::net::TcpListener::bind(&config.site.address).await {
                     Ok(listener) => break listener,
                     Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
                 }
@@ -109,8 +113,8 @@ impl Cluster {
             let folder = tempfile::tempdir().unwrap();
             let mut config = Config {
                 node_id,
-                advertise_address: address.clone(),
-                initial_nodes: (1..).zip(addresses.clone()).collect(),
+                site: site(address.clone()),
+                initial_nodes: (1..).zip(addresses.iter().cloned().map(site)).collect(),
                 ..config(folder.path())
             };
             change(&mut config);
@@ -150,14 +154,14 @@ impl Cluster {
     /// Starts another node, which joins the cluster. Returns its index.
     pub(crate) async fn join(&mut self) -> usize {
         let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
-        let advertise_address = reserved.local_addr().unwrap().to_string();
+        let address = reserved.local_addr().unwrap().to_string();
         drop(reserved);
         let folder = tempfile::tempdir().unwrap();
         let config = Config {
             node_id: self.members.len() as u64 + 1,
-            advertise_address,
+            site: site(address),
             initial_nodes: BTreeMap::new(),
-            join: self.members.iter().map(|member| member.config.advertise_address.clone()).collect(),
+            join: self.members.iter().map(|member| member.config.site.address.clone()).collect(),
             data_dir: folder.path().to_owned(),
             ..self.members[0].config.clone()
         };

@@ -368,7 +368,15 @@ fn due(node: &Running, meta: &MetaMember, state: &State) -> Vec<Command> {
         // Each creation gives another cluster.
         let directory = u128::from_be_bytes(node.storage.disk.directory_id());
         let cluster = ClusterId(u128::from(node.sim.seed) << 80 ^ directory);
-        let first = || duties::initialize_with(cluster, meta.group.members(), node.sim.shards, Retention::DEFAULT);
+        let first = || {
+            duties::initialize_with(
+                cluster,
+                meta.group.members(),
+                node.sim.shards,
+                Retention::DEFAULT,
+                &BTreeMap::new(),
+            )
+        };
         return is_leader.then(first).into_iter().collect();
     }
     let serves = |shard: u32| node.hosted(shard).is_some_and(|hosted| hosted.serving().is_some());
