@@ -29,7 +29,7 @@ pub(crate) use cluster_admin::{
     ChangeOptions, ClusterCommands, ClusterOptions, CreateTokenOptions, DeleteTenantOptions, LabelNames, Limit,
     NodeOptions, PolicyOptions, Resolution, RevokeTokenOptions, ShowTenantOptions, TenantCommands, TokenCommands,
 };
-pub(crate) use cluster_members::{AcceptOptions, MoveOptions};
+pub(crate) use cluster_members::{AcceptOptions, AddShardsOptions, MoveOptions};
 pub(crate) use epoch::{EpochOptions, Shards};
 pub(crate) use role::{
     AccessOptions, DataOptions, NodeRoleOptions, PeerOptions, RouterOptions, RouterRoleOptions, StorageOptions,

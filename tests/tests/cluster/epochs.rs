@@ -35,6 +35,21 @@ fn push_timeless(cluster: &Cluster, router: usize, service: &str) {
     let _accepted = request("POST", &url, &headers, Some(body)).unwrap().expect(200);
 }
 
+/// Adds the shards 9 and 10 to a cluster of three nodes, and waits until an epoch may use them.
+fn add_two_shards(cluster: &Cluster) {
+    let add = |options: &[&str]| cluster.admin(&[&["add-shards", "--count", "2"], options].concat());
+    let nodes = [1, 2, 3];
+    let shards = json!([{"shard": 9, "nodes": nodes}, {"shard": 10, "nodes": nodes}]);
+    assert_eq!(add(&["--dry-run"])["shards"], shards);
+    let really = add(&[]);
+    assert_eq!((&really["shards"], &really["changed"]), (&shards, &json!(true)), "the dry run added nothing");
+    let began = Instant::now();
+    while !epoch(cluster, &["--shards", "9-10", "--dry-run"]).status.success() {
+        assert!(began.elapsed() < Duration::from_secs(30), "the groups of the new shards are not created");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 fn added(output: &Output) -> Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -60,11 +75,12 @@ fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
         assert!(began.elapsed() < Duration::from_secs(30), "no service of the load is hot: {}", hot());
         std::thread::sleep(Duration::from_millis(500));
     }
-    let planned = added(&epoch(&cluster, &["--shards", "5-8", "--dry-run"]));
+    add_two_shards(&cluster);
+    let planned = added(&epoch(&cluster, &["--shards", "5-10", "--dry-run"]));
     assert_eq!((&planned["epoch"], &planned["moved_slots"]), (&json!(2), &json!(2048)), "{planned}");
-    let refused = epoch(&cluster, &["--shards", "5-9"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("shard 9 does not exist"), "{refused:?}");
-    let real = added(&epoch(&cluster, &["--shards", "5-8"]));
+    let refused = epoch(&cluster, &["--shards", "5-11"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("shard 11 does not exist"), "{refused:?}");
+    let real = added(&epoch(&cluster, &["--shards", "5-10"]));
     assert_eq!(real["epoch"], 2, "the dry run added nothing: {real}");
     let proposed = Instant::now();
     // The epoch begins in at most 90 seconds. Every client then needs acknowledgements for samples of the new epoch.
@@ -89,6 +105,13 @@ fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
         let visible: BTreeMap<String, f64> = found.into_iter().map(serial).collect();
         assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
     }
+    let replicas = cluster.admin(&[])["nodes"][0]["replicas"].clone();
+    let applied = |shard: u64| {
+        let replica = replicas.as_array().unwrap().iter().find(|replica| replica["shard"] == shard);
+        replica.unwrap_or_else(|| panic!("{shard}: {replicas}"))["applied_index"].as_u64().unwrap()
+    };
+    // Not every shard has one of the twelve services.
+    assert!(applied(9) + applied(10) > 100, "the new shards got no samples: {replicas}");
     figure(&json!({"row": "epoch", "size": "ci", "faults": 1, "acknowledged": outcomes.acknowledged.len(),
         "unknown": outcomes.unknown.len(), "lost": 0, "duplicated": 0}));
     assert!(outcomes.acknowledged.len() > 500, "only {} were acknowledged", outcomes.acknowledged.len());

@@ -27,6 +27,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
                 None => view::run(nodes).await,
                 Some(ClusterCommands::Epoch(options)) => epoch::run(options).await,
                 Some(ClusterCommands::Accept(options)) => members::accept(options).await,
+                Some(ClusterCommands::AddShards(options)) => members::add_shards(options).await,
                 Some(ClusterCommands::Move(options)) => members::move_member(options).await,
             },
             _ => bail!("not a command for nodes"),

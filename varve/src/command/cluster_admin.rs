@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use proto::meta::Role;
 use proto::{TenantId, Tokens};
 
-use super::cluster_members::{AcceptOptions, MoveOptions};
+use super::cluster_members::{AcceptOptions, AddShardsOptions, MoveOptions};
 use super::epoch::EpochOptions;
 use super::role::TlsOptions;
 use super::time::Time;
@@ -60,6 +60,11 @@ pub(crate) enum ClusterCommands {
     /// The node's replicas are built again from the other members of each shard. Its old directory must never be used
     /// again. Example: varve admin cluster accept --node 3 --node-endpoint https://db1.example:4041
     Accept(AcceptOptions),
+    /// Adds shards, which are empty until an epoch gives them slots
+    ///
+    /// Each has members on the nodes with the fewest replicas, in different zones as far as possible.
+    /// Example: varve admin cluster add-shards --count 4
+    AddShards(AddShardsOptions),
     /// Moves a replica of a shard from one node to another
     ///
     /// The shard serves meanwhile. The old node deletes its replica after the new one has a vote.

@@ -1,4 +1,6 @@
-//! Options of `varve admin cluster accept` and `varve admin cluster move`.
+//! Options of `varve admin cluster accept`, `varve admin cluster move` and `varve admin cluster add-shards`.
+
+use std::num::NonZeroU16;
 
 use clap::Args;
 
@@ -26,6 +28,16 @@ pub(crate) struct MoveOptions {
     /// Number of the node that gets a replica
     #[arg(long, value_name = "ID")]
     pub(crate) to: u64,
+    #[command(flatten)]
+    pub(crate) change: ChangeOptions,
+}
+
+/// Options of `varve admin cluster add-shards`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AddShardsOptions {
+    /// Number of new shards
+    #[arg(long, value_name = "N")]
+    pub(crate) count: NonZeroU16,
     #[command(flatten)]
     pub(crate) change: ChangeOptions,
 }

@@ -1,15 +1,18 @@
-//! `varve admin cluster accept` and `varve admin cluster move`: changes of the members of a cluster.
+//! `varve admin cluster accept`, `move` and `add-shards`: changes of the members and shards of a cluster.
 //!
 //! A command changes only the state of the meta group. The nodes then make the change, also if this process ends.
 
 use anyhow::{Context as _, bail};
-use proto::meta::{Command, DirectoryId, Member, State};
+use node::meta::propose_shards;
+use proto::limits::NODE_SHARDS_MAX;
+use proto::meta::{Command, DirectoryId, Member, Shard, State};
 use serde_json::{Value, json};
 
 use super::change;
 use super::connection::Connection;
 use crate::client::output::print;
-use crate::command::{AcceptOptions, ChangeOptions, MoveOptions};
+use crate::client::table;
+use crate::command::{AcceptOptions, AddShardsOptions, ChangeOptions, MoveOptions};
 use crate::process::random_bytes;
 
 pub(super) async fn accept(options: &AcceptOptions) -> anyhow::Result<()> {
@@ -49,6 +52,34 @@ pub(super) async fn accept(options: &AcceptOptions) -> anyhow::Result<()> {
         affected.len()
     );
     show(options, report, &text)
+}
+
+pub(super) async fn add_shards(options: &AddShardsOptions) -> anyhow::Result<()> {
+    let AddShardsOptions { count, change: options } = options;
+    let connection = Connection::new(&options.nodes)?;
+    let state = connection.state().await?;
+    let shards = propose_shards(&state, u32::from(count.get()));
+    for &node in state.nodes.keys() {
+        let replicas = state.shards.values().chain(&shards).filter(|shard| shard.replica_on(node).is_some()).count();
+        if replicas > usize::from(NODE_SHARDS_MAX) {
+            bail!(
+                "node {node} would hold {replicas} replicas, and may hold {NODE_SHARDS_MAX}: add nodes, or fewer shards"
+            );
+        }
+    }
+    let changed = change(&connection, state, &Command::AddShards(shards.clone()), options).await?;
+    let nodes = |shard: &Shard| shard.members.iter().map(|member| member.node).collect::<Vec<_>>();
+    let list: Vec<_> = shards.iter().map(|shard| json!({"shard": shard.number, "nodes": nodes(shard)})).collect();
+    let verb = if options.dry_run { "dry run: would add" } else { "adds" };
+    let of_shard =
+        |shard: &Shard| vec![shard.number.to_string(), format!("{:?}", nodes(shard)).replace(['[', ']'], "")];
+    let rows: Vec<_> = shards.iter().map(of_shard).collect();
+    let text = format!(
+        "{verb} {} shards; give them slots with `varve admin cluster epoch`\n\n{}",
+        shards.len(),
+        table::render(&["shard", "nodes"], &rows)
+    );
+    show(options, json!({"shards": list, "changed": changed}), &text)
 }
 
 pub(super) async fn move_member(options: &MoveOptions) -> anyhow::Result<()> {
