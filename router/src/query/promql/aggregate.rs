@@ -1,7 +1,6 @@
 //! Aggregations over series.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use crate::query::error::QueryError;
 use crate::query::promql::expr::{Aggregation, Grouping};
@@ -18,14 +17,22 @@ pub(crate) fn aggregate(
     steps: usize,
     cancelled: &Cancelled,
 ) -> Result<Vec<Series>, QueryError> {
-    let mut groups: BTreeMap<Labels, Vec<Series>> = BTreeMap::new();
-    for one in series {
-        cancelled.check()?;
-        groups.entry(group_of(grouping, &one.labels)).or_default().push(one);
-    }
+    // Groups of sorted series are often sorted already, and sorting them again then takes one comparison for each.
+    let mut grouped: Vec<(Labels, Series)> =
+        series.into_iter().map(|one| (group_of(grouping, &one.labels), one)).collect();
+    grouped.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut rest = grouped.into_iter();
+    let mut next = rest.next();
     let mut out = Vec::new();
-    for (labels, members) in groups {
+    while let Some((labels, first)) = next.take() {
         cancelled.check()?;
+        let mut members = vec![first];
+        next = loop {
+            match rest.next() {
+                Some((of, member)) if of == labels => members.push(member),
+                other => break other,
+            }
+        };
         if operator.selects() {
             out.extend(select(operator, parameter, members, steps, cancelled)?);
         } else {
