@@ -37,7 +37,7 @@ pub(crate) const ROWS: [Row; 12] = [
     Row { name: "R2", ci: 3, night: 60, kit: Kit::LoopDisks, inject: power_cuts::inject, obstacle: not_root },
     Row { name: "R6", ci: 4, night: 40, kit: Kit::MemoryLimits, inject: little_memory::inject, obstacle: no_groups },
     Row { name: "R7", ci: 5, night: 100, kit: Kit::Plain, inject: damaged_files::inject, obstacle: nothing },
-    Row { name: "R8", ci: 3, night: 60, kit: Kit::Plain, inject: eio::inject, obstacle: no_strace },
+    Row { name: "R8", ci: 3, night: 180, kit: Kit::Plain, inject: eio::inject, obstacle: no_strace },
     Row { name: "R9", ci: 3, night: 12, kit: Kit::Plain, inject: slow_disks::inject, obstacle: no_strace },
     Row { name: "R10", ci: 2, night: 20, kit: Kit::SmallDisks, inject: full_disks::inject, obstacle: not_root },
     Row { name: "R11", ci: 3, night: 60, kit: Kit::Plain, inject: unreadable_blocks::inject, obstacle: nothing },

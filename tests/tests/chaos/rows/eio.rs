@@ -28,7 +28,8 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         let node = some_leader(&run.cluster, choice);
         let pid = run.cluster.pid(node);
         let (kind, calls, below) = KINDS[fault % KINDS.len()];
-        let n = 1 + run.random.below(if run.is_ci { below.min(10) } else { below });
+        // Every call of a kind fails once at the size `night`.
+        let n = 1 + if run.is_ci { run.random.below(below.min(10)) } else { fault / KINDS.len() % below };
         if kind == "read" {
             // Only what was flushed is read from files.
             administer(run, "compact");
