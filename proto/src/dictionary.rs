@@ -169,10 +169,15 @@ impl Dictionary {
     ///
     /// Sorts the attributes by the text of their keys. Among attributes with equal keys, keeps the first.
     pub fn intern_attributes(&mut self, mut attributes: Vec<Attribute>) -> u32 {
+        self.intern_attributes_of(&mut attributes)
+    }
+
+    /// Like [`Dictionary::intern_attributes`], but callers can reuse the list of attributes.
+    pub(crate) fn intern_attributes_of(&mut self, attributes: &mut Vec<Attribute>) -> u32 {
         let strings = &self.strings;
         attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
         attributes.dedup_by_key(|attribute| attribute.key);
-        self.attribute_sets.intern(&attributes)
+        self.attribute_sets.intern(attributes)
     }
 
     /// Returns the ID of a pair. Adds the pair if it is new.

@@ -2,11 +2,14 @@
 
 mod batch;
 pub mod bytes_codec;
+mod decoder;
 pub(crate) mod definitions;
 mod encoder;
 pub mod folded;
 mod needed;
 mod numbers;
+#[cfg(test)]
+mod oracle;
 pub mod otlp;
 pub mod pprof;
 pub mod rpc_status;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use node::{Node, NodeError};
 use prometheus_client::registry::Registry;
+use prost::Message as _;
 use proto::placement::FIRST_DATA_SHARD;
 use proto::wire::node_client::NodeClient;
 use proto::wire::node_server::Node as _;
@@ -192,17 +193,14 @@ async fn misplaced_and_broken_requests_are_refused_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     let request = |shard, placement_epoch, batch| Request::new(wire::AppendRequest { shard, placement_epoch, batch });
-    let good = Some(batch(None, [1]).to_wire());
-    let dangling = {
-        let mut batch = batch(None, [1]).to_wire();
-        batch.series[0].pairs[0] = 99;
-        Some(batch)
+    let changed = |change: fn(&mut wire::SeriesSamples)| {
+        let mut batch = wire::Batch::decode(batch(None, [1]).encode()).unwrap();
+        change(&mut batch.series[0]);
+        Some(batch.encode_to_vec().into())
     };
-    let without_labels = {
-        let mut batch = batch(None, [1]).to_wire();
-        batch.series[0].labels.clear();
-        Some(batch)
-    };
+    let good = changed(|_series| ());
+    let dangling = changed(|series| series.pairs[0] = 99);
+    let without_labels = changed(|series| series.labels.clear());
     for (request, code, text) in [
         (request(7, 1, good.clone()), Code::NotFound, "shard 7 is not on this node"),
         (request(FIRST_DATA_SHARD, 2, good.clone()), Code::FailedPrecondition, "placement 2"),
@@ -353,7 +351,7 @@ async fn a_remote_router_gets_the_same_responses() {
     let request = wire::AppendRequest {
         shard: FIRST_DATA_SHARD,
         placement_epoch: 1,
-        batch: Some(batch_of(Some(1), 0..200, long_name).to_wire()),
+        batch: Some(batch_of(Some(1), 0..200, long_name).encode()),
     };
     assert!(!client.append(request.clone()).await.unwrap().into_inner().duplicate);
     assert!(client.append(request).await.unwrap().into_inner().duplicate);

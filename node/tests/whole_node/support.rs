@@ -74,7 +74,7 @@ pub(crate) async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendRes
 
 /// Appends a batch to a shard.
 pub(crate) async fn answer_of(node: &Node, shard: u32, batch: &Batch) -> Result<wire::AppendResponse, Status> {
-    let batch = Some(batch.to_wire());
+    let batch = Some(batch.encode());
     let placement_epoch = proto::Shards::placement(node).await?.epoch();
     let request = wire::AppendRequest { shard, placement_epoch, batch };
     Ok(node.append(Request::new(request)).await?.into_inner())

@@ -100,6 +100,13 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
+    /// Allocates memory for further sets, whose packed form takes about `bytes` bytes.
+    pub(crate) fn reserve(&mut self, additional: usize, bytes: usize) {
+        self.bytes.reserve(bytes);
+        self.ends.reserve(additional);
+        self.ids.reserve(additional);
+    }
+
     /// Upper bound of the number of bytes that all sets take in the wire form beyond their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         self.attributes * WIRE_BYTES_MORE

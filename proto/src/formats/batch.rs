@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use crate::batch::{Batch, BatchId, Samples, SeriesSamples};
+use crate::batch::{Batch, BatchId, Samples};
 use crate::dictionary::Dictionary;
 use crate::formats::definitions::DefinitionsError;
 use crate::formats::encoder::Encoder;
-use crate::formats::numbers::{deltas, from_deltas, read_u128, u128_bytes};
+use crate::formats::numbers::{read_u128, u128_bytes};
 use crate::formats::wire;
 use crate::label::{Fingerprint, Label, LabelSet};
-use crate::tenant::{TenantId, TenantIdError};
+use crate::tenant::TenantIdError;
 
 /// The error of a batch that contradicts itself: the sender has a bug, or the bytes were damaged.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,15 @@ pub enum BatchError {
     /// The tenant name is invalid.
     #[error(transparent)]
     Tenant(#[from] TenantIdError),
+    /// The bytes are not those of a protobuf message.
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+    /// A text of a message is not UTF-8.
+    #[error(transparent)]
+    Text(#[from] std::str::Utf8Error),
+    /// A message ends within a field.
+    #[error("a message ends within a field")]
+    TooShort,
     /// The definitions are inconsistent.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
@@ -26,39 +35,18 @@ pub enum BatchError {
 }
 
 impl Batch {
-    /// Converts the batch to the message that routers send to nodes.
+    /// Encodes the batch as a [`wire::Batch`]. Omits the definitions that no stack and no attribute set needs.
     #[must_use]
-    pub fn to_wire(&self) -> wire::Batch {
-        wire::Batch {
-            tenant: self.tenant.as_str().to_owned(),
-            id: self.id.map(BatchId::to_wire).unwrap_or_default(),
-            definitions: Some(self.dictionary.to_wire()),
-            series: self.series.iter().map(series_to_wire).collect(),
-            retention_class: self.retention_class.into(),
-        }
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::new();
+        Encoder::new(&mut out).batch(self);
+        out.into()
     }
 
     /// Returns the size of the batch as it is logged, in bytes. To find this size, encodes the whole batch.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        let mut out = Vec::new();
-        Encoder::new(&mut out).batch(self);
-        out.len()
-    }
-
-    /// Decodes a batch and checks its IDs.
-    ///
-    /// # Errors
-    /// Returns a [`BatchError`] if the message contradicts itself. No part of the message may be used then.
-    pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
-        let id = if from.id.is_empty() { None } else { Some(BatchId::from_wire(&from.id)?) };
-        let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
-        let series =
-            from.series.into_iter().map(|series| series_from_wire(series, &dictionary)).collect::<Result<_, _>>()?;
-        let retention_class = u8::try_from(from.retention_class);
-        let retention_class =
-            retention_class.map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))?;
-        Ok(Self { tenant: TenantId::new(&from.tenant)?, id, retention_class, dictionary, series })
+        self.encode().len()
     }
 }
 
@@ -106,27 +94,8 @@ impl LabelSet {
     }
 }
 
-fn series_to_wire(series: &SeriesSamples) -> wire::SeriesSamples {
-    wire::SeriesSamples {
-        fingerprint: u128_bytes(series.fingerprint.0),
-        labels: series.labels.as_ref().map(LabelSet::to_wire).unwrap_or_default(),
-        time_deltas_ns: deltas(&series.samples.times_ns),
-        pairs: series.samples.pairs.clone(),
-        values: series.samples.values.clone(),
-        attribute_sets: series.samples.attribute_sets.clone(),
-    }
-}
-
-fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Result<SeriesSamples, BatchError> {
-    if from.fingerprint.len() != 16 {
-        return Err(BatchError::Inconsistent("a fingerprint has 16 bytes"));
-    }
-    let samples = Samples {
-        times_ns: from_deltas(&from.time_deltas_ns),
-        pairs: from.pairs,
-        values: from.values,
-        attribute_sets: from.attribute_sets,
-    };
+/// Checks that the columns have equal lengths, and that the dictionary has an entry for each ID in them.
+pub(super) fn check_samples(samples: &Samples, dictionary: &Dictionary) -> Result<(), BatchError> {
     let length = samples.len();
     if [samples.pairs.len(), samples.values.len(), samples.attribute_sets.len()] != [length; 3] {
         return Err(BatchError::Inconsistent("the columns of the samples differ in length"));
@@ -137,6 +106,18 @@ fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Resul
     if samples.attribute_sets.iter().any(|&set| set as usize >= dictionary.attribute_sets.len()) {
         return Err(BatchError::Inconsistent("the attribute set of a sample has no definition"));
     }
-    let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(from.labels));
-    Ok(SeriesSamples { fingerprint: Fingerprint(read_u128(&from.fingerprint)), labels, samples })
+    Ok(())
+}
+
+/// Decodes the fingerprint of a series.
+pub(super) fn fingerprint(from: &[u8]) -> Result<Fingerprint, BatchError> {
+    if from.len() != 16 {
+        return Err(BatchError::Inconsistent("a fingerprint has 16 bytes"));
+    }
+    Ok(Fingerprint(read_u128(from)))
+}
+
+/// Decodes a retention class.
+pub(super) fn retention_class(from: u32) -> Result<u8, BatchError> {
+    u8::try_from(from).map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))
 }

@@ -7,7 +7,8 @@ use bytes::{BufMut, BytesMut};
 
 use crate::build_id::BuildId;
 use crate::dictionary::{
-    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, Mapping, StackHash, StackPair,
+    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Lines, Location, Mapping, StackHash,
+    StackPair,
 };
 use crate::formats::numbers::read_u128;
 use crate::formats::wire;
@@ -76,13 +77,24 @@ impl Dictionary {
     /// used then.
     pub fn from_wire(from: &wire::Definitions) -> Result<Self, DefinitionsError> {
         let mut to = Self::default();
-        read_strings(&mut to, from)?;
-        read_functions(&mut to, from)?;
-        read_mappings(&mut to, from)?;
-        read_locations(&mut to, from)?;
-        read_stacks(&mut to, from)?;
-        read_attribute_sets(&mut to, from)?;
-        read_pairs(&mut to, from)?;
+        for (id, text) in (1..).zip(&from.strings) {
+            add_string(&mut to, id, text)?;
+        }
+        for (id, &wire::Function { name, system_name, file, start_line }) in from.functions.iter().enumerate() {
+            add_function(&mut to, id, Function { name, system_name, file, start_line })?;
+        }
+        for (id, mapping) in from.mappings.iter().enumerate() {
+            add_mapping(&mut to, id, mapping.file, &mapping.build_id)?;
+        }
+        for (id, location) in from.locations.iter().enumerate() {
+            add_location(&mut to, id, location.into())?;
+        }
+        read_stacks(&mut to, &from.stack_hashes, &from.stack_lengths, &from.stack_locations)?;
+        for (id, set) in (1..).zip(&from.attribute_sets) {
+            let mut attributes = set.attributes.iter().map(attribute_from_wire).collect::<Result<_, _>>()?;
+            add_attributes(&mut to, id, &mut attributes)?;
+        }
+        read_pairs(&mut to, &from.pair_users, &from.pair_kernels)?;
         Ok(to)
     }
 }
@@ -140,70 +152,78 @@ fn check_id(table: &'static str, got: u32, id: usize) -> Result<(), DefinitionsE
     if got as usize == id { Ok(()) } else { Err(DefinitionsError::Duplicate { table, id }) }
 }
 
-fn read_strings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
-    for (id, text) in (1..).zip(&from.strings) {
-        check_id("string", to.strings.intern(text), id)?;
-    }
-    Ok(())
+pub(super) fn add_string(to: &mut Dictionary, id: usize, text: &str) -> Result<(), DefinitionsError> {
+    check_id("string", to.strings.intern(text), id)
 }
 
-fn read_functions(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+pub(super) fn add_function(to: &mut Dictionary, id: usize, function: Function) -> Result<(), DefinitionsError> {
     let strings = to.strings.len() as usize;
-    for (id, &wire::Function { name, system_name, file, start_line }) in from.functions.iter().enumerate() {
-        for id in [name, system_name, file] {
-            within("string", id, strings)?;
+    for id in [function.name, function.system_name, function.file] {
+        within("string", id, strings)?;
+    }
+    check_id("function", to.intern_function(function), id)
+}
+
+pub(super) fn add_mapping(to: &mut Dictionary, id: usize, file: u32, build_id: &str) -> Result<(), DefinitionsError> {
+    let file = within("string", file, to.strings.len() as usize)?;
+    let build_id = match build_id {
+        "" => None,
+        text => {
+            let unreadable = || DefinitionsError::BuildId(text.chars().take(100).collect());
+            Some(BuildId::parse(text).ok_or_else(unreadable)?)
         }
-        check_id("function", to.intern_function(Function { name, system_name, file, start_line }), id)?;
-    }
-    Ok(())
+    };
+    check_id("mapping", to.intern_mapping(Mapping { build_id, file }), id)
 }
 
-fn read_mappings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
-    for (id, mapping) in from.mappings.iter().enumerate() {
-        let file = within("string", mapping.file, to.strings.len() as usize)?;
-        let build_id = match mapping.build_id.as_str() {
-            "" => None,
-            text => {
-                let unreadable = || DefinitionsError::BuildId(text.chars().take(100).collect());
-                Some(BuildId::parse(text).ok_or_else(unreadable)?)
-            }
-        };
-        check_id("mapping", to.intern_mapping(Mapping { build_id, file }), id)?;
-    }
-    Ok(())
+/// The fields of a [`wire::Location`].
+#[derive(Default)]
+pub(super) struct WireLocation {
+    pub(super) frame_type: u32,
+    pub(super) mapping: u32,
+    pub(super) address: u64,
+    pub(super) is_file_offset: bool,
+    pub(super) lines: Lines,
 }
 
-fn read_locations(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+impl From<&wire::Location> for WireLocation {
+    fn from(from: &wire::Location) -> Self {
+        let &wire::Location { frame_type, mapping, address, is_file_offset, ref lines } = from;
+        let line = |&wire::Line { function, line, column }: &wire::Line| Line { function, line, column };
+        Self { frame_type, mapping, address, is_file_offset, lines: lines.iter().map(line).collect() }
+    }
+}
+
+pub(super) fn add_location(to: &mut Dictionary, id: usize, from: WireLocation) -> Result<(), DefinitionsError> {
     let strings = to.strings.len() as usize;
-    for (id, location) in from.locations.iter().enumerate() {
-        let frame_type = within("string", location.frame_type, strings)?;
-        let read = if location.lines.is_empty() {
-            let mapping = within("mapping", location.mapping, to.mappings.len())?;
-            let address = if location.is_file_offset {
-                Address::FileOffset(location.address)
-            } else {
-                Address::Virtual(location.address)
-            };
-            Location::Address { mapping, address, frame_type }
-        } else {
-            let line = |&wire::Line { function, line, column }: &wire::Line| {
-                Ok(Line { function: within("function", function, to.functions.len())?, line, column })
-            };
-            let lines = location.lines.iter().map(line).collect::<Result<_, DefinitionsError>>()?;
-            Location::Lines { mapping_file: within("string", location.mapping, strings)?, frame_type, lines }
-        };
-        check_id("location", to.intern_location(read), id)?;
-    }
-    Ok(())
+    let WireLocation { frame_type, mapping, address, is_file_offset, lines } = from;
+    within("string", frame_type, strings)?;
+    let location = if lines.is_empty() {
+        within("mapping", mapping, to.mappings.len())?;
+        let address = if is_file_offset { Address::FileOffset(address) } else { Address::Virtual(address) };
+        Location::Address { mapping, address, frame_type }
+    } else {
+        for line in &lines {
+            within("function", line.function, to.functions.len())?;
+        }
+        Location::Lines { mapping_file: within("string", mapping, strings)?, frame_type, lines }
+    };
+    check_id("location", to.intern_location(location), id)
 }
 
-fn read_stacks(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
-    let hashes = from.stack_hashes.chunks_exact(16);
-    if !hashes.remainder().is_empty() || hashes.len() != from.stack_lengths.len() {
+/// Adds stacks. `hashes` and `lengths` have one entry for each stack; `locations` has those of all stacks.
+pub(super) fn read_stacks(
+    to: &mut Dictionary,
+    hashes: &[u8],
+    lengths: &[u32],
+    locations: &[u32],
+) -> Result<(), DefinitionsError> {
+    let hashes = hashes.chunks_exact(16);
+    if !hashes.remainder().is_empty() || hashes.len() != lengths.len() {
         return Err(DefinitionsError::Inconsistent("the numbers of stack hashes and stack lengths differ"));
     }
-    let mut rest = from.stack_locations.as_slice();
-    for (id, (hash, &length)) in (1..).zip(hashes.zip(&from.stack_lengths)) {
+    let mut rest = locations;
+    for (id, (hash, &length)) in (1..).zip(hashes.zip(lengths)) {
         let hash = StackHash(read_u128(hash));
         let too_short =
             DefinitionsError::Inconsistent("there are fewer stack locations than the stack lengths add up to");
@@ -225,33 +245,41 @@ fn read_stacks(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), Defi
     }
 }
 
-fn read_attribute_sets(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+fn attribute_from_wire(from: &wire::Attribute) -> Result<Attribute, DefinitionsError> {
     use wire::attribute::Value;
-    let strings = to.strings.len() as usize;
-    for (id, set) in (1..).zip(&from.attribute_sets) {
-        let attribute = |attribute: &wire::Attribute| {
-            let value = match attribute.value {
-                Some(Value::Text(id)) => AttributeValue::Text(within("string", id, strings)?),
-                Some(Value::Json(id)) => AttributeValue::Json(within("string", id, strings)?),
-                Some(Value::Integer(integer)) => AttributeValue::Integer(integer),
-                Some(Value::Boolean(boolean)) => AttributeValue::Boolean(boolean),
-                Some(Value::DoubleBits(bits)) => AttributeValue::Double(bits),
-                None => return Err(DefinitionsError::Inconsistent("an attribute has no value")),
-            };
-            let key = within("string", attribute.key, strings)?;
-            Ok(Attribute { key, unit: within("string", attribute.unit, strings)?, value })
-        };
-        let attributes = set.attributes.iter().map(attribute).collect::<Result<_, _>>()?;
-        check_id("attribute set", to.intern_attributes(attributes), id)?;
-    }
-    Ok(())
+    let value = match from.value {
+        Some(Value::Text(id)) => AttributeValue::Text(id),
+        Some(Value::Json(id)) => AttributeValue::Json(id),
+        Some(Value::Integer(integer)) => AttributeValue::Integer(integer),
+        Some(Value::Boolean(boolean)) => AttributeValue::Boolean(boolean),
+        Some(Value::DoubleBits(bits)) => AttributeValue::Double(bits),
+        None => return Err(DefinitionsError::Inconsistent("an attribute has no value")),
+    };
+    Ok(Attribute { key: from.key, unit: from.unit, value })
 }
 
-fn read_pairs(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
-    if from.pair_users.len() != from.pair_kernels.len() {
+/// Adds an attribute set. Sorts `attributes`, whose allocation callers can reuse.
+pub(super) fn add_attributes(
+    to: &mut Dictionary,
+    id: usize,
+    attributes: &mut Vec<Attribute>,
+) -> Result<(), DefinitionsError> {
+    let strings = to.strings.len() as usize;
+    for attribute in &*attributes {
+        within("string", attribute.key, strings)?;
+        within("string", attribute.unit, strings)?;
+        if let AttributeValue::Text(id) | AttributeValue::Json(id) = attribute.value {
+            within("string", id, strings)?;
+        }
+    }
+    check_id("attribute set", to.intern_attributes_of(attributes), id)
+}
+
+pub(super) fn read_pairs(to: &mut Dictionary, users: &[u32], kernels: &[u32]) -> Result<(), DefinitionsError> {
+    if users.len() != kernels.len() {
         return Err(DefinitionsError::Inconsistent("the numbers of user and kernel stacks of pairs differ"));
     }
-    for (id, (&user, &kernel)) in (1..).zip(from.pair_users.iter().zip(&from.pair_kernels)) {
+    for (id, (&user, &kernel)) in (1..).zip(users.iter().zip(kernels)) {
         for id in [user, kernel] {
             within("stack", id, to.stacks.len())?;
         }

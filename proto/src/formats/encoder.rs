@@ -232,6 +232,7 @@ mod tests {
     use crate::build_id::BuildId;
     use crate::dictionary::{StackPair, stack_hash};
     use crate::formats::definitions::tests::filled;
+    use crate::formats::oracle::to_wire;
     use crate::formats::wire;
     use crate::{BatchId, Command, Entry, Fingerprint, Label, Samples, TenantId};
 
@@ -316,15 +317,16 @@ mod tests {
             for known in [0, 1, 2, n] {
                 let mut batch = batch(n);
                 let stripped = batch.strip(|stack| stack % 3 < known as usize, |series| series as u32 == known);
-                let message = Batch { dictionary: compact(&batch.dictionary), ..batch.clone() }.to_wire();
-                assert_eq!(batch.encoded_len(), message.encoded_len());
+                let message = to_wire(&Batch { dictionary: compact(&batch.dictionary), ..batch.clone() });
+                let message = message.encode_to_vec();
+                assert_eq!(batch.encoded_len(), message.len());
                 let command = Command::Append(Arc::new(batch.clone()));
                 let mut bytes = Vec::new();
                 command.encode(&mut bytes);
-                let command = Some(wire::entry::Command::Append(message));
+                let command = Some(wire::entry::Command::Append(message.into()));
                 assert!(bytes == wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
                 batch.restore(stripped);
-                assert_eq!(batch.to_wire(), self::batch(n).to_wire());
+                assert_eq!(to_wire(&batch), to_wire(&self::batch(n)));
             }
         }
         let (command, mut bytes) =
@@ -338,9 +340,7 @@ mod tests {
         let whole = batch(40);
         let mut batch = whole.clone();
         batch.strip(|stack| stack != 7, |_series| false);
-        let mut bytes = Vec::new();
-        Encoder::new(&mut bytes).batch(&batch);
-        let read = Batch::from_wire(wire::Batch::decode(bytes.as_slice()).unwrap()).unwrap();
+        let read = Batch::decode(&batch.encode()).unwrap();
         let hashes = |d: &Dictionary| d.stack(7).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
         assert_eq!(hashes(&read.dictionary), hashes(&whole.dictionary));
         assert_eq!(read.dictionary.locations.len(), whole.dictionary.stack(7).len());

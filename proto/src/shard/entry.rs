@@ -70,7 +70,7 @@ impl Command {
     #[must_use]
     pub fn to_wire(&self) -> wire::entry::Command {
         match self {
-            Self::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
+            Self::Append(batch) => wire::entry::Command::Append(batch.encode()),
             &Self::Expire { tier, retention_class, before_ns } => wire::entry::Command::Expire(wire::Expire {
                 before_ns,
                 tier: tier.number().into(),
@@ -81,8 +81,7 @@ impl Command {
         }
     }
 
-    /// Encodes the command as a field of a [`wire::Entry`], and appends the bytes to `out`. Unlike
-    /// [`Command::to_wire`], omits the definitions that no stack and no attribute set of a batch needs.
+    /// Encodes the command as a field of a [`wire::Entry`], and appends the bytes to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
@@ -105,7 +104,7 @@ impl Entry {
     /// Returns a [`BatchError`] if the bytes are not those of a valid entry. The replica must stop then.
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
-            Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
+            Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::decode(&batch)?)),
             Some(wire::entry::Command::Expire(expire)) => expire_from_wire(&expire)?,
             Some(wire::entry::Command::Delete(delete)) => Command::Delete(Deletion::from_wire(delete)?),
             Some(wire::entry::Command::DropLabels(drops)) => Command::DropLabels(LabelDrops::from_wire(drops)?),

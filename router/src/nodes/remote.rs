@@ -239,7 +239,7 @@ impl Remote {
     }
 
     pub(super) async fn append(&self, shard: u32, placement_epoch: u64, batch: &Batch) -> Result<Appended, Status> {
-        let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.to_wire()) };
+        let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.encode()) };
         let answer = self.within(self.client().append(request)).await?;
         let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;
         Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })

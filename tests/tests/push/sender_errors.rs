@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use prost::Message as _;
 use proto::rpc_status::retry_delay;
 use proto::wire;
 use proto::wire::cluster_client::ClusterClient;
@@ -212,7 +213,7 @@ fn a_batch_that_the_node_cannot_read_is_not_blamed_on_the_sender() {
         })
     };
     let of_no_tenant = wire::Batch { tenant: "\0".to_owned(), ..wire::Batch::default() };
-    for batch in [None, Some(of_no_tenant)] {
+    for batch in [None, Some(of_no_tenant.encode_to_vec().into())] {
         let status = append(batch);
         assert_eq!(status.code(), Code::Internal, "{status}");
     }

@@ -1,6 +1,5 @@
 //! The gRPC server for `varve.v1.Node`. It decodes requests of other processes, and calls [`proto::Shards`].
 
-use prost::Message as _;
 use proto::{
     Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, ReadAt, Selection, SeriesQuery, TenantId, wire,
 };
@@ -28,12 +27,11 @@ impl wire::node_server::Node for Node {
         let batch = {
             // The encoded batch counts against the budget for appends until it is decoded. From then on, the decoded
             // batch counts.
-            let bytes = batch.encoded_len();
-            let _in_flight = self.shared.take_in(bytes).map_err(refused)?;
-            let read = if bytes <= SMALL_BYTES {
-                Batch::from_wire(batch)
+            let _in_flight = self.shared.take_in(batch.len()).map_err(refused)?;
+            let read = if batch.len() <= SMALL_BYTES {
+                Batch::decode(&batch)
             } else {
-                let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
+                let read = tokio::task::spawn_blocking(move || Batch::decode(&batch)).await;
                 read.map_err(|panic| Status::internal(panic.to_string()))?
             };
             read.map_err(|error| refused(Refused::unreadable(&error)))?
