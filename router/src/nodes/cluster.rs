@@ -27,11 +27,19 @@ use crate::nodes::silent_shards::SilentShards;
 
 /// Longest time that a call looks for the leader of a shard. An election takes a second or two.
 const LEADER_PATIENCE: Duration = Duration::from_secs(8);
-/// Pauses between rounds over the members of a shard: they double from the shortest to the longest.
+/// Time in which most elections end.
+const ELECTION: Duration = Duration::from_secs(2);
+/// Pauses between calls to members of which none leads: they double from the shortest to the longest. During an
+/// election they stay shorter, because each of them may delay the first call to the new leader. Later they are longer,
+/// because each call sends the whole request.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_IN_ELECTION_MAX: Duration = Duration::from_millis(150);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Time of a failed call from which on the member counts as silent. A process that was killed fails at once.
+/// Time of a failed call from which on the member may be silent. A process that was killed fails at once.
 const SLOW: Duration = Duration::from_millis(500);
+/// Time in which a member responds that is not silent. A call may also be slow because of its shard, for example while
+/// most of the shard's members are down; the node is then still called for its other shards.
+const PROBE: Duration = Duration::from_millis(500);
 /// Time for which a silent member is not called if another one may respond. Each call to it would wait for long.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Pause of the watching task after no node has responded.
@@ -203,6 +211,10 @@ impl Cluster {
         let mut turn = 0;
         // An attempt with an unknown outcome decides the error, whatever later attempts return.
         let mut unknown: Option<Status> = None;
+        // Members that could not be reached. Until an election, the others still name such a member as the leader.
+        let mut unreached: Vec<u64> = Vec::new();
+        // A hint is followed at once, but only one after each pause: two members may point at each other.
+        let mut has_followed = false;
         loop {
             let state = self.state().await?;
             let members = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
@@ -213,7 +225,8 @@ impl Cluster {
             };
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
             let began = Instant::now();
-            let status = match call(self.connection(address)?).await {
+            let remote = self.connection(address)?;
+            let status = match call(Arc::clone(&remote)).await {
                 Ok(response) => {
                     self.silent_nodes.lock().remove(&node);
                     self.leaders.lock().insert(shard, node);
@@ -222,7 +235,7 @@ impl Cluster {
                 Err(status) => status,
             };
             if status.code() == Code::Unavailable && status.details().is_empty() && began.elapsed() >= SLOW {
-                self.note_silence(node);
+                self.note_silence(node, &remote).await;
             }
             let is_first_round = turn < members.len();
             let Some(next) = next_step(&status, is_repeatable, members.len(), is_first_round) else {
@@ -232,25 +245,41 @@ impl Cluster {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + LEADER_PATIENCE);
             // Without a refusal, the connection broke, or the member did not respond: the call may have had its effect.
             let refusal = Refusal::decode(status.details());
-            if refusal == Some(Refusal::Unknown) || (refusal.is_none() && status.code() == Code::Unavailable) {
+            let is_unreached = refusal.is_none() && status.code() == Code::Unavailable;
+            if refusal == Some(Refusal::Unknown) || is_unreached {
                 unknown = Some(status.clone());
             }
-            turn += 1;
-            // A hint is followed at once, but only the first time: two members may point at each other.
-            let is_hint = matches!(next, Next::Leader(hint) if hint != node && pause == PAUSE_MIN);
-            match next {
-                Next::Leader(hint) => drop(self.leaders.lock().insert(shard, hint)),
-                Next::Another => drop(self.leaders.lock().remove(&shard)),
+            let was_unreached = unreached.contains(&node);
+            unreached.retain(|&other| other != node);
+            if is_unreached {
+                unreached.push(node);
             }
-            if is_hint || (turn < members.len() && leader.is_none()) {
-                pause *= 2;
+            turn += 1;
+            let hint = match next {
+                Next::Leader(hint) => Some(hint).filter(|hint| !unreached.contains(hint)),
+                Next::Another => None,
+            };
+            match hint {
+                Some(hint) => drop(self.leaders.lock().insert(shard, hint)),
+                None => drop(self.leaders.lock().remove(&shard)),
+            }
+            if hint.is_some_and(|hint| hint != node) && !has_followed {
+                has_followed = true;
                 continue;
             }
-            if Instant::now() + pause > deadline {
+            // A pause after a member that is still dead would only delay the call to the next one.
+            let is_still_dead = was_unreached && is_unreached && unreached.len() < members.len();
+            if is_still_dead || (turn < members.len() && leader.is_none()) {
+                continue;
+            }
+            let now = Instant::now();
+            if now + pause > deadline {
                 return Err(unknown.unwrap_or(status));
             }
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            has_followed = false;
+            let is_in_election = now + LEADER_PATIENCE < deadline + ELECTION;
+            pause = (pause * 2).min(if is_in_election { PAUSE_IN_ELECTION_MAX } else { PAUSE_MAX });
         }
     }
 }
@@ -267,8 +296,11 @@ impl Cluster {
         self.silent_nodes.lock().get(&node).is_some_and(|until| Instant::now() < *until)
     }
 
-    fn note_silence(&self, node: u64) {
-        self.silent_nodes.lock().insert(node, Instant::now() + SILENCE);
+    /// Records that a node is silent, unless it responds to another call.
+    async fn note_silence(&self, node: u64, remote: &Remote) {
+        if !remote.is_responding(PROBE).await {
+            self.silent_nodes.lock().insert(node, Instant::now() + SILENCE);
+        }
     }
 }
 

@@ -152,6 +152,14 @@ impl Remote {
         self.within(call).await
     }
 
+    /// Returns true if the process of the node responds within `patience`, whatever its response is.
+    pub(super) async fn is_responding(&self, patience: Duration) -> bool {
+        let mut client = ClusterClient::new(self.connection.clone());
+        let response = tokio::time::timeout(patience, client.identify(wire::IdentifyRequest {})).await;
+        // Only the router's own part of the connection gives a status a source.
+        response.is_ok_and(|response| response.map_or_else(|status| status.source().is_none(), |_identity| true))
+    }
+
     /// Waits for the response to a call, up to a time limit. A call that times out is cancelled, and its outcome is
     /// unknown.
     async fn within<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

@@ -82,7 +82,8 @@ impl Cluster {
         for node in nodes {
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
             let began = Instant::now();
-            match call(self.connection(address)?).await {
+            let remote = self.connection(address)?;
+            match call(Arc::clone(&remote)).await {
                 Ok(response) => {
                     self.silent_nodes.lock().remove(&node);
                     return Ok((node, response));
@@ -90,7 +91,7 @@ impl Cluster {
                 Err(status) if status.code() == Code::Unavailable => {
                     // One shard's refusal at once says nothing about the node.
                     if began.elapsed() >= SLOW {
-                        self.note_silence(node);
+                        self.note_silence(node, &remote).await;
                     }
                     last = status;
                 }

@@ -77,6 +77,35 @@ async fn members_that_point_at_each_other_are_called_until_one_leads() {
     assert_eq!(called(&cluster, true, &responses).await, (vec![1, 2, 1, 2], Ok(())));
 }
 
+/// Until the others have elected a leader, they name the one that died. Then the call must not wait long.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_is_found_a_moment_after_its_election() {
+    for elected_ms in [0, 30, 400, 750, 1200] {
+        let cluster = cluster(&[1, 2, 3]);
+        cluster.leaders.lock().insert(SHARD, 1);
+        let began = Instant::now();
+        let elected = Duration::from_millis(elected_ms);
+        let calls_of_dead = AtomicU64::new(0);
+        let call = |remote: Arc<Remote>| {
+            let name = format!("{remote:?}");
+            let is_dead = name.contains("127.0.0.1:1001");
+            calls_of_dead.fetch_add(is_dead.into(), Ordering::Relaxed);
+            async move {
+                match began.elapsed() >= elected {
+                    _ if is_dead => Err(Status::unavailable("connection refused")),
+                    true if name.contains("127.0.0.1:1003") => Ok(()),
+                    true => Err(not_leader(Some(3))),
+                    false => Err(not_leader(Some(1))),
+                }
+            }
+        };
+        cluster.at_leader(SHARD, true, call).await.unwrap();
+        let late = began.elapsed() - elected;
+        assert!(late <= PAUSE_IN_ELECTION_MAX, "{elected_ms}: {late:?} after the election");
+        assert!(calls_of_dead.into_inner() <= 8, "the dead member is called too often");
+    }
+}
+
 #[tokio::test]
 async fn members_that_do_not_have_the_shard_are_passed_over_once() {
     let lost = || Err(Status::not_found("it lost its data"));
