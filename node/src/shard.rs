@@ -188,6 +188,11 @@ impl Shard {
         self.kept_log.lock().release(Instant::now(), limits, kept_index);
     }
 
+    /// Size of the flushed entries that the log keeps for members that lag, in bytes.
+    pub(crate) fn kept_log_bytes(&self) -> u64 {
+        self.kept_log.lock().bytes()
+    }
+
     /// Flushes, and writes an image of the state to a folder that must not exist yet. Returns its position. Blocks.
     pub(crate) fn checkpoint(&self, folder: &Path) -> Result<Flushed, ReplicaError> {
         self.write(|engine| engine.checkpoint(folder))

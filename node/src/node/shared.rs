@@ -265,6 +265,12 @@ impl Shared {
         bytes
     }
 
+    /// Returns the total size of the flushed entries that the log keeps for members that lag, in bytes.
+    pub(super) fn kept_log_bytes(&self) -> u64 {
+        let serving = self.shards().into_values().filter_map(|hosted| hosted.serving());
+        serving.map(|replica| replica.shard().kept_log_bytes()).sum()
+    }
+
     /// Returns the total size of the unflushed entries of all shards, in bytes, as it was last computed.
     pub(super) fn unflushed_bytes(&self) -> u64 {
         self.unflushed_bytes.load(Ordering::Relaxed)

@@ -49,7 +49,7 @@ impl KeptLog {
             let end = part.end.position.as_ref().map(|position| position.index);
             kept_index.is_some_and(|kept_index| end > Some(kept_index))
         };
-        let mut bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
+        let mut bytes = self.bytes();
         let is_beyond = |part: &Part, bytes: u64| {
             limits.is_none_or(|limits| bytes > limits.bytes || now.duration_since(part.flushed_at) >= limits.time)
         };
@@ -57,6 +57,11 @@ impl KeptLog {
             bytes -= first.bytes;
             self.purgeable = first.end;
         }
+    }
+
+    /// Size of the flushed entries that are kept, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
     }
 
     /// Returns the position up to which the log may be purged, with the membership at this position.
