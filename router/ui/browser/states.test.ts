@@ -109,6 +109,18 @@ browserTest("a partial timeline has a banner, which goes away with the next resp
   await fixture.close();
 });
 
+browserTest("a store is not called empty if a shard did not answer", {}, async ({ page }) => {
+  const missing = [{ shard: 7, reason: "no leader" }];
+  const fixture = await startFixture({ empty: true, typesShards: { asked: 8, answered: 7, missing } });
+  await page.goto(fixture.url);
+  await page.getByText("7 of 8 shards answered (missing: 7)").waitFor();
+  expect(await page.getByText("No profiles yet").count()).toBe(0);
+  Object.assign(fixture.behaviour, { empty: false, typesShards: undefined });
+  await viewsAreShown(page);
+  await expect.poll(() => page.getByText("Partial response.").count()).toBe(0);
+  await fixture.close();
+});
+
 browserTest("a partial response has a banner, and unnamed frames have reasons", {}, async ({ page }) => {
   const missing = [{ shard: 3, slots: [[2, 2]], reason: "no <b>leader</b>" }];
   const fixture = await startFixture({ shards: { asked: 4, answered: 3, missing } });

@@ -6,6 +6,9 @@
 // - VARVE_EMPTY_URL     a varve without profiles; a test pushes the first one
 // - VARVE_KILL_CMD      shell command that kills the varve at VARVE_URL
 // - VARVE_START_CMD     shell command that starts it again with the same data and port, and returns
+// - VARVE_CLUSTER_DIR   folder of a cluster that `deploy/local/cluster` has started without an agent, and without data
+// - VARVE_CLUSTER_KILL_CMD   shell command that kills one more node of it
+// - VARVE_CLUSTER_START_CMD  shell command that starts the killed nodes again
 // - VARVE_CHROMIUM      another browser than /usr/bin/chromium
 // - VARVE_SCREENSHOTS   folder for screenshots of the views and other states in both themes
 //

@@ -5,9 +5,17 @@ import type { RangeQuery } from "../query/range_query";
 import { secondsText, type TimeWindow } from "../query/time_range";
 import { callData, callWithWarnings, type Shards } from "./client";
 
-/** Fetches the full IDs of all stored profile types. If there are none, the store is empty. */
-export async function fetchProfileTypes(signal: AbortSignal): Promise<string[]> {
-  return (await callData("api/v1/label/__profile_type__/values", {}, signal)) as string[];
+/** The stored profile types. */
+export interface ProfileTypes {
+  readonly types: readonly string[];
+  /** Present only if some shards did not answer. */
+  readonly shards?: Shards;
+}
+
+/** Fetches the full IDs of all stored profile types. If all shards answered and there are none, the store is empty. */
+export async function fetchProfileTypes(signal: AbortSignal): Promise<ProfileTypes> {
+  const { data, shards } = await callWithWarnings("api/v1/label/__profile_type__/values", {}, signal);
+  return { types: data as string[], shards };
 }
 
 /** Fetches the full IDs of the profile types whose values are gauges. */

@@ -86,7 +86,7 @@ function TypeMenu() {
       onChange={(event) => store.navigate({ type: event.currentTarget.value })}
     >
       <Show when={types().length === 0}>
-        <option>no profiles yet</option>
+        <option>{store.isEmpty() ? "no profiles yet" : "no type known"}</option>
       </Show>
       <For each={types()}>
         {(type) => (

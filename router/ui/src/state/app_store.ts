@@ -25,6 +25,8 @@ export interface Catalog {
   readonly types: readonly string[];
   /** Profile types whose values are gauges. */
   readonly gauges: ReadonlySet<string>;
+  /** Present only if some shards did not answer, so that types may be missing. */
+  readonly shards?: Shards;
 }
 
 export interface TimelineResponse {
@@ -101,12 +103,16 @@ export function createAppStore() {
     }
   });
   const range = createMemo<TimeRange>(() => ({ from: state.from, to: state.to }));
-  const isEmpty = createMemo(() => catalog.latest()?.types.length === 0 && state.type === "");
+  /** True if nothing is stored. A shard that did not answer may have data. */
+  const isEmpty = createMemo(() => {
+    const known = catalog.latest();
+    return known?.types.length === 0 && known.shards === undefined && state.type === "";
+  });
 
   function refreshCatalog(): Promise<void> {
     return catalog.run(async (signal) => {
-      const [types, gauges] = await Promise.all([fetchProfileTypes(signal), fetchGauges(signal)]);
-      return { types: [...types].sort(), gauges };
+      const [{ types, shards }, gauges] = await Promise.all([fetchProfileTypes(signal), fetchGauges(signal)]);
+      return { types: [...types].sort(), gauges, shards };
     });
   }
 

@@ -15,10 +15,10 @@ export function Notices() {
     const failures = store.failures().filter((failure) => failure.kind === "refused");
     return failures.filter((one, i) => failures.findIndex(({ message }) => message === one.message) === i);
   };
-  /** The shards of a response that some of them did not answer: the flame graph's, otherwise the timeline's. */
+  /** The shards of a response that some of them did not answer: of the flame graph, the timeline or the types. */
   const partial = () => {
     const isPartial = (shards: Shards | undefined) => shards !== undefined && shards.answered < shards.asked;
-    return [store.flame.latest()?.shards, store.timeline.latest()?.shards].find(isPartial);
+    return [store.flame, store.timeline, store.catalog].map((loader) => loader.latest()?.shards).find(isPartial);
   };
   /** Warnings about times that are damaged on the server's disk. */
   const damaged = () => store.warnings().filter((warning) => warning.startsWith("damaged: "));
