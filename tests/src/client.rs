@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use proto::placement::FIRST_DATA_SHARD;
 use serde_json::Value;
 
 use crate::http::{self, Lost, Reply};
@@ -113,6 +114,17 @@ impl Varve {
         let values: Vec<f64> =
             text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
         (!values.is_empty()).then(|| values.iter().sum())
+    }
+
+    /// Returns the values of a metric of a node by the number of the shard, without the meta group.
+    #[must_use]
+    pub fn metric_by_shard(&self, address: &str, name: &str) -> BTreeMap<u32, f64> {
+        let text = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap().text();
+        let of_shard = |line: &str| {
+            let (shard, value) = line.strip_prefix(name)?.strip_prefix("{shard=\"")?.split_once("\"} ")?;
+            Some((shard.parse().ok()?, value.parse().ok()?))
+        };
+        text.lines().filter_map(of_shard).filter(|(shard, _)| *shard >= FIRST_DATA_SHARD).collect()
     }
 }
 

@@ -75,16 +75,28 @@ impl Cluster {
 
     /// Starts all processes of a new cluster, and waits until it serves.
     pub fn launch(&self) {
+        self.launch_by(&[], &["--no-agent"]);
+    }
+
+    /// Starts all processes of a new cluster and an agent, as a user does. `wrapper` is a command that runs the script;
+    /// it is empty for none. Returns the output of the script.
+    #[must_use]
+    pub fn launch_with_agent(&self, wrapper: &[&str]) -> String {
+        self.launch_by(wrapper, &[])
+    }
+
+    fn launch_by(&self, wrapper: &[&str], more: &[&str]) -> String {
         let Shape { nodes, routers, shards, is_proxied, .. } = self.shape;
         let numbers = [nodes, routers, shards].map(|number| number.to_string());
         let base = self.base_port.to_string();
         let proxies = (self.base_port + PROXY_PORTS).to_string();
         let mut options = vec!["--nodes", &numbers[0], "--routers", &numbers[1], "--shards", &numbers[2]];
-        options.extend(["--base-port", &base, "--no-agent"]);
+        options.extend(["--base-port", &base]);
+        options.extend(more);
         if is_proxied {
             options.extend(["--proxy-port", &proxies]);
         }
-        self.command("up", &options);
+        String::from_utf8(self.command(wrapper, "up", &options).stdout).unwrap()
     }
 
     /// Returns the size of the cluster.
@@ -111,10 +123,11 @@ impl Cluster {
         SocketAddr::from(([127, 0, 0, 1], self.base_port + 100 + 10 * u16::try_from(id).unwrap()))
     }
 
-    fn command(&self, command: &str, options: &[&str]) -> Output {
+    fn command(&self, wrapper: &[&str], command: &str, options: &[&str]) -> Output {
         let script = workspace().join("deploy/local/cluster");
-        let mut run = Command::new(&script);
-        run.arg(command).arg("--dir").arg(self.folder.path()).args(options);
+        let words: Vec<&str> = wrapper.iter().copied().chain(script.to_str()).collect();
+        let mut run = Command::new(words[0]);
+        run.args(&words[1..]).arg(command).arg("--dir").arg(self.folder.path()).args(options);
         let binary = self.shape.binary.clone().unwrap_or_else(varve_binary);
         run.envs(self.shape.environment.iter().cloned());
         let output = run.env("VARVE_BINARY", binary).output().unwrap();
@@ -155,12 +168,12 @@ impl Cluster {
 
     /// Starts a node again after it was killed.
     pub fn start(&self, id: usize) {
-        self.command("start", &["--node", &id.to_string()]);
+        self.command(&[], "start", &["--node", &id.to_string()]);
     }
 
     /// Starts a router again after it was killed.
     pub fn start_router(&self, router: usize) {
-        self.command("start", &["--router", &router.to_string()]);
+        self.command(&[], "start", &["--router", &router.to_string()]);
     }
 
     /// Kills a router with SIGKILL, removes its data, and starts it again. Routers are numbered from 0 on.

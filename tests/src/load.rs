@@ -4,10 +4,14 @@
 //! stored once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
+
+use proto::placement::{FIRST_DATA_SHARD, Placement};
+use proto::{Fingerprint, TenantId};
 
 use crate::client::Labels;
 use crate::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
@@ -227,4 +231,20 @@ pub fn bulk(service: &str, stacks: usize, times: &[u64]) -> Vec<u8> {
         request = request.seen(stack(&names), times.to_vec());
     }
     request.bytes()
+}
+
+/// Returns the shard of a service of the default tenant, in the first placement of a varve with `shards` shards.
+#[must_use]
+pub fn shard_of_service(service: &str, shards: u16) -> u32 {
+    let placement = Placement::uniform(NonZeroU16::new(shards).unwrap());
+    // Only services that are spread over several slots need the fingerprint of the series.
+    placement.shard_of(&TenantId::default_tenant(), service, Fingerprint(0), 0)
+}
+
+/// Returns a service for each of `shards` shards, in their order.
+#[must_use]
+pub fn service_of_each_shard(shards: u16) -> Vec<String> {
+    let numbers = (FIRST_DATA_SHARD..).take(shards.into());
+    let is_in = |name: &String, shard| shard_of_service(name, shards) == shard;
+    numbers.map(|shard| (0..).map(|i| format!("bulk-{i}")).find(|name| is_in(name, shard)).unwrap()).collect()
 }

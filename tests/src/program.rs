@@ -154,6 +154,15 @@ pub fn memory_peak(pid: i32) -> u64 {
     peak.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
+/// Returns the CPU time that a process has used since its start, in seconds.
+#[must_use]
+pub fn cpu_seconds(pid: i32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // After the name: state, and ten other fields, before the ticks in user mode and in the kernel.
+    let ticks = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+    ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+}
+
 /// Sends a signal to a process, or to a process group if `pid` is negative.
 #[allow(unsafe_code, reason = "kill is a C call")]
 pub fn signal(pid: i32, signal: i32) {

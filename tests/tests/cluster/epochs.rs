@@ -80,8 +80,9 @@ fn an_epoch_change_under_load_loses_and_duplicates_nothing() {
     assert_eq!((&planned["epoch"], &planned["moved_slots"]), (&json!(2), &json!(2048)), "{planned}");
     let refused = epoch(&cluster, &["--shards", "5-11"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("shard 11 does not exist"), "{refused:?}");
-    let real = added(&epoch(&cluster, &["--shards", "5-10"]));
+    let real = added(&epoch(&cluster, &["--shards", "5-10", "--spread-above", "1"]));
     assert_eq!(real["epoch"], 2, "the dry run added nothing: {real}");
+    assert!(real["spread"].as_array().unwrap().iter().any(is_hot), "no service is spread: {real}");
     let proposed = Instant::now();
     // The epoch begins in at most 90 seconds. Every client then needs acknowledgements for samples of the new epoch.
     std::thread::sleep(Duration::from_secs(92));

@@ -8,5 +8,7 @@ mod epochs;
 mod large_snapshot;
 mod lost_directory;
 mod no_quorum;
+mod one_bad_shard;
 mod replaced_disk;
 mod senders;
+mod surviving_leader;

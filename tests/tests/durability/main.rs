@@ -7,6 +7,7 @@
 mod crash;
 mod damage;
 mod disk;
+mod log_damage;
 mod restart;
 mod stop;
 mod sync;

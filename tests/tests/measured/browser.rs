@@ -47,28 +47,29 @@ fn chromium() -> Option<PathBuf> {
     named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
-/// Kills and starts the server for browser tests. To request that, a browser test runs a shell command, which creates a
+/// Kills and starts servers for browser tests. To request that, a browser test runs a shell command, which creates a
 /// file and waits until the file is removed.
-struct Switch {
+pub(super) struct Switch {
     folder: tempfile::TempDir,
 }
 
 impl Switch {
-    fn command(&self, name: &str) -> String {
+    pub(super) fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Returns the command that requests `kill` or `start`.
+    pub(super) fn command(&self, name: &str) -> String {
         let file = self.folder.path().join(name);
         format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display())
     }
 
-    /// Kills or starts the server, if a browser test has requested that since the last call.
-    fn serve(&self, varve: &mut Varve) {
+    /// Calls `act` with `kill` or `start`, if a browser test has requested that since the last call.
+    pub(super) fn serve(&self, mut act: impl FnMut(&str)) {
         for name in ["kill", "start"] {
             let file = self.folder.path().join(name);
             if file.exists() {
-                if name == "kill" {
-                    varve.kill();
-                } else {
-                    varve.launch();
-                }
+                act(name);
                 std::fs::remove_file(file).unwrap();
             }
         }
@@ -90,17 +91,54 @@ fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
     lines
 }
 
+/// Returns the command that runs the browser tests.
+///
+/// # Errors
+/// This machine lacks something, which the error names.
+pub(super) fn browser_tests() -> Result<Command, &'static str> {
+    let ui = workspace().join("router/ui");
+    let (Some(chromium), Some(npm)) = (chromium(), tool("npm")) else {
+        return Err("no chromium (apt-get install chromium, or VARVE_CHROMIUM) or no npm");
+    };
+    if !ui.join("node_modules/vitest").is_dir() {
+        return Err("router/ui/node_modules is not there: run `make build`, or `npm ci` in router/ui");
+    }
+    let mut command = Command::new(npm);
+    command.args(["run", "test:browser"]).current_dir(&ui).env("VARVE_CHROMIUM", chromium);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+/// Runs browser tests, which must pass, and calls `serve` again and again until they have ended. Returns their output.
+pub(super) fn run(command: &mut Command, mut serve: impl FnMut()) -> Vec<String> {
+    let mut tests = command.spawn().unwrap();
+    let lines = lines_of(&mut tests);
+    let status = loop {
+        serve();
+        if let Some(status) = tests.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let output: Vec<String> = lines.iter().collect();
+    assert!(status.success(), "{}", output.join("\n"));
+    output
+}
+
+/// Returns the lines that name the browser tests that ran, and prints them.
+pub(super) fn ran(output: &[String]) -> Vec<&String> {
+    let ran = output.iter().filter(|line| line.starts_with("varve-tests: browser test ran: "));
+    ran.inspect(|line| say(line)).collect()
+}
+
 #[test]
 fn the_web_uis_browser_tests_pass_against_a_running_varve() {
     let test = "the_web_uis_browser_tests_pass_against_a_running_varve";
     let _alone = alone();
-    let ui = workspace().join("router/ui");
-    let (Some(chromium), Some(npm)) = (chromium(), tool("npm")) else {
-        return skipped(test, "no chromium (apt-get install chromium, or VARVE_CHROMIUM) or no npm");
+    let mut command = match browser_tests() {
+        Ok(command) => command,
+        Err(missing) => return skipped(test, missing),
     };
-    if !ui.join("node_modules/vitest").is_dir() {
-        return skipped(test, "router/ui/node_modules is not there: run `make build`, or `npm ci` in router/ui");
-    }
     let obstacle = bpf_obstacle();
     let name = format!("browser_{}", std::process::id());
     let program = Program::compile(&name, &HOT_AND_COLD.replace("hot70", "hot_function_of_the_browser_test"), &[]);
@@ -112,35 +150,22 @@ fn the_web_uis_browser_tests_pass_against_a_running_varve() {
         ..Setup::default()
     });
     let empty = Varve::up();
-    let switch = Switch { folder: tempfile::tempdir().unwrap() };
+    let switch = Switch::new();
     let large = payloads(test, "pprof").into_iter().find(|path| path.ends_with("large_cpp.cpu"));
 
-    let mut command = Command::new(npm);
-    command
-        .args(["run", "test:browser"])
-        .current_dir(&ui)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command.env("VARVE_CHROMIUM", chromium).env("VARVE_URL", format!("http://{}", varve.http));
+    command.env("VARVE_URL", format!("http://{}", varve.http));
     command.env("VARVE_EMPTY_URL", format!("http://{}", empty.http));
     command.env("VARVE_KILL_CMD", switch.command("kill")).env("VARVE_START_CMD", switch.command("start"));
     command.envs(large.as_ref().map(|path| ("VARVE_LARGE_PROFILE", path)));
     command.envs(obstacle.is_none().then_some(("VARVE_HOT_FUNCTION", "hot_function_of_the_browser_test")));
-    let mut tests = command.spawn().unwrap();
-    let lines = lines_of(&mut tests);
-    let status = loop {
-        switch.serve(&mut varve);
-        if let Some(status) = tests.try_wait().unwrap() {
-            break status;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
-    let output: Vec<String> = lines.iter().collect();
+    let output = run(&mut command, || {
+        switch.serve(|request| match request {
+            "kill" => varve.kill(),
+            _ => drop(varve.launch()),
+        });
+    });
     drop(running);
-    assert!(status.success(), "{}", output.join("\n"));
-    let ran: Vec<&String> = output.iter().filter(|line| line.starts_with("varve-tests: browser test ran: ")).collect();
-    ran.iter().for_each(|line| say(line));
+    let ran = ran(&output);
     let mut needed: Vec<&str> = [&ON_A_REAL_SERVER[..], &OF_CHANGING_RESPONSES].concat();
     match &obstacle {
         None => needed.push(ON_THIS_HOST),

@@ -1,8 +1,10 @@
-//! Test of the cost of a node with the largest number of shards and no load.
+//! Tests of the cost of nodes with the largest number of shards and no load.
 
 use std::time::Duration;
 
 use serde_json::json;
+use tests::cluster::Cluster;
+use tests::program::cpu_seconds;
 use tests::report::{alone, figure};
 use tests::server::{Setup, Varve};
 
@@ -12,6 +14,9 @@ const SETTLED: Duration = Duration::from_secs(5);
 const MEASURED: Duration = Duration::from_secs(20);
 const MEMORY_MIB_MAX: f64 = 300.0;
 const CPU_PART_MAX: f64 = 0.05;
+const NODES: usize = 3;
+/// Largest part of a core that the heartbeats of all groups of a node take.
+const HEARTBEATS_CPU_PART_MAX: f64 = 0.02;
 
 #[test]
 fn idle_shards_cost_little() {
@@ -28,4 +33,26 @@ fn idle_shards_cost_little() {
         "cpu_part": cpu_part, "open_files": metric("process_open_fds")}));
     assert!(memory_mib <= MEMORY_MIB_MAX, "{memory_mib} MiB");
     assert!(cpu_part <= CPU_PART_MAX, "{cpu_part} of a core");
+}
+
+/// Starts a cluster without load. Returns the part of a core that each node uses.
+fn idle_cpu_parts(nodes: usize) -> Vec<f64> {
+    let cluster = Cluster::up(nodes, SHARDS.into());
+    std::thread::sleep(SETTLED);
+    let pids: Vec<i32> = (1..=nodes).map(|node| cluster.pid(node)).collect();
+    let used_s: Vec<f64> = pids.iter().map(|&pid| cpu_seconds(pid)).collect();
+    std::thread::sleep(MEASURED);
+    pids.iter().zip(used_s).map(|(&pid, used_s)| (cpu_seconds(pid) - used_s) / MEASURED.as_secs_f64()).collect()
+}
+
+#[test]
+fn heartbeats_of_idle_groups_cost_little() {
+    let _alone = alone();
+    // A single member has the same upkeep, and sends no heartbeats.
+    let single = idle_cpu_parts(1)[0];
+    let cpu_parts = idle_cpu_parts(NODES);
+    let heartbeats = cpu_parts.iter().fold(0.0, |most: f64, part| most.max(*part)) - single;
+    figure(&json!({"suite": "idle_groups", "nodes": NODES, "shards": SHARDS, "cpu_parts": cpu_parts,
+        "cpu_part_of_single_members": single, "cpu_part_of_heartbeats": heartbeats}));
+    assert!(heartbeats < HEARTBEATS_CPU_PART_MAX, "{heartbeats} of a core");
 }

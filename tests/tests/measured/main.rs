@@ -6,9 +6,13 @@
 
 mod agent_spool;
 mod browser;
+mod cluster_ui;
 mod end_to_end;
+mod failover;
 mod idle_shards;
 mod latency;
+mod log_writes;
 mod noisy_neighbour;
 mod readiness;
 mod record;
+mod sixteen_shards;
