@@ -7,7 +7,7 @@
 
 mod reads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ impl Cluster {
         // An attempt with an unknown outcome decides the error, whatever later attempts return.
         let mut unknown: Option<Status> = None;
         // Members that could not be reached. Until an election, the others still name such a member as the leader.
-        let mut unreached: Vec<u64> = Vec::new();
+        let mut unreached: HashSet<u64> = HashSet::new();
         // A hint is followed at once, but only one after each pause: two members may point at each other.
         let mut has_followed = false;
         loop {
@@ -249,11 +249,7 @@ impl Cluster {
             if refusal == Some(Refusal::Unknown) || is_unreached {
                 unknown = Some(status.clone());
             }
-            let was_unreached = unreached.contains(&node);
-            unreached.retain(|&other| other != node);
-            if is_unreached {
-                unreached.push(node);
-            }
+            let was_unreached = if is_unreached { !unreached.insert(node) } else { unreached.remove(&node) };
             turn += 1;
             let hint = match next {
                 Next::Leader(hint) => Some(hint).filter(|hint| !unreached.contains(hint)),

@@ -116,6 +116,9 @@ fn dictionary() -> impl Strategy<Value = Dictionary> {
         })
 }
 
+/// Time, pair, value and attribute set of a sample.
+type Row = (i64, u32, i64, u32);
+
 fn batch() -> impl Strategy<Value = Batch> {
     let label = ("[a-c]{1,2}", "[x-zé]{0,3}", prop::option::of("[a-c.]{1,3}"))
         .prop_map(|(name, value, original_name)| Label { name, value, original_name });
@@ -124,7 +127,7 @@ fn batch() -> impl Strategy<Value = Batch> {
     (prop::option::of(any::<u128>()), any::<u8>(), dictionary(), prop::collection::vec(one, 0..5)).prop_map(
         |(id, retention_class, dictionary, series)| {
             let [pairs, sets] = [dictionary.pairs.len(), dictionary.attribute_sets.len()].map(|length| length as u32);
-            let of = |(fingerprint, labels, all): (u128, Vec<Label>, Vec<(i64, u32, i64, u32)>)| {
+            let of = |(fingerprint, labels, all): (u128, Vec<Label>, Vec<Row>)| {
                 let labels = Some(LabelSet::new(labels)).filter(|labels| !labels.is_empty());
                 let mut samples = Samples::default();
                 all.iter().for_each(|&(time, pair, value, set)| samples.push(time, pair % pairs, value, set % sets));
@@ -255,8 +258,8 @@ fn scramble(mut from: &[u8], kinds: &[(u32, Kind)], choose: &mut impl FnMut(usiz
 }
 
 /// Returns a function that returns numbers below its argument. It takes them from `choices`, again and again.
-fn chooser(choices: &[u8]) -> impl FnMut(usize) -> usize + use<> {
-    let mut choices = choices.to_vec().into_iter().cycle();
+fn chooser(choices: &[u8]) -> impl FnMut(usize) -> usize {
+    let mut choices = choices.iter().copied().cycle();
     move |end| choices.next().map_or(0, usize::from) % end
 }
 
