@@ -45,14 +45,14 @@ impl Scene {
             .filter(|(shard, _)| *shard != 0)
             .collect();
         let pairs = members.keys().flat_map(|bad| members.keys().map(move |other| (*bad, *other)));
-        let scenes = pairs.filter_map(|(bad, other)| {
+        let mut scenes = pairs.filter_map(|(bad, other)| {
             let common = members[&bad].iter().filter(|node| members[&other].contains(node));
             let common: Vec<usize> = common.copied().collect();
             let [survivor] = common[..] else { return None };
             let followers = members[&bad].iter().copied().filter(|&node| node != survivor).collect();
             (members::leader(cluster, other) == Some(survivor)).then_some(Self { bad, other, survivor, followers })
         });
-        scenes.last().expect("no two shards have only one node in common, which leads one of them")
+        scenes.next_back().expect("no two shards have only one node in common, which leads one of them")
     }
 
     /// Restarts leaders of the bad shard until the survivor leads it.

@@ -35,7 +35,7 @@ impl Victims<'_> {
         let shard = shards.as_array().unwrap().iter().find(is_first).unwrap();
         let members = shard["members"].as_array().unwrap().iter();
         let mut members: Vec<usize> = members.map(|id| usize::try_from(id.as_u64().unwrap()).unwrap()).collect();
-        let leader = members::leader(self.cluster, FIRST_DATA_SHARD).expect("the shard has a leader");
+        let leader = members::leader(self.cluster, FIRST_DATA_SHARD).unwrap();
         members.sort_by_key(|id| *id != leader);
         assert_eq!(members[0], leader);
         members
