@@ -16,7 +16,8 @@ const MEMORY_MIB_MAX: f64 = 300.0;
 const CPU_PART_MAX: f64 = 0.05;
 const NODES: usize = 3;
 /// Largest part of a core that the heartbeats of all groups of a node take.
-const HEARTBEATS_CPU_PART_MAX: f64 = 0.02;
+// It is the difference of two noisy figures: 0.8 to 1.9 % of a core in five runs.
+const HEARTBEATS_CPU_PART_MAX: f64 = 0.03;
 
 #[test]
 fn idle_shards_cost_little() {
