@@ -59,8 +59,7 @@ pub fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
 pub fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
     let is_leader = |node: &usize| {
         let served = call(cluster, *node, async |mut node| {
-            let placement = node.placement(PlacementRequest {}).await?.into_inner();
-            let epoch = Placement::from_wire(placement).map_err(|error| Status::internal(error.to_string()))?.epoch();
+            let epoch = newest_epoch(&mut node).await?;
             let tenant = TenantId::default_tenant().as_str().to_owned();
             node.series(SeriesRequest { shard, tenant, placement_epoch: epoch, ..Default::default() }).await
         });
@@ -75,6 +74,19 @@ pub fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
         }
     };
     (1..=cluster.shape().nodes).find(is_leader)
+}
+
+async fn newest_epoch(node: &mut NodeClient<Channel>) -> Result<u64, Status> {
+    let placement = node.placement(PlacementRequest {}).await?.into_inner();
+    Ok(Placement::from_wire(placement).map_err(|error| Status::internal(error.to_string()))?.epoch())
+}
+
+/// Returns the number of the newest epoch that a node knows.
+///
+/// # Errors
+/// The node does not respond, or knows none.
+pub fn epoch(cluster: &Cluster, node: usize) -> Result<u64, Status> {
+    call(cluster, node, async |mut node| newest_epoch(&mut node).await)
 }
 
 /// Returns the system clock of a node, in seconds since 1970.

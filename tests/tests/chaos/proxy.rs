@@ -46,6 +46,19 @@ pub(crate) struct Fault {
     pub(crate) loss_percent: usize,
 }
 
+/// Fault of a direction through which nothing arrives.
+pub(crate) const SILENT: Fault = Fault { is_silent: true, refuses: false, delay: None, loss_percent: 0 };
+
+/// Returns the directions from the processes of one group to those of another group.
+pub(crate) fn from_to(from: &[Party], to: &[Party]) -> Vec<Link> {
+    from.iter().flat_map(|&from| to.iter().map(move |&to| (from, to))).collect()
+}
+
+/// Returns the directions between the processes of two groups.
+pub(crate) fn both_ways(one: &[Party], other: &[Party]) -> Vec<Link> {
+    [from_to(one, other), from_to(other, one)].concat()
+}
+
 /// Effects of the faults so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {

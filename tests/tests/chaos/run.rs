@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use testkit::random::Random;
 use tests::cluster::{Cluster, Shape};
-use tests::shared::workspace;
+use tests::shared::{varve_binary, workspace};
 use tests::wrong_clock::WrongClock;
 
 use crate::checks::oracle;
@@ -80,6 +80,13 @@ pub(crate) struct Run {
 pub(crate) struct Planted {
     pub(crate) binary: PathBuf,
     pub(crate) fault: &'static str,
+}
+
+impl Planted {
+    /// Returns the environment variable that chooses the fault.
+    pub(crate) fn environment(&self) -> (String, String) {
+        ("VARVE_PLANTED".to_owned(), self.fault.to_owned())
+    }
 }
 
 /// Runs a row, and returns its line: figures and violations.
@@ -154,10 +161,10 @@ fn commit() -> String {
 
 impl Run {
     fn start(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -> Self {
-        let wrapper = matches!(row.kit, Kit::Clocks | Kit::MemoryLimits).then(Wrapper::new);
-        let binary = wrapper.as_ref().map(Wrapper::path).or_else(|| Some(planted?.binary.clone()));
-        let environment =
-            planted.iter().map(|planted| ("VARVE_PLANTED".to_owned(), planted.fault.to_owned())).collect();
+        let varve = planted.map_or_else(varve_binary, |planted| planted.binary.clone());
+        let wrapper = matches!(row.kit, Kit::Clocks | Kit::MemoryLimits).then(|| Wrapper::new(&varve));
+        let binary = wrapper.as_ref().map(Wrapper::path).or(Some(varve));
+        let environment = planted.map(Planted::environment).into_iter().collect();
         let is_proxied = row.kit == Kit::Network;
         let shape = Shape { nodes: NODES, routers: 2, shards: SHARDS, is_proxied, binary, environment };
         let cluster = Arc::new(Cluster::new(shape));

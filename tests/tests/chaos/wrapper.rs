@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tests::shared::varve_binary;
 
 /// A script that replaces itself by varve, so that the process id is that of varve.
 #[derive(Debug)]
@@ -14,10 +13,10 @@ pub(crate) struct Wrapper {
 }
 
 impl Wrapper {
-    pub(crate) fn new() -> Self {
+    /// Makes a script that runs this varve.
+    pub(crate) fn new(varve: &Path) -> Self {
         let wrapper = Self { folder: tempfile::tempdir().unwrap() };
         let folder = wrapper.folder.path().display();
-        let varve = varve_binary();
         let varve = varve.display();
         let script = format!(
             "#!/bin/sh\nprelude={folder}/node-$3\n\

@@ -15,6 +15,7 @@ use tonic::{Response, Status};
 use crate::config::{Config, Site};
 use crate::consensus::Member;
 use crate::error::ReplicaError;
+use crate::host::planted::is_planted;
 use crate::meta::MetaReplica;
 use crate::node::shared::Shared;
 
@@ -167,6 +168,9 @@ async fn all_empty(shared: &Shared, initial: &BTreeMap<u64, Site>) -> Result<BTr
             let identity = identify(shared, address).await;
             let identity =
                 identity.map_err(|status| format!("node {id} at {address} does not respond: {}", status.message()))?;
+            if identity.has_cluster && is_planted("create-again") {
+                continue;
+            }
             check(shared, id, address, &identity)?
         };
         members.insert(id, Member { address: address.clone(), directory });

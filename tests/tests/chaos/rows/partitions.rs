@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::members::some_leader;
-use crate::proxy::{Fault, Link, Network, Party};
+use crate::proxy::{Fault, Link, Network, Party, SILENT, both_ways, from_to};
 use crate::run::Run;
 
 /// Time for which a direction is silent, and then open, while the network flaps.
@@ -29,8 +29,6 @@ const KINDS: [(&str, Partition); 10] = [
     ("half_open", half_open),
     ("reset", reset),
 ];
-
-const SILENT: Fault = Fault { is_silent: true, refuses: false, delay: None, loss_percent: 0 };
 
 pub(super) fn inject(run: &mut Run, faults: usize) {
     let first = run.random.below(KINDS.len());
@@ -65,15 +63,6 @@ fn network(run: &Run) -> &Network {
 fn all(run: &Run) -> Vec<Party> {
     let shape = run.cluster.shape();
     (1..=shape.nodes).map(Party::Node).chain((0..shape.routers).map(Party::Router)).collect()
-}
-
-/// Returns the directions from the processes of one group to those of another group.
-fn from_to(from: &[Party], to: &[Party]) -> Vec<Link> {
-    from.iter().flat_map(|&from| to.iter().map(move |&to| (from, to))).collect()
-}
-
-fn both_ways(one: &[Party], other: &[Party]) -> Vec<Link> {
-    [from_to(one, other), from_to(other, one)].concat()
 }
 
 fn others(run: &Run, group: &[Party]) -> Vec<Party> {
