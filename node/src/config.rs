@@ -133,10 +133,9 @@ impl Config {
         self.initial_nodes.len() > 1 || !self.join.is_empty()
     }
 
-    /// Returns the limits on the flushed entries that the log of a shard keeps for members that lag.
-    /// `shards` is the number of shards of the node.
-    pub(crate) fn keep_limits(&self, shards: NonZeroU16) -> KeepLimits {
-        KeepLimits { time: self.log_keep_time, bytes: self.log_keep_bytes / u64::from(shards.get()) }
+    /// Returns the limits on the flushed entries that the logs of all shards keep for members that lag.
+    pub(crate) fn keep_limits(&self) -> KeepLimits {
+        KeepLimits { time: self.log_keep_time, bytes: self.log_keep_bytes }
     }
 
     pub(crate) fn check(&self) -> Result<(), NodeError> {

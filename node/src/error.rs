@@ -228,6 +228,17 @@ pub enum ReplicaError {
     /// Table files of the state have damaged blocks.
     #[error("the state has files with damaged blocks, which are repaired when it is opened again")]
     Damaged,
+    /// The cluster uses formats that this program does not know.
+    #[error(
+        "the formats of the cluster are version {cluster}, and this varve knows them up to {known}: install a newer \
+         varve"
+    )]
+    NewerFormat {
+        /// Version of the cluster.
+        cluster: u32,
+        /// Highest version that this program knows.
+        known: u32,
+    },
     /// The sync thread ended, a task panicked, or openraft stopped by itself.
     #[error("consensus stopped: {0}")]
     Consensus(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -295,6 +306,7 @@ impl ReplicaError {
             | Self::Gap { .. }
             | Self::Pointer { .. }
             | Self::Record(_)
+            | Self::NewerFormat { .. }
             | Self::Consensus(_)
             | Self::Damaged => false,
         }

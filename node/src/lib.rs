@@ -30,7 +30,7 @@ mod metrics;
 mod node;
 mod shard;
 
-use host::{clock, directory, space};
+use host::{clock, directory, sharers, space};
 
 pub use config::{Config, DISK_BYTES_MIN, Retention, Site};
 pub use error::{NodeError, RecordError, ReplicaError};

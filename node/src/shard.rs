@@ -38,6 +38,8 @@ pub(crate) struct Shard {
     kept_log: Mutex<KeptLog>,
     /// Size of the entries applied since the last flush, in bytes, before compression.
     unflushed_bytes: AtomicU64,
+    /// Size of these entries in the log, in bytes.
+    unflushed_log_bytes: AtomicU64,
     /// Number of reads of damaged values that are already counted in the metrics and logged.
     damage_reported: AtomicU64,
     /// Faults that a verification has found.
@@ -77,6 +79,7 @@ impl Shard {
             flushed: Mutex::new(flushed),
             kept_log: Mutex::new(kept_log),
             unflushed_bytes: AtomicU64::new(0),
+            unflushed_log_bytes: AtomicU64::new(0),
             damage_reported: AtomicU64::new(0),
             faults: Mutex::default(),
             metrics,
@@ -188,7 +191,7 @@ impl Shard {
         self.kept_log.lock().release(Instant::now(), limits, kept_index);
     }
 
-    /// Size of the flushed entries that the log keeps for members that lag, in bytes.
+    /// Size in the log of the flushed entries that it keeps for members that lag, in bytes.
     pub(crate) fn kept_log_bytes(&self) -> u64 {
         self.kept_log.lock().bytes()
     }
@@ -210,7 +213,8 @@ impl Shard {
         let start = Instant::now();
         // Read before the flush: entries that are applied during the flush still count as unflushed, even if it
         // includes them.
-        let unflushed_bytes = self.unflushed_bytes.load(Ordering::Relaxed);
+        let counters = [&self.unflushed_bytes, &self.unflushed_log_bytes];
+        let unflushed = counters.map(|bytes| bytes.load(Ordering::Relaxed));
         let written = write(&self.engine)?;
         {
             let mut flushed = self.flushed.lock();
@@ -219,12 +223,14 @@ impl Shard {
             if index(&flushed) <= index(&written) {
                 self.metrics.flushed_index.set(gauge(index(&written).unwrap_or(0)));
                 flushed.clone_from(&written);
-                self.kept_log.lock().add(Instant::now(), written.clone(), unflushed_bytes);
+                self.kept_log.lock().add(Instant::now(), written.clone(), unflushed[1]);
             }
         }
-        let less = |bytes: u64| Some(bytes.saturating_sub(unflushed_bytes));
-        // Always succeeds: `less` never refuses.
-        let _before: Result<u64, u64> = self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        for (bytes, flushed) in counters.into_iter().zip(unflushed) {
+            let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
+            // Always succeeds: `less` never refuses.
+            let _before: Result<u64, u64> = bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
         Ok(written)
     }
@@ -246,6 +252,7 @@ impl GroupState for Shard {
     fn apply(&self, position: Position, command: Payload) -> Result<Outcome, ReplicaError> {
         let index = position.index;
         self.unflushed_bytes.fetch_add(command.encoded_len() as u64, Ordering::Relaxed);
+        self.unflushed_log_bytes.fetch_add(command.logged_len() as u64, Ordering::Relaxed);
         let outcome = self.engine.apply(position, &*entry(command)?)?;
         self.note_applied(index)?;
         Ok(Outcome::Shard(outcome))

@@ -32,8 +32,8 @@ pub use profile_type::{ProfileType, ValueType};
 pub use shard::{
     AdministrationTask, Answer, Appended, Command, Consistency, Deleted, Deletion, Entry, Fold, FramePlace,
     KnownLocations, LabelDrops, LocationPage, LocationSets, Matcher, ReadAt, ReadPoint, ResponseTooLarge, Selection,
-    SelectionError, SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, Window, answer, entry, location_sets,
-    meta, placement, refusal, selection,
+    SelectionError, SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, Window, answer, entry, leader_search,
+    location_sets, meta, placement, push_retries, refusal, selection,
 };
 pub use tenant::{TenantId, TenantIdError};
 pub use tier::Tier;

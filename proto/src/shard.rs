@@ -4,9 +4,11 @@
 pub mod answer;
 pub mod entry;
 mod error;
+pub mod leader_search;
 pub mod location_sets;
 pub mod meta;
 pub mod placement;
+pub mod push_retries;
 mod reads;
 pub mod refusal;
 pub mod selection;

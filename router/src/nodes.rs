@@ -7,12 +7,15 @@ mod silent_shards;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
 use proto::meta::State;
 use proto::placement::Placement;
+use proto::push_retries::PartFailure;
+use proto::refusal::Refusal;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, BatchId, Consistency, Deleted, Deletion, KnownLocations, LocationPage,
     Selection, SeriesAnswer, SeriesQuery, Shards, TenantId, Tokens,
@@ -36,6 +39,8 @@ pub struct Nodes {
     node: Node,
     /// Placement that the node returned last; `None` if it must be read.
     placement: Arc<RwLock<Option<Arc<Placement>>>>,
+    /// Newest epoch that a node has named in a refusal.
+    newest_epoch: Arc<AtomicU64>,
 }
 
 /// The nodes that hold the shards.
@@ -84,9 +89,14 @@ impl NodesError {
         self.code() == Code::Aborted
     }
 
-    /// Returns whether the same call may succeed in a moment. The shard may have stored the batch of a failed append.
-    pub(crate) fn is_temporary(&self) -> bool {
-        matches!(self.code(), Code::ResourceExhausted | Code::Unavailable)
+    /// Returns the kind of the error of an append, for the decision about retries.
+    pub(crate) fn part_failure(&self) -> PartFailure {
+        match self.code() {
+            _ if self.is_misplaced() => PartFailure::Misplaced,
+            _ if self.is_dangling() => PartFailure::Dangling,
+            Code::ResourceExhausted | Code::Unavailable => PartFailure::Temporary,
+            _ => PartFailure::Lasting,
+        }
     }
 
     /// Number of the shard that did not answer; `None` if there is an answer, or if the fault is not in one shard.
@@ -111,7 +121,7 @@ impl Nodes {
     /// Makes a connection to a node in this process.
     #[must_use]
     pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
-        Self { node: Node::InProcess(node), placement: Arc::default() }
+        Self { node: Node::InProcess(node), placement: Arc::default(), newest_epoch: Arc::default() }
     }
 
     /// Makes connections to the nodes of a cluster. `seeds` are endpoints of some of its nodes, made by `dialer`; the
@@ -124,7 +134,7 @@ impl Nodes {
 
     fn remote_with(dialer: &Dialer, seeds: Vec<Endpoint>, tokens: Option<&Tokens>, patience: Patience) -> Self {
         let cluster = Cluster::new(dialer, seeds, tokens, patience);
-        Self { node: Node::Cluster(cluster), placement: Arc::default() }
+        Self { node: Node::Cluster(cluster), placement: Arc::default(), newest_epoch: Arc::default() }
     }
 
     /// Returns true if a node has responded with the placement of the shards. Without it, every request fails.
@@ -174,7 +184,7 @@ impl Nodes {
     async fn read_placement(&self) -> Result<Arc<Placement>, NodesError> {
         let read = match &self.node {
             Node::InProcess(node) => node.placement().await,
-            Node::Cluster(cluster) => cluster.placement().await,
+            Node::Cluster(cluster) => cluster.placement(self.newest_epoch.load(Ordering::Relaxed)).await,
         };
         let read = Arc::new(read.map_err(|status| NodesError { shard: None, status })?);
         *self.placement.write() = Some(Arc::clone(&read));
@@ -187,6 +197,9 @@ impl Nodes {
         let error = NodesError { shard: Some(shard), status };
         if error.is_misplaced() {
             *self.placement.write() = None;
+        }
+        if let Some(Refusal::Misplaced { epoch }) = Refusal::decode(error.status.details()) {
+            self.newest_epoch.fetch_max(epoch, Ordering::Relaxed);
         }
         error
     }

@@ -55,7 +55,7 @@ pub(crate) fn options(config: &Config) -> Options {
     options.set_stats_dump_period_sec(0);
     options.set_stats_persist_period_sec(0);
     options.set_keep_log_file_num(2);
-    options.set_max_open_files(i32::try_from(config.budgets.open_files).unwrap_or(i32::MAX));
+    options.set_max_open_files(i32::try_from(config.budgets.open_files()).unwrap_or(i32::MAX));
     options
 }
 

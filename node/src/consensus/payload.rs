@@ -75,6 +75,11 @@ impl Payload {
         }
     }
 
+    /// Returns the length of the bytes as they are in the log.
+    pub(crate) fn logged_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns the length of the encoded command, in bytes.
     pub(crate) fn encoded_len(&self) -> usize {
         match self.form {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use proto::TenantId;
 use proto::limits::{
-    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, EPOCH_LEAD_MIN_NS, PLACEMENT_EPOCHS_MAX, TENANTS_MAX,
-    TOKENS_MAX,
+    CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, EPOCH_LEAD_MIN_NS, NODE_SHARDS_MAX,
+    PLACEMENT_EPOCHS_MAX, TENANTS_MAX, TOKENS_MAX,
 };
 use proto::meta::{Command, DirectoryId, Node, Policy, Shard, State, Tenant, Token, TokenHash};
 use proto::placement::{Epoch, FIRST_DATA_SHARD};
@@ -132,6 +132,12 @@ fn add_shards(state: &mut State, shards: &[Shard]) -> Result {
             }
         }
         state.shards.insert(number, shard.clone());
+    }
+    for &node in state.nodes.keys() {
+        let replicas = state.shards.values().filter(|shard| shard.replica_on(node).is_some());
+        if replicas.count() > usize::from(NODE_SHARDS_MAX) {
+            return Err(Refusal::TooManyReplicas { node });
+        }
     }
     Ok(Applied::Changed)
 }

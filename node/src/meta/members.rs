@@ -35,8 +35,9 @@ impl Loads {
     }
 
     fn add(&mut self, shard: &Shard) {
-        for member in &shard.members {
-            *self.replicas.entry(member.node).or_default() += 1;
+        // A replica that is moving counts at both nodes.
+        for member in shard.nodes() {
+            *self.replicas.entry(member).or_default() += 1;
         }
         *self.created.entry(shard.creator).or_default() += 1;
     }

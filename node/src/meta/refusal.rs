@@ -3,7 +3,7 @@
 use proto::TenantId;
 use proto::limits::{
     CLUSTER_NODES_MAX, CLUSTER_SHARDS_MAX, DELETED_TENANTS_MAX, EPOCH_LEAD_MIN_NS, META_STATE_BYTES_MAX,
-    PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
+    NODE_SHARDS_MAX, PLACEMENT_EPOCHS_MAX, RETENTION_CLASSES_MAX, TENANTS_MAX, TOKENS_MAX,
 };
 use proto::meta::{ClusterId, DirectoryId, MetaError, TokenHash};
 
@@ -67,6 +67,12 @@ pub enum Refusal {
     /// There are too many shards.
     #[error("a cluster has at most {CLUSTER_SHARDS_MAX} shards: add fewer")]
     TooManyShards,
+    /// A node would hold too many replicas.
+    #[error("node {node} would hold more than {NODE_SHARDS_MAX} replicas, the most that a node may hold: add nodes")]
+    TooManyReplicas {
+        /// Number of the node.
+        node: u64,
+    },
     /// A new shard counts as created, although no command has said so, or it has a target.
     #[error("shard {shard} is new, and cannot be created already: propose it as not created, and without a target")]
     CreatedTooEarly {

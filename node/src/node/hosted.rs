@@ -9,6 +9,7 @@ use crate::consensus::DirectoryId;
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, StateLabels};
 use crate::node::replica::Replica;
+use crate::node::shared::APPENDS_IN_FLIGHT_BYTES_MAX;
 
 /// A shard of this node.
 #[derive(Debug)]
@@ -25,10 +26,8 @@ pub(super) struct Hosted {
     /// Lock that each query of the shard holds for reading. The upkeep holds it for writing while it opens the replica
     /// again, so that queries wait.
     pub(super) queries: Arc<RwLock<()>>,
-    /// Budget for appends that wait for the end of a repair: an equal part of the node's budget for appends in flight.
-    /// An append holds one permit for each of its bytes while it waits.
+    /// Appends that wait for the end of a repair. An append holds one permit for each of its bytes while it waits.
     repair_waits: Semaphore,
-    waiting_bytes_max: u32,
 }
 
 /// Reason why a shard is not ready although its replica serves: without a majority, it neither stores pushes nor
@@ -85,14 +84,8 @@ impl State {
 }
 
 impl Hosted {
-    /// Returns a shard whose replica is not open. Appends of `waiting_bytes_max` bytes may wait for a repair.
-    pub(super) fn new(
-        number: u32,
-        identity: DirectoryId,
-        closing: CancellationToken,
-        metrics: Metrics,
-        waiting_bytes_max: u32,
-    ) -> Self {
+    /// Returns a shard whose replica is not open.
+    pub(super) fn new(number: u32, identity: DirectoryId, closing: CancellationToken, metrics: Metrics) -> Self {
         Self {
             number,
             identity,
@@ -101,15 +94,18 @@ impl Hosted {
             state: watch::Sender::new(State::Starting),
             metrics,
             queries: Arc::default(),
-            repair_waits: Semaphore::new(waiting_bytes_max as usize),
-            waiting_bytes_max,
+            repair_waits: Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX),
         }
     }
 
     /// Reserves `bytes` for an append that waits for the end of a repair, until the permit is dropped. Returns `None`
-    /// if too many bytes wait already. An append that is larger than the budget may wait alone.
-    pub(super) fn wait_for_repair(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.waiting_bytes_max);
+    /// if more than `bytes_max` would wait. An append that is larger than that may wait alone.
+    pub(super) fn wait_for_repair(&self, bytes: usize, bytes_max: u64) -> Option<SemaphorePermit<'_>> {
+        let waiting = APPENDS_IN_FLIGHT_BYTES_MAX.saturating_sub(self.repair_waits.available_permits());
+        if waiting > 0 && waiting.saturating_add(bytes) as u64 > bytes_max {
+            return None;
+        }
+        let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
         self.repair_waits.try_acquire_many(permits).ok()
     }
 

@@ -22,6 +22,7 @@ use crate::metrics::{Metrics, ShardMetrics, gauge};
 use crate::shard::snapshot::lease::Leases;
 use crate::shard::snapshot::receiver::{Staged, discard_overtaken};
 use crate::shard::{KeepLimits, Shard};
+use crate::sharers::Sharers;
 
 /// An open replica.
 #[derive(Debug)]
@@ -35,8 +36,9 @@ pub(crate) struct Replica {
     log_in_use: Weak<()>,
     failure: Failure,
     clock: Arc<Clock>,
-    /// Limits on the flushed entries that the log keeps for members that lag.
+    /// Limits on the flushed entries that the logs of all shards keep for members that lag.
     keep: KeepLimits,
+    sharers: Arc<Sharers>,
     /// Snapshots that other members are reading.
     leases: Arc<Leases>,
 }
@@ -50,6 +52,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) clock: &'a Arc<Clock>,
     pub(crate) peers: &'a Arc<Peers>,
     pub(crate) leases: &'a Arc<Leases>,
+    pub(crate) sharers: &'a Arc<Sharers>,
 }
 
 impl Replica {
@@ -63,12 +66,12 @@ impl Replica {
         staged: Option<Staged>,
         surroundings: Surroundings<'_>,
     ) -> Result<Arc<Self>, NodeError> {
-        let Surroundings { config, budgets, metrics, clock, peers, leases } = surroundings;
+        let Surroundings { config, budgets, metrics, clock, peers, leases, sharers } = surroundings;
         let failure = log.failure().of_replica(shard);
         let state =
             StateToOpen { shard, log: Arc::clone(&log), budgets: budgets.clone(), metrics: metrics.of_shard(shard) };
         let opened = spawn_blocking(move || state.open(staged)).await.map_err(panicked)??;
-        let keep = config.keep_limits(log.shards());
+        let keep = config.keep_limits();
         let store = LogStore::new(shard, Arc::clone(&log));
         let log_in_use = store.while_open();
         let state = Arc::clone(&opened) as Arc<dyn GroupState>;
@@ -83,6 +86,7 @@ impl Replica {
             failure,
             clock: Arc::clone(clock),
             keep,
+            sharers: Arc::clone(sharers),
             leases: Arc::clone(leases),
         }))
     }
@@ -242,10 +246,11 @@ impl Replica {
         spawn_blocking(has_synced).await.unwrap_or_else(|panic| Err(Arc::new(panicked(panic))))
     }
 
-    /// Returns the limits on the flushed entries that the log keeps for members that lag; `None` if there is no other
-    /// member.
+    /// Returns the limits on the flushed entries that the log keeps for members of this shard that lag; `None` if there
+    /// is no other member.
     fn keep_limits(&self) -> Option<KeepLimits> {
-        (self.group.members().len() > 1).then_some(self.keep)
+        let KeepLimits { time, bytes } = self.keep;
+        (self.group.members().len() > 1).then(|| KeepLimits { time, bytes: self.sharers.part(bytes) })
     }
 
     /// Returns the index of the last entry that was purged from the log; `None` if nothing was purged.

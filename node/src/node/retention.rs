@@ -34,6 +34,11 @@ pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// Returns the disk use at which dropping begins, in bytes.
+fn limit(cap: u64) -> u64 {
+    cap - cap / MARGIN_PART
+}
+
 /// Measures the disk use of the data once. Appends are refused until the next measurement if it exceeds the cap.
 pub(super) async fn watch_cap(shared: &Arc<Shared>) {
     if let Some(used) = measure(shared).await {
@@ -45,7 +50,12 @@ pub(super) async fn watch_cap(shared: &Arc<Shared>) {
 /// Only the leader of a shard does this. Returns when the space of the dropped partitions is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured again, because an earlier measurement may include space that the last drop has freed since.
-    let Some(used) = measure(shared).await else { return };
+    let Some(mut used) = measure(shared).await else { return };
+    // Purged entries of the log take space until it is reclaimed, for which no data must be dropped.
+    if used.total() > limit(shared.config.disk_bytes_max) && shared.raft_log.reclaim().await {
+        let Some(reclaimed) = measure(shared).await else { return };
+        used = reclaimed;
+    }
     let serving = shared.shards().into_values().filter_map(|hosted| hosted.serving());
     let leaders: Vec<Arc<Replica>> = serving.filter(|replica| replica.is_leader()).collect();
     let Some(first) = leaders.first() else { return };
@@ -125,7 +135,7 @@ impl Used {
     /// This node cannot drop data of the shards in `fixed`: they are damaged, or other nodes lead them. The other
     /// shards then keep at least their equal part of the cap, however large the fixed shards are.
     fn excess(&self, cap: u64, fixed: &BTreeSet<u32>) -> u64 {
-        let limit = cap - cap / MARGIN_PART;
+        let limit = limit(cap);
         let others = self.shards.iter().filter(|(shard, _)| !fixed.contains(shard));
         let (others, other_bytes) = others.fold((0, self.raft), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
         let kept = u128::from(limit) * others / (self.shards.len().max(1) as u128);

@@ -9,6 +9,7 @@ pub(super) mod refusal;
 mod storing;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::placement::Placement;
 use proto::{
@@ -18,7 +19,7 @@ use proto::{
 use storage_engine::{Outcome, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::consensus::{ConsensusError, Proposal};
 use crate::error::ReplicaError;
@@ -32,6 +33,10 @@ use crate::node::service::refusal::unavailable;
 use crate::node::service::storing::Storing;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared};
 use crate::node::{Node, administration};
+
+/// Longest time that a request waits until this node knows its placement. Nodes learn of a placement within some
+/// milliseconds.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A refusal: its reason in the metrics, and the response.
 pub(super) struct Refused(Refusal, Status);
@@ -75,7 +80,7 @@ impl Shards for Node {
         id: BatchId,
     ) -> Result<bool, Status> {
         self.shared.check_leader(&*self.shared.hosted(shard)?)?;
-        self.shared.check_placement(shard, placement_epoch)?;
+        self.shared.check_placement(shard, placement_epoch).await?;
         let holds =
             move |replica: &Replica, _: &dyn Fn() -> bool| Ok(replica.shard().engine().holds_batch(&tenant, id)?);
         self.shared.read(shard, ReadAt { placement_epoch, applied_index: None }, holds).await
@@ -90,12 +95,12 @@ impl Shards for Node {
         if consistency == Consistency::Linearizable {
             self.shared.check_leader(&*self.shared.hosted(shard)?)?;
         }
-        self.shared.check_placement(shard, placement_epoch)?;
+        self.shared.check_placement(shard, placement_epoch).await?;
         self.shared.read_point(shard, consistency).await
     }
 
     async fn select(&self, shard: u32, at: ReadAt, selection: Selection) -> Result<Answer, Status> {
-        self.shared.check_placement(shard, at.placement_epoch)?;
+        self.shared.check_placement(shard, at.placement_epoch).await?;
         let select = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().select_while(&selection, is_wanted)
         };
@@ -109,12 +114,12 @@ impl Shards for Node {
         tenant: TenantId,
         known: KnownLocations,
     ) -> Result<LocationPage, Status> {
-        self.shared.check_placement(shard, at.placement_epoch)?;
+        self.shared.check_placement(shard, at.placement_epoch).await?;
         self.shared.read(shard, at, move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
     async fn series(&self, shard: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
-        self.shared.check_placement(shard, at.placement_epoch)?;
+        self.shared.check_placement(shard, at.placement_epoch).await?;
         let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
             replica.shard().engine().series_while(&query, is_wanted)
         };
@@ -123,7 +128,7 @@ impl Shards for Node {
 
     async fn delete(&self, shard: u32, placement_epoch: u64, deletion: Deletion) -> Result<Deleted, Status> {
         self.shared.check_leader(&*self.shared.hosted(shard)?)?;
-        self.shared.check_placement(shard, placement_epoch)?;
+        self.shared.check_placement(shard, placement_epoch).await?;
         let shared = Arc::clone(&self.shared);
         let delete = tokio::spawn(async move { delete(&shared, shard, deletion).await });
         delete.await.map_err(|panic| Status::internal(panic.to_string()))?
@@ -156,13 +161,22 @@ impl Shared {
     }
 
     /// Refuses a request to a shard that is not on this node, or that was chosen by another placement. The router then
-    /// reads the placement again.
-    fn check_placement(&self, shard: u32, placement_epoch: u64) -> Result<Arc<Hosted>, Status> {
+    /// reads the placement again. If this node does not know the router's placement yet, waits for it for a moment.
+    async fn check_placement(&self, shard: u32, placement_epoch: u64) -> Result<Arc<Hosted>, Status> {
         let hosted = self.hosted(shard)?;
-        let epoch = self.cluster.placement()?.epoch();
+        let mut states = self.cluster.state.subscribe();
+        let known = async {
+            while self.cluster.placement()?.epoch() < placement_epoch && states.changed().await.is_ok() {}
+            self.cluster.placement()
+        };
+        let epoch = match tokio::time::timeout(PLACEMENT_PATIENCE, known).await {
+            Ok(placement) => placement?.epoch(),
+            Err(_elapsed) => self.cluster.placement()?.epoch(),
+        };
         if placement_epoch != epoch && !is_planted("skip-epoch-check") {
             let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
-            return Err(Status::failed_precondition(text));
+            let details = proto::refusal::Refusal::Misplaced { epoch }.encode().into();
+            return Err(Status::with_details(Code::FailedPrecondition, text, details));
         }
         Ok(hosted)
     }
@@ -187,8 +201,9 @@ impl Shared {
     /// of the request in memory.
     async fn appendable(&self, hosted: &Hosted, bytes: usize) -> Result<Arc<Replica>, Refused> {
         // Requests to a shard in repair must not take the whole budget of the node.
+        let bytes_max = self.sharers.part(APPENDS_IN_FLIGHT_BYTES_MAX as u64);
         let waits = match hosted.state() {
-            State::Repairing => Some(hosted.wait_for_repair(bytes).ok_or_else(|| {
+            State::Repairing => Some(hosted.wait_for_repair(bytes, bytes_max).ok_or_else(|| {
                 let text = format!("shard {} is being repaired, and many appends wait: try again", hosted.number());
                 Refused(Refusal::Busy, Status::resource_exhausted(text))
             })?),
@@ -251,10 +266,10 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, mut batch: Ba
     }
     let misplaced = |status| Refused(Refusal::Misplaced, status);
     shared.check_leader(&*shared.hosted(shard).map_err(misplaced)?).map_err(|s| Refused(Refusal::Uncommitted, s))?;
-    let hosted = shared.check_placement(shard, placement_epoch).map_err(misplaced)?;
-    // The batch counts from now on, because it is in memory while the append waits for a repair.
+    // The batch counts from now on, because it is in memory while the append waits for a placement or a repair.
     let bytes = batch.memory_bytes();
     let _in_flight = shared.take_in(bytes)?;
+    let hosted = shared.check_placement(shard, placement_epoch).await.map_err(misplaced)?;
     let replica = shared.appendable(&hosted, bytes).await?;
     // After the wait for a repair, so that the policy is the newest that this node knows.
     let storing =

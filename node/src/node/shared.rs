@@ -31,6 +31,7 @@ use crate::node::replica::{Replica, Surroundings};
 use crate::node::supervise::supervised;
 use crate::shard::snapshot::lease::Leases;
 use crate::shard::snapshot::receiver::Staged;
+use crate::sharers::Sharers;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.
@@ -63,8 +64,8 @@ pub(super) struct Shared {
     pub(super) leases: Arc<Leases>,
     /// Shards of this node, by number.
     hosted: watch::Sender<BTreeMap<u32, Arc<Hosted>>>,
-    /// Size of the appends that may wait for the repair of one shard, in bytes.
-    waiting_bytes_max: u32,
+    /// Number of replicas that share the budgets.
+    pub(super) sharers: Arc<Sharers>,
     /// Supervisors of the replicas, which end before the log is closed.
     pub(super) supervisors: TaskTracker,
     /// Memory budgets that the engines of all shards share.
@@ -99,8 +100,6 @@ impl Shared {
         let directory = Arc::new(DataDirectory::open(&config.data_dir)?);
         let metrics = Metrics::register(registry);
         let (raft_log, shards, directory_id) = RaftLog::open(&config, &directory, &metrics).await?;
-        let appends_bytes_max = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
-        let waiting_bytes_max = appends_bytes_max / u32::from(shards.get());
         let budgets = Budgets::new(BudgetSizes {
             engines: shards.get().into(),
             head_bytes_max: config.head_bytes_max,
@@ -117,7 +116,7 @@ impl Shared {
             clock: Arc::new(Clock::new(config.retention, metrics.clone())),
             raft_log,
             hosted: watch::Sender::default(),
-            waiting_bytes_max,
+            sharers: Arc::new(Sharers::new(shards.get())),
             supervisors: TaskTracker::new(),
             budgets,
             opening: Semaphore::new(cpus),
@@ -169,11 +168,12 @@ impl Shared {
         let directory = Arc::clone(&self.directory);
         spawn_blocking(move || directory.make_shard(shard)).await.map_err(io::Error::other)??;
         let closing = self.closing.child_token();
-        let hosted = Hosted::new(shard, identity, closing, self.metrics.clone(), self.waiting_bytes_max);
+        let hosted = Hosted::new(shard, identity, closing, self.metrics.clone());
         let hosted = Arc::new(hosted);
         let is_new = self.hosted.send_if_modified(|all| match all.entry(shard) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Arc::clone(&hosted));
+                self.sharers.set(all.len());
                 true
             }
             Entry::Occupied(_) => false,
@@ -206,7 +206,10 @@ impl Shared {
         let Some(hosted) = self.shard(shard) else { return };
         hosted.closing.cancel();
         hosted.closed.cancelled().await;
-        self.hosted.send_modify(|all| drop(all.remove(&shard)));
+        self.hosted.send_modify(|all| {
+            all.remove(&shard);
+            self.sharers.set(all.len());
+        });
     }
 
     /// Returns the state of a shard. If its replica is being repaired, first waits for the end of the repair: at most
@@ -230,8 +233,8 @@ impl Shared {
             let log = self.raft_log.opened().await?;
             // The semaphore is never closed, so this does not fail.
             let _permit = self.opening.acquire().await;
-            let Self { config, budgets, metrics, clock, peers, leases, .. } = self;
-            let surroundings = Surroundings { config, budgets, metrics, clock, peers, leases };
+            let Self { config, budgets, metrics, clock, peers, leases, sharers, .. } = self;
+            let surroundings = Surroundings { config, budgets, metrics, clock, peers, leases, sharers };
             Replica::open(shard, hosted.identity(), log, staged, surroundings).await
         };
         let mut opened = std::pin::pin!(opened);

@@ -12,7 +12,7 @@ use storage_engine::Flushed;
 pub(crate) struct KeepLimits {
     /// Longest time after their flush for which entries are kept.
     pub(crate) time: Duration,
-    /// Largest size of all kept entries, in bytes.
+    /// Largest size of all kept entries in the log, in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -33,7 +33,7 @@ struct Part {
 }
 
 impl KeptLog {
-    /// Adds the entries up to `end`, which was just flushed. `bytes` is their size.
+    /// Adds the entries up to `end`, which was just flushed. `bytes` is their size in the log.
     pub(crate) fn add(&mut self, now: Instant, end: Flushed, bytes: u64) {
         self.parts.push_back(Part { flushed_at: now, end, bytes });
     }

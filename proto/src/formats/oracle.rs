@@ -1,5 +1,8 @@
 //! The oracle of the tests of [`encoder`](super::encoder) and [`decoder`](super::decoder): conversions between a batch
 //! and the message object, which prost encodes and decodes.
+//!
+//! The oracle shares the checks of definitions with the decoder, so it cannot show that a check is missing. Another
+//! test of the decoder has an ID without an entry in each field.
 
 use prost::Message as _;
 

@@ -18,6 +18,11 @@ pub enum Refusal {
     /// The outcome of a proposal is unknown: it may be stored, now or later. It may be sent again with the same batch
     /// ID.
     Unknown,
+    /// The request was placed by another placement than that of the node. Nothing was done.
+    Misplaced {
+        /// Epoch of the newest placement that the node knows.
+        epoch: u64,
+    },
 }
 
 impl Refusal {
@@ -27,6 +32,7 @@ impl Refusal {
         let reason = match self {
             Self::NotLeader { leader } => Reason::NotLeader(wire::NotLeader { node: leader.unwrap_or_default() }),
             Self::Unknown => Reason::Unknown(wire::Unknown {}),
+            Self::Misplaced { epoch } => Reason::Misplaced(wire::Misplaced { epoch }),
         };
         wire::Refusal { reason: Some(reason) }.encode_to_vec()
     }
@@ -39,6 +45,7 @@ impl Refusal {
                 Some(Self::NotLeader { leader: (node != 0).then_some(node) })
             }
             Reason::Unknown(wire::Unknown {}) => Some(Self::Unknown),
+            Reason::Misplaced(wire::Misplaced { epoch }) => Some(Self::Misplaced { epoch }),
         }
     }
 }
@@ -49,8 +56,13 @@ mod tests {
 
     #[test]
     fn refusals_read_back_and_other_details_are_none() {
-        let refusals =
-            [Refusal::NotLeader { leader: None }, Refusal::NotLeader { leader: Some(u64::MAX) }, Refusal::Unknown];
+        let refusals = [
+            Refusal::NotLeader { leader: None },
+            Refusal::NotLeader { leader: Some(u64::MAX) },
+            Refusal::Unknown,
+            Refusal::Misplaced { epoch: 0 },
+            Refusal::Misplaced { epoch: 7 },
+        ];
         for refusal in refusals {
             assert_eq!(Refusal::decode(&refusal.encode()), Some(refusal));
         }

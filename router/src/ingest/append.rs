@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proto::Batch;
 use proto::placement::Placement;
+use proto::push_retries::PartFailure;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ingest::admission::InFlight;
@@ -89,29 +90,9 @@ impl Failures {
         self.0.is_empty()
     }
 
-    /// Returns whether the node has another placement.
-    pub(crate) fn are_misplaced(&self) -> bool {
-        self.0.iter().any(NodesError::is_misplaced)
-    }
-
-    /// Returns whether a shard may have stored its batch.
-    pub(crate) fn may_be_stored(&self) -> bool {
-        self.0.iter().any(|error| !error.is_misplaced() && !error.is_dangling())
-    }
-
-    /// Returns whether a shard is missing definitions.
-    pub(crate) fn has_dangling(&self) -> bool {
-        self.0.iter().any(NodesError::is_dangling)
-    }
-
-    /// Returns whether all shards are missing definitions.
-    pub(crate) fn are_dangling(&self) -> bool {
-        !self.0.is_empty() && self.0.iter().all(NodesError::is_dangling)
-    }
-
-    /// Returns whether every shard may accept its batch in a moment.
-    pub(crate) fn are_temporary(&self) -> bool {
-        self.0.iter().all(|error| error.is_temporary() || error.is_dangling())
+    /// Returns the kinds of the errors, for the decision about retries.
+    pub(crate) fn kinds(&self) -> Vec<PartFailure> {
+        self.0.iter().map(NodesError::part_failure).collect()
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod earlier_epochs;
 mod refusal_log;
-mod retries;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -15,11 +14,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use proto::placement::Placement;
+use proto::push_retries::{Definitions, NextAttempt, PAUSES, PushRetries};
 use proto::{BatchId, Push, TenantId};
 
 use self::earlier_epochs::Part;
 use self::refusal_log::RefusalLog;
-use self::retries::{Definitions, Next, PAUSES, Retries};
 use crate::auth::tenants::Tenants;
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, Failures, Round, Rounds, append};
@@ -177,22 +176,19 @@ impl Pusher {
         let arrived_ns = now_ns();
         let own_id = random_id();
         let mut acknowledged = Acknowledged::default();
-        let mut retries = Retries::new(self.retry_pauses);
-        let mut is_charged = true;
-        let mut stored = None;
+        let mut retries = PushRetries::new(self.retry_pauses, Instant::now());
+        let (mut is_charged, mut stored) = (true, None);
         // All runs use the same placement, until the push is placed again.
         let mut placement = self.nodes.placement().await;
         loop {
             let this = self.clone();
             let tenant_id = tenant.clone();
             let request = Arc::clone(&request);
-            let definitions = retries.definitions;
-            let acknowledged_shards = acknowledged.shards.clone();
             let attempt = Attempt {
                 arrived_ns,
                 own_id,
-                definitions,
-                acknowledged: acknowledged_shards,
+                definitions: retries.definitions(),
+                acknowledged: acknowledged.shards.clone(),
                 stored: stored.clone(),
                 is_charged,
             };
@@ -225,14 +221,17 @@ impl Pusher {
             if failures.is_empty() {
                 return self.finish(accepted, &defined, &acknowledged);
             }
-            match retries.next(&failures, &acknowledged).await {
-                Next::SendAgain => placement = Ok(pinned),
-                Next::PlaceAgain => {
+            match retries.next(&failures.kinds(), !acknowledged.shards.is_empty(), Instant::now()) {
+                NextAttempt::SendAgain(pause) => {
+                    tokio::time::sleep(pause).await;
+                    placement = Ok(pinned);
+                }
+                NextAttempt::PlaceAgain => {
                     placement = self.nodes.placement().await;
                     stored = None;
                 }
-                Next::Fail => return Err(failures.into()),
-                Next::Inconsistent => {
+                NextAttempt::Fail => return Err(failures.into()),
+                NextAttempt::Inconsistent => {
                     return Err(self.inconsistent(tenant, format, &accepted, defined.len(), &failures));
                 }
             }

@@ -1,18 +1,17 @@
 //! The nodes of a cluster on the network: the router's view of the cluster, and calls to the leaders of shards.
 //!
 //! The view is the state of the meta group as one of the nodes knows it. A task watches it, so a router learns of new
-//! nodes and placements by itself. Only the leader of a shard accepts appends and gives linearizable read points. A
-//! router remembers the leaders that it found, and follows the hints of other members. A member that does not respond
-//! is left alone for a while, so that not every call waits for it.
+//! nodes and placements by itself.
 
 mod reads;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::Tokens;
+use proto::leader_search::{CallFailure, KnownLeaders, LeaderSearch, PROBE, Step};
 use proto::meta::{ClusterId, Shard, State};
 use proto::placement::Placement;
 use proto::refusal::Refusal;
@@ -22,26 +21,12 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use transport::Dialer;
 
-use crate::nodes::remote::{Patience, Remote};
+use crate::nodes::remote::{Lost, Patience, Remote};
 use crate::nodes::silent_shards::SilentShards;
 
-/// Longest time that a call looks for the leader of a shard. An election takes a second or two.
-const LEADER_PATIENCE: Duration = Duration::from_secs(8);
-/// Time in which most elections end.
-const ELECTION: Duration = Duration::from_secs(2);
-/// Pauses between calls to members of which none leads: they double from the shortest to the longest. During an
-/// election they stay shorter, because each of them may delay the first call to the new leader. Later they are longer,
-/// because each call sends the whole request.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_IN_ELECTION_MAX: Duration = Duration::from_millis(150);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Time of a failed call from which on the member may be silent. A process that was killed fails at once.
-const SLOW: Duration = Duration::from_millis(500);
-/// Time in which a member responds that is not silent. A call may also be slow because of its shard, for example while
-/// most of the shard's members are down; the node is then still called for its other shards.
-const PROBE: Duration = Duration::from_millis(500);
-/// Time for which a silent member is not called if another one may respond. Each call to it would wait for long.
-const SILENCE: Duration = Duration::from_secs(3);
+/// Longest time to wait for an epoch that a node knows already.
+const EPOCH_PATIENCE: Duration = Duration::from_secs(1);
+const EPOCH_PAUSE: Duration = Duration::from_millis(50);
 /// Pause of the watching task after no node has responded.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
@@ -59,11 +44,8 @@ pub(super) struct Cluster {
     id: Arc<OnceLock<ClusterId>>,
     /// Newest known state of the meta group; the empty state if none is known yet.
     state: watch::Sender<Arc<State>>,
-    /// Node ids of the leaders, by shard, as far as they are known.
-    leaders: Mutex<HashMap<u32, u64>>,
+    leaders: Mutex<KnownLeaders>,
     silent_shards: SilentShards,
-    /// Nodes that did not respond to a call lately, each with the time until which the others are called first.
-    silent_nodes: Mutex<HashMap<u64, Instant>>,
 }
 
 impl Cluster {
@@ -80,7 +62,6 @@ impl Cluster {
             state: watch::Sender::new(Arc::default()),
             leaders: Mutex::default(),
             silent_shards: SilentShards::default(),
-            silent_nodes: Mutex::default(),
         });
         tokio::spawn(watch_cluster(Arc::downgrade(&cluster)));
         cluster
@@ -91,13 +72,21 @@ impl Cluster {
         !self.state.borrow().epochs.is_empty()
     }
 
-    /// Asks the nodes for the placement.
+    /// Asks the nodes for the placement of at least this epoch. Waits for it for a moment: some nodes learn of an epoch
+    /// later than others.
     ///
     /// # Errors
     /// Returns the status of the last node that was asked, if none knows a placement.
-    pub(super) async fn placement(&self) -> Result<Placement, Status> {
-        let placement = self.read_state().await?.placement();
-        placement.ok_or_else(|| Status::unavailable("the cluster is being created: try again"))
+    pub(super) async fn placement(&self, epoch: u64) -> Result<Placement, Status> {
+        let deadline = Instant::now() + EPOCH_PATIENCE;
+        loop {
+            let placement = self.read_state().await?.placement();
+            let placement = placement.ok_or_else(|| Status::unavailable("the cluster is being created: try again"))?;
+            if placement.epoch() >= epoch || Instant::now() > deadline {
+                return Ok(placement);
+            }
+            sleep(EPOCH_PAUSE).await;
+        }
     }
 
     /// Returns the newest known state of the meta group. Asks the nodes for it if none is known.
@@ -205,125 +194,65 @@ impl Cluster {
         is_repeatable: bool,
         call: impl Fn(Arc<Remote>) -> F,
     ) -> Result<T, Status> {
-        // The time begins with the first failure: a leader that has stopped responding is found out only by then.
-        let mut deadline: Option<Instant> = None;
-        let mut pause = PAUSE_MIN;
-        let mut turn = 0;
+        let mut search = LeaderSearch::new(shard, is_repeatable);
         // An attempt with an unknown outcome decides the error, whatever later attempts return.
         let mut unknown: Option<Status> = None;
-        // Members that could not be reached. Until an election, the others still name such a member as the leader.
-        let mut unreached: HashSet<u64> = HashSet::new();
-        // A hint is followed at once, but only one after each pause: two members may point at each other.
-        let mut has_followed = false;
         loop {
             let state = self.state().await?;
             let members = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
-            let candidates = self.candidates(&members);
-            let leader = self.leaders.lock().get(&shard).copied().filter(|leader| candidates.contains(leader));
-            let Some(node) = leader.or_else(|| candidates.get(turn % candidates.len().max(1)).copied()) else {
+            let Some(node) = search.member(&members, &self.leaders.lock(), now()) else {
                 return Err(Status::not_found(format!("shard {shard} does not exist: read the placement again")));
             };
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
-            let began = Instant::now();
+            let began = now();
             let remote = self.connection(address)?;
             let status = match call(Arc::clone(&remote)).await {
                 Ok(response) => {
-                    self.silent_nodes.lock().remove(&node);
-                    self.leaders.lock().insert(shard, node);
+                    search.succeeded(node, &mut self.leaders.lock());
                     return Ok(response);
                 }
                 Err(status) => status,
             };
-            if status.code() == Code::Unavailable && status.details().is_empty() && began.elapsed() >= SLOW {
-                self.note_silence(node, &remote).await;
-            }
-            let is_first_round = turn < members.len();
-            let Some(next) = next_step(&status, is_repeatable, members.len(), is_first_round) else {
-                self.leaders.lock().remove(&shard);
-                return Err(unknown.unwrap_or(status));
-            };
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + LEADER_PATIENCE);
-            // Without a refusal, the connection broke, or the member did not respond: the call may have had its effect.
-            let refusal = Refusal::decode(status.details());
-            let is_unreached = refusal.is_none() && status.code() == Code::Unavailable;
-            if refusal == Some(Refusal::Unknown) || is_unreached {
+            let failure = failure_of(&status);
+            self.note_failure(node, &remote, failure, began).await;
+            if failure.is_unknown() {
                 unknown = Some(status.clone());
             }
-            let was_unreached = if is_unreached { !unreached.insert(node) } else { unreached.remove(&node) };
-            turn += 1;
-            let hint = match next {
-                Next::Leader(hint) => Some(hint).filter(|hint| !unreached.contains(hint)),
-                Next::Another => None,
-            };
-            match hint {
-                Some(hint) => drop(self.leaders.lock().insert(shard, hint)),
-                None => drop(self.leaders.lock().remove(&shard)),
+            let step = search.failed(node, failure, &mut self.leaders.lock(), now());
+            match step {
+                Step::CallNow => {}
+                Step::CallAfter(pause) => sleep(pause).await,
+                Step::Fail => return Err(unknown.unwrap_or(status)),
             }
-            if hint.is_some_and(|hint| hint != node) && !has_followed {
-                has_followed = true;
-                continue;
-            }
-            // A pause after a member that is still dead would only delay the call to the next one.
-            let is_still_dead = was_unreached && is_unreached && unreached.len() < members.len();
-            if is_still_dead || (turn < members.len() && leader.is_none()) {
-                continue;
-            }
-            let now = Instant::now();
-            if now + pause > deadline {
-                return Err(unknown.unwrap_or(status));
-            }
-            sleep(pause).await;
-            has_followed = false;
-            let is_in_election = now + LEADER_PATIENCE < deadline + ELECTION;
-            pause = (pause * 2).min(if is_in_election { PAUSE_IN_ELECTION_MAX } else { PAUSE_MAX });
+        }
+    }
+
+    /// Records that a node is silent, if its failure took long and it does not respond to another call.
+    async fn note_failure(&self, node: u64, remote: &Remote, failure: CallFailure, began: std::time::Instant) {
+        if LeaderSearch::may_be_silent(failure, now() - began) && !remote.is_responding(PROBE).await {
+            self.leaders.lock().set_silent(node, now());
         }
     }
 }
 
-impl Cluster {
-    /// Returns the nodes without those that did not respond lately, or all if none responded.
-    fn candidates(&self, nodes: &[u64]) -> Vec<u64> {
-        let responding: Vec<u64> = nodes.iter().copied().filter(|&node| !self.is_silent(node)).collect();
-        if responding.is_empty() { nodes.to_vec() } else { responding }
-    }
-
-    /// Returns true if a node did not respond lately.
-    fn is_silent(&self, node: u64) -> bool {
-        self.silent_nodes.lock().get(&node).is_some_and(|until| Instant::now() < *until)
-    }
-
-    /// Records that a node is silent, unless it responds to another call.
-    async fn note_silence(&self, node: u64, remote: &Remote) {
-        if !remote.is_responding(PROBE).await {
-            self.silent_nodes.lock().insert(node, Instant::now() + SILENCE);
-        }
-    }
-}
-
-/// The node to which a call is made again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Leader(u64),
-    Another,
-}
-
-/// Returns the node to which a call is made again after `status`; `None` if the status is the answer.
-fn next_step(status: &Status, is_repeatable: bool, members: usize, is_first_round: bool) -> Option<Next> {
+/// Returns the kind of a failure, for the search of a leader.
+fn failure_of(status: &Status) -> CallFailure {
     match Refusal::decode(status.details()) {
-        // The disk of this member is full, and perhaps those of all others.
-        Some(Refusal::NotLeader { leader: None }) if status.code() == Code::ResourceExhausted => {
-            (is_first_round && members > 1).then_some(Next::Another)
-        }
-        Some(Refusal::NotLeader { leader: Some(leader) }) => Some(Next::Leader(leader)),
-        // The only member of a shard is not called again, because nothing else would take its place.
-        Some(Refusal::NotLeader { leader: None }) => (members > 1).then_some(Next::Another),
-        Some(Refusal::Unknown) => is_repeatable.then_some(Next::Another),
-        // The member does not respond, is starting, or does not serve this shard.
-        None if status.code() == Code::Unavailable && members > 1 => is_repeatable.then_some(Next::Another),
-        // A member that lost its data does not have the shard. If no member has it, the placement has changed.
-        None if status.code() == Code::NotFound && is_first_round && members > 1 => Some(Next::Another),
-        None => None,
+        Some(Refusal::NotLeader { leader: None }) if status.code() == Code::ResourceExhausted => CallFailure::Full,
+        Some(Refusal::NotLeader { leader }) => CallFailure::NotLeader { leader },
+        Some(Refusal::Unknown) => CallFailure::Unknown,
+        Some(Refusal::Misplaced { .. }) => CallFailure::Final,
+        None if Lost::of(status) == Some(Lost::Request) => CallFailure::NotSent,
+        None if Lost::of(status) == Some(Lost::Response) => CallFailure::Unreached,
+        None if status.code() == Code::Unavailable => CallFailure::Unready,
+        None if status.code() == Code::NotFound => CallFailure::Missing,
+        None => CallFailure::Final,
     }
+}
+
+/// Returns the time of tokio's clock, which tests can set.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 fn authority(endpoint: &Endpoint) -> &str {

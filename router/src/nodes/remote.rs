@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use prost::Message;
 use proto::meta::{CLUSTER_METADATA, ClusterId, State};
-use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::{
@@ -164,7 +163,7 @@ impl Remote {
     /// unknown.
     async fn within<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
         let patience = self.patience.answer;
-        let late = |_elapsed| Status::unavailable(format!("the node did not respond within {patience:?}: try again"));
+        let late = |_elapsed| Lost::Response.status(format!("the node did not respond within {patience:?}: try again"));
         self.response(tokio::time::timeout(patience, call).await.map_err(late)?)
     }
 
@@ -173,22 +172,17 @@ impl Remote {
         response.map(Response::into_inner).map_err(|status| {
             let endpoint = &self.endpoint;
             if let Some(reason) = DialError::of(&status) {
-                return Status::unavailable(format!("no connection to the node at {endpoint}: {reason}"));
+                return Lost::Request.status(format!("no connection to the node at {endpoint}: {reason}"));
             }
             let text = status.message();
             match status.code() {
-                _ if was_never_sent(&status) => Status::with_details(
-                    Code::Unavailable,
-                    format!(
-                        "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
-                         --node-endpoint"
-                    ),
-                    // Nothing was done.
-                    Refusal::NotLeader { leader: None }.encode().into(),
-                ),
+                _ if was_never_sent(&status) => Lost::Request.status(format!(
+                    "the node at {endpoint} cannot be reached ({text}): start `varve node` there, or set \
+                     --node-endpoint"
+                )),
                 // Only the router's own part of the connection gives a status a source.
                 _ if status.source().is_some() => {
-                    Status::unavailable(format!("the connection to the node at {endpoint} broke ({text}): try again"))
+                    Lost::Response.status(format!("the connection to the node at {endpoint} broke ({text}): try again"))
                 }
                 // The sender's credential was accepted: these faults are in the router's own credential.
                 code @ Code::PermissionDenied => {
@@ -204,6 +198,31 @@ impl Remote {
                 _ => status,
             }
         })
+    }
+}
+
+/// The part of a call that the network lost. It is the source of the router's own statuses; those of nodes have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Lost {
+    /// The request was never sent, so nothing was done.
+    #[error("no connection could be made")]
+    Request,
+    /// The request may have had its effect.
+    #[error("there was no response")]
+    Response,
+}
+
+impl Lost {
+    /// Returns the status of a call that lost this.
+    pub(super) fn status(self, text: String) -> Status {
+        let mut status = Status::unavailable(text);
+        status.set_source(Arc::new(self));
+        status
+    }
+
+    /// Returns what the call with this status lost; `None` if the node has responded.
+    pub(super) fn of(status: &Status) -> Option<Self> {
+        status.source()?.downcast_ref().copied()
     }
 }
 

@@ -30,7 +30,7 @@ const ENGINE_OPEN_FILES: std::ops::RangeInclusive<usize> = 32..=512;
 /// Sizes of the budgets that engines share, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetSizes {
-    /// Number of engines that share the budgets.
+    /// Number of engines that will share the budgets; more may be added.
     pub engines: usize,
     /// Size of the unsealed samples in memory. When all heads exceed it, the engine with the largest head should flush.
     pub head_bytes_max: usize,
@@ -46,8 +46,6 @@ pub struct BudgetSizes {
 pub struct Budgets {
     heads: Arc<Budget>,
     dictionaries: Arc<Budget>,
-    /// Largest number of table files that one engine keeps open.
-    pub(crate) open_files: usize,
     /// RocksDB's block cache.
     pub(crate) cache: Cache,
     /// RocksDB's limit for all write buffers, which count against the cache.
@@ -69,10 +67,15 @@ impl Budgets {
         Self {
             heads: Budget::new(engines, head_bytes_max),
             dictionaries: Budget::new(engines, dictionary_bytes_max),
-            open_files: (OPEN_FILES_MAX / engines).clamp(*ENGINE_OPEN_FILES.start(), *ENGINE_OPEN_FILES.end()),
             cache,
             write_buffers,
         }
+    }
+
+    /// Returns the largest number of table files that the next engine keeps open.
+    pub(crate) fn open_files(&self) -> usize {
+        let engines = self.heads.engines.max(self.heads.open_engines() + 1);
+        (OPEN_FILES_MAX / engines).clamp(*ENGINE_OPEN_FILES.start(), *ENGINE_OPEN_FILES.end())
     }
 
     /// Adds an engine to the engines that share the budgets.
@@ -91,7 +94,7 @@ impl fmt::Debug for Budgets {
 /// A budget of one kind of memory.
 #[derive(Debug)]
 struct Budget {
-    /// Number of engines that share the budget, whether they are open or not.
+    /// Number of engines that share the budget, whether they are open or not. If more are open, their number counts.
     engines: usize,
     bytes_max: usize,
     /// Memory use of all engines, in bytes.
@@ -103,6 +106,10 @@ struct Budget {
 impl Budget {
     fn new(engines: usize, bytes_max: usize) -> Arc<Self> {
         Arc::new(Self { engines, bytes_max, all: Arc::default(), open: Mutex::default() })
+    }
+
+    fn open_engines(&self) -> usize {
+        self.open.lock().iter().filter(|engine| engine.strong_count() > 0).count()
     }
 }
 
@@ -167,7 +174,7 @@ impl Share {
 
     /// Returns an engine's equal part of `limit` bytes.
     pub(crate) fn equal_part(&self, limit: usize) -> usize {
-        limit / self.budget.engines
+        limit / self.budget.engines.max(self.budget.open_engines())
     }
 
     fn bytes_of_largest(&self) -> usize {
@@ -212,6 +219,18 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_that_is_added_later_makes_the_parts_smaller() {
+        let budget = Budget::new(1, 100);
+        let (first, _first) = share(&budget, 60);
+        let (second, used) = share(&budget, 45);
+        assert!(first.reaches(100) && !second.reaches(100));
+        let (third, _third) = share(&budget, 0);
+        assert!([&first, &second].iter().all(|share| share.reaches(100)) && !third.reaches(100));
+        drop((second, used));
+        assert_eq!(first.equal_part(100), 50);
+    }
+
+    #[test]
     fn a_closed_engine_no_longer_counts() {
         let budget = Budget::new(2, 100);
         let (large, used) = share(&budget, 90);
@@ -229,6 +248,6 @@ mod tests {
     #[test]
     fn engines_share_the_open_files() {
         let sizes = |engines| BudgetSizes { engines, head_bytes_max: 1, dictionary_bytes_max: 1, cache_bytes: 1 };
-        assert_eq!([1, 4, 16, 64].map(|engines| Budgets::new(sizes(engines)).open_files), [512, 512, 128, 32]);
+        assert_eq!([1, 4, 16, 64].map(|engines| Budgets::new(sizes(engines)).open_files()), [512, 512, 128, 32]);
     }
 }

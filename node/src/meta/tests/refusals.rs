@@ -1,6 +1,6 @@
 //! Tests of refused commands: the text of each refusal, and that a refusal changes nothing.
 
-use proto::limits::{CLUSTER_NODES_MAX, META_STATE_BYTES_MAX, RETENTION_CLASSES_MAX, TOKENS_MAX};
+use proto::limits::{CLUSTER_NODES_MAX, META_STATE_BYTES_MAX, NODE_SHARDS_MAX, RETENTION_CLASSES_MAX, TOKENS_MAX};
 use proto::meta::State;
 
 use super::*;
@@ -57,6 +57,8 @@ fn shards_and_epochs_that_do_not_follow_are_refused() {
     let meta = cluster();
     refused(&meta, Command::AddShards(vec![shard(5, &[1])]), "shard 5 is not the next one, 4");
     refused(&meta, Command::AddShards(vec![shard(4, &[7])]), "node 7 is unknown");
+    let too_many = (4..4 + u32::from(NODE_SHARDS_MAX)).map(|number| shard(number, &[1])).collect();
+    refused(&meta, Command::AddShards(too_many), "node 1 would hold more than 64 replicas");
     refused(&meta, Command::AddShards((4..4200).map(|number| shard(number, &[1])).collect()), "at most 4096 shards");
     refused(&meta, Command::ShardCreated(4), "shard 4 is unknown");
     let add = |number, begins, shards: &[u32]| Command::AddEpoch(epoch(number, begins, shards));

@@ -2,7 +2,6 @@
 //! group, to complete the creation of the cluster.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +10,9 @@ use proto::meta::{ClusterId, Command, DirectoryId, Node, Retention, State};
 use proto::placement::Epoch;
 use tokio::time::timeout;
 
-use crate::config::Site;
+use crate::config::{Config, Site};
 use crate::consensus::{Member, random_identity};
+use crate::error::ReplicaError;
 use crate::meta::{MetaReplica, divide_slots, propose_shards};
 use crate::node::cluster::{propose, replicas};
 use crate::node::shared::Shared;
@@ -21,15 +21,18 @@ use crate::node::shared::Shared;
 /// and of replicas are not.
 const INTERVAL: Duration = Duration::from_millis(50);
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Version of the formats that a new cluster writes.
+/// Highest version of the formats that this program knows. A new cluster writes it.
 const FORMAT_VERSION: u32 = 1;
 
-/// Does the duties whenever the state of the meta group changes. Never returns.
-pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Infallible {
+/// Does the duties whenever the state of the meta group changes. Returns only an error: the cluster has newer formats.
+pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> ReplicaError {
     let mut states = shared.cluster.state.subscribe();
     report_unused_options(shared, &states.borrow());
     loop {
         let state = Arc::clone(&states.borrow_and_update());
+        if let Err(newer) = check_format(&state) {
+            return newer;
+        }
         if let Some(cluster) = state.cluster {
             shared.peers.belong_to(cluster);
         }
@@ -46,8 +49,22 @@ pub(super) async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Inf
     }
 }
 
-/// Logs that the retention of the options is not used, if the cluster has another one.
+/// Refuses a state whose formats this program does not know.
+fn check_format(state: &State) -> Result<(), ReplicaError> {
+    let cluster = state.format_version;
+    if cluster > FORMAT_VERSION { Err(ReplicaError::NewerFormat { cluster, known: FORMAT_VERSION }) } else { Ok(()) }
+}
+
+/// Logs that the address, the zone or the retention of the options is not used, if the cluster has another one.
 fn report_unused_options(shared: &Shared, state: &State) {
+    let Config { node_id, site, .. } = &shared.config;
+    if let Some(known) = state.nodes.get(node_id).filter(|known| state.nodes.len() > 1 && !is_at(known, site)) {
+        tracing::warn!(
+            known = %known.address, known_zone = known.zone, given = %site.address, given_zone = site.zone,
+            "the cluster knows this node by another address or zone than its options, which are not used: others may \
+             not reach it"
+        );
+    }
     let [used, options] = [state.retention_classes.first().copied(), Some(shared.config.retention.in_seconds())];
     if used.is_none() || used == options {
         return;
@@ -63,6 +80,19 @@ fn report_unused_options(shared: &Shared, state: &State) {
              `varve admin tenant create default`"
         );
     }
+}
+
+fn is_at(node: &Node, site: &Site) -> bool {
+    (&node.address, &node.zone) == (&site.address, &site.zone)
+}
+
+/// Returns the command that registers a node of this state at another site; `None` if it is there, or if it has others.
+/// Its Raft groups have no other member, so nobody else connects to the old address.
+fn due_of_lone_node(state: &State, node: u64, directory: [u8; 16], site: &Site) -> Option<Command> {
+    let known = state.nodes.get(&node).filter(|_| state.nodes.len() == 1)?;
+    let is_own = known.directory.0.to_be_bytes() == directory;
+    let Site { address, zone } = site.clone();
+    (is_own && !is_at(known, site)).then(|| Command::RegisterNode(Node { address, zone, ..known.clone() }))
 }
 
 /// Returns the commands that this node must propose: to initialize the cluster, to set the default retention, to report
@@ -86,6 +116,7 @@ fn due(shared: &Shared, replica: &MetaReplica, state: &State) -> Vec<Command> {
     if !is_default_set && replica.is_leader() {
         commands.push(Command::SetDefaultRetention(retention));
     }
+    commands.extend(due_of_lone_node(state, shared.config.node_id, shared.cluster.directory, &shared.config.site));
     let serves = |shard: u32| shared.shard(shard).is_some_and(|hosted| hosted.serving().is_some());
     commands.extend(due_of_shards(state, shared.config.node_id, replica.is_leader(), serves));
     commands
@@ -138,4 +169,35 @@ pub(super) fn initialize_with(
     let state = State { nodes: nodes.iter().map(|node| (node.id, node.clone())).collect(), ..State::default() };
     let shards = propose_shards(&state, shards);
     Command::Initialize { cluster, format_version: FORMAT_VERSION, retention, nodes, shards }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_without_others_registers_itself_at_another_site() {
+        let node = |id: u64, directory| Node { id, address: "db1:1".into(), zone: "a".into(), directory };
+        let mut state = State::default();
+        state.nodes.insert(1, node(1, DirectoryId(7)));
+        let site = |address: &str, zone: &str| Site { address: address.into(), zone: zone.into() };
+        let due =
+            |state: &State, directory: u128, site: &Site| due_of_lone_node(state, 1, directory.to_be_bytes(), site);
+        assert_eq!(due(&state, 7, &site("db1:1", "a")), None);
+        for moved in [site("db2:1", "a"), site("db1:1", "")] {
+            let Some(Command::RegisterNode(node)) = due(&state, 7, &moved) else { panic!("{moved:?}") };
+            assert!(is_at(&node, &moved) && node.directory == DirectoryId(7));
+            assert_eq!(due(&state, 8, &moved), None);
+        }
+        state.nodes.insert(2, node(2, DirectoryId(8)));
+        assert_eq!(due(&state, 7, &site("db2:1", "a")), None);
+    }
+
+    #[test]
+    fn a_node_stops_if_the_cluster_has_a_newer_format_than_it_knows() {
+        let check = |format_version| check_format(&State { format_version, ..State::default() });
+        assert!([0, FORMAT_VERSION].map(check).iter().all(Result::is_ok));
+        let newer = check(FORMAT_VERSION + 1).unwrap_err();
+        assert!(newer.is_final() && newer.to_string().contains("install a newer varve"), "{newer}");
+    }
 }

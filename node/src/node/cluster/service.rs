@@ -93,6 +93,7 @@ fn may_propose(role: Option<&Role>, command: &Command) -> Result<(), Status> {
             | Command::RegisterNode(_)
             | Command::ShardCreated(_)
             | Command::SetDefaultRetention(_)
+            | Command::SetFormatVersion(_)
             | Command::MembersChanged { .. } => {
                 refuse(format!("only nodes propose this, and the certificate is that of {admin}"))
             }
@@ -104,8 +105,7 @@ fn may_propose(role: Option<&Role>, command: &Command) -> Result<(), Status> {
             | Command::UpdateTenant(..)
             | Command::DeleteTenant(_)
             | Command::CreateToken(..)
-            | Command::RevokeToken(..)
-            | Command::SetFormatVersion(_) => Ok(()),
+            | Command::RevokeToken(..) => Ok(()),
         },
     }
 }

@@ -79,7 +79,7 @@ async fn run(shared: &Arc<Shared>, replica: &Arc<MetaReplica>) -> Arc<ReplicaErr
     }
     replica.recovered().await;
     tokio::select! {
-        never = duties::run(shared, replica) => match never {},
+        error = duties::run(shared, replica) => replica.failure().report(error),
         never = members::run(shared, replica) => match never {},
     }
 }

@@ -56,14 +56,14 @@ async fn appends_that_wait_for_a_repair_take_only_the_part_of_their_shard() {
     let epoch = node.shared.cluster.placement().unwrap().epoch();
     let repaired = node.shared.shard(1).unwrap();
     repaired.set_state(State::Repairing);
-    let waiting = repaired.wait_for_repair(APPENDS_IN_FLIGHT_BYTES_MAX).expect("one append may wait");
+    let waiting = repaired.wait_for_repair(APPENDS_IN_FLIGHT_BYTES_MAX / 2, 1).expect("one append may wait");
     let start = Instant::now();
     let refusal = node.append(1, epoch, testkit::batches::batch(None, [1])).await.unwrap_err();
     assert!(refusal.message().contains("shard 1 is being repaired"), "{refusal}");
     assert!(start.elapsed() < REPAIR_PATIENCE, "the append waited without budget");
     node.append(2, epoch, testkit::batches::batch(None, [2])).await.unwrap();
     drop(waiting);
-    assert!(repaired.wait_for_repair(1).is_some());
+    assert!(repaired.wait_for_repair(1, 1).is_some());
     node.shutdown().await;
 }
 

@@ -61,7 +61,6 @@ async fn errors_of_work_that_a_repair_interrupts_are_not_final() {
         shared.cluster.directory(),
         shared.closing.child_token(),
         shared.metrics.clone(),
-        1,
     ));
     shared.directory.make_shard(FIRST_DATA_SHARD).unwrap();
     let replica = shared.open_replica(&hosted).await.unwrap();

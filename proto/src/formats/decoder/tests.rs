@@ -11,7 +11,9 @@ use prost::encoding::{encode_key, encode_varint};
 use super::*;
 use crate::build_id::BuildId;
 use crate::dictionary::{Address, Location, Mapping, StackHash, StackPair};
-use crate::formats::oracle;
+use crate::formats::definitions::DefinitionsError;
+use crate::formats::definitions::tests::filled;
+use crate::formats::{oracle, wire};
 use crate::label::Fingerprint;
 
 const CASES: u32 = 2000;
@@ -341,5 +343,74 @@ proptest! {
         bytes in prop::collection::vec(prop_oneof![0..60_u8, any::<u8>()], 0..80)
     ) {
         compare(&bytes)?;
+    }
+}
+
+/// A field of definitions that holds an ID: its name, the table of the ID, and a function that sets the ID.
+type IdField = (&'static str, &'static str, fn(&mut wire::Definitions, u32));
+
+/// A column of samples that holds IDs: its name, the length of the table, and a function that sets the first ID.
+type IdColumn = (&'static str, usize, fn(&mut wire::SeriesSamples, u32));
+
+// Of the locations of `filled`, the first has lines, and the second has an address in a mapping.
+const ID_FIELDS: [IdField; 17] = [
+    ("name of a function", "string", |of, id| of.functions[0].name = id),
+    ("system name of a function", "string", |of, id| of.functions[0].system_name = id),
+    ("file of a function", "string", |of, id| of.functions[0].file = id),
+    ("file of a mapping", "string", |of, id| of.mappings[0].file = id),
+    ("frame type of a location with lines", "string", |of, id| of.locations[0].frame_type = id),
+    ("mapping file of a location with lines", "string", |of, id| of.locations[0].mapping = id),
+    ("function of a line", "function", |of, id| of.locations[0].lines[0].function = id),
+    ("frame type of a location with an address", "string", |of, id| of.locations[1].frame_type = id),
+    ("mapping of a location with an address", "mapping", |of, id| of.locations[1].mapping = id),
+    ("first location of a stack", "location", |of, id| of.stack_locations[0] = id),
+    ("second location of a stack", "location", |of, id| of.stack_locations[1] = id),
+    ("user stack of a pair", "stack", |of, id| of.pair_users[0] = id),
+    ("kernel stack of a pair", "stack", |of, id| of.pair_kernels[0] = id),
+    ("key of an attribute", "string", |of, id| of.attribute_sets[0].attributes[0].key = id),
+    ("unit of an attribute", "string", |of, id| of.attribute_sets[0].attributes[0].unit = id),
+    ("text of an attribute", "string", |of, id| set_value(of, wire::attribute::Value::Text(id))),
+    ("JSON of an attribute", "string", |of, id| set_value(of, wire::attribute::Value::Json(id))),
+];
+
+fn set_value(of: &mut wire::Definitions, value: wire::attribute::Value) {
+    of.attribute_sets[0].attributes[0].value = Some(value);
+}
+
+#[test]
+fn an_id_without_an_entry_is_refused_in_every_field() {
+    let mut samples = Samples::default();
+    samples.push(1, 1, 1, 1);
+    let series = vec![SeriesSamples { fingerprint: Fingerprint(7), labels: None, samples }];
+    let tenant = TenantId::default_tenant();
+    let good = Batch { tenant, id: None, retention_class: 0, dictionary: filled(2), series };
+    let (message, dictionary) = (oracle::to_wire(&good), &good.dictionary);
+    assert_eq!(oracle::to_wire(&Batch::decode(&message.encode_to_vec()).unwrap()), message);
+    for (field, in_table, set) in ID_FIELDS {
+        let end = match in_table {
+            "string" => dictionary.strings.len() as usize,
+            "function" => dictionary.functions.len(),
+            "mapping" => dictionary.mappings.len(),
+            "location" => dictionary.locations.len(),
+            _ => dictionary.stacks.len(),
+        };
+        // The smallest ID that has no entry.
+        let mut bad = message.clone();
+        set(bad.definitions.as_mut().unwrap(), end as u32);
+        let read = Batch::decode(&bad.encode_to_vec());
+        let Err(BatchError::Definitions(DefinitionsError::OutOfRange { table, id, length })) = read else {
+            panic!("{field}: {read:?}");
+        };
+        assert_eq!((table, id as usize, length), (in_table, end, end), "{field}");
+    }
+    let columns: [IdColumn; 2] = [
+        ("the stack of a sample", dictionary.pairs.len(), |of, id| of.pairs[0] = id),
+        ("the attribute set of a sample", dictionary.attribute_sets.len(), |of, id| of.attribute_sets[0] = id),
+    ];
+    for (field, end, set) in columns {
+        let mut bad = message.clone();
+        set(&mut bad.series[0], end as u32);
+        let said = Batch::decode(&bad.encode_to_vec()).unwrap_err().to_string();
+        assert_eq!(said, format!("batch: {field} has no definition"));
     }
 }

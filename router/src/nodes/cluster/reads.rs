@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Consistency;
+use proto::leader_search::SLOW;
 use proto::meta::Shard;
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
 
-use crate::nodes::cluster::{Cluster, SLOW};
+use crate::nodes::cluster::{Cluster, failure_of, now};
 use crate::nodes::reading::{Point, Reading};
-use crate::nodes::remote::Remote;
+use crate::nodes::remote::{Lost, Remote};
 
 /// Longest time that one member may take to return a read point. The next member is called then.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(2);
@@ -26,7 +27,7 @@ impl Cluster {
     ) -> Result<Point, Status> {
         let read = |node: Arc<Remote>| async move {
             let read = timeout(MEMBER_PATIENCE, node.read_point(shard, placement_epoch, consistency)).await;
-            read.unwrap_or_else(|_elapsed| Err(Status::unavailable(format!("no answer within {MEMBER_PATIENCE:?}"))))
+            read.unwrap_or_else(|_elapsed| Err(Lost::Response.status(format!("no answer within {MEMBER_PATIENCE:?}"))))
         };
         if consistency == Consistency::Stale {
             let (node, state) = self.at_any_member(shard, None, read).await?;
@@ -38,11 +39,11 @@ impl Cluster {
         match timeout(patience, self.at_leader(shard, true, read)).await.unwrap_or_else(late) {
             Ok(state) => {
                 self.silent_shards.answered(shard);
-                Ok(Point { state, node: self.leaders.lock().get(&shard).copied() })
+                Ok(Point { state, node: self.leaders.lock().leader(shard) })
             }
             Err(status) => {
                 if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) {
-                    self.leaders.lock().remove(&shard);
+                    self.leaders.lock().forget_leader(shard);
                     // A shard that fails at once costs the next query no time, and may answer again by then.
                     if began.elapsed() >= SLOW {
                         self.silent_shards.did_not_answer(shard, status.clone(), Instant::now());
@@ -76,23 +77,23 @@ impl Cluster {
     ) -> Result<(u64, T), Status> {
         let state = self.state().await?;
         let mut nodes = state.shards.get(&shard).map(Shard::nodes).unwrap_or_default();
-        let leader = self.leaders.lock().get(&shard).copied();
-        nodes.sort_by_key(|&node| (self.is_silent(node), Some(node) != first, Some(node) != leader));
+        {
+            let known = self.leaders.lock();
+            let (leader, now) = (known.leader(shard), now());
+            nodes.sort_by_key(|&node| (known.is_silent(node, now), Some(node) != first, Some(node) != leader));
+        }
         let mut last = Status::not_found(format!("shard {shard} does not exist: read the placement again"));
         for node in nodes {
             let address = state.nodes.get(&node).map(|node| node.address.as_str()).unwrap_or_default();
-            let began = Instant::now();
+            let began = now();
             let remote = self.connection(address)?;
             match call(Arc::clone(&remote)).await {
                 Ok(response) => {
-                    self.silent_nodes.lock().remove(&node);
+                    self.leaders.lock().set_responding(node);
                     return Ok((node, response));
                 }
                 Err(status) if status.code() == Code::Unavailable => {
-                    // One shard's refusal at once says nothing about the node.
-                    if began.elapsed() >= SLOW {
-                        self.note_silence(node, &remote).await;
-                    }
+                    self.note_failure(node, &remote, failure_of(&status), began).await;
                     last = status;
                 }
                 // A member that lost its data, or has not joined yet, does not have the shard. A member that lags does

@@ -18,8 +18,11 @@ pub(crate) fn aggregate(
     cancelled: &Cancelled,
 ) -> Result<Vec<Series>, QueryError> {
     // Groups of sorted series are often sorted already, and sorting them again then takes one comparison for each.
-    let mut grouped: Vec<(Labels, Series)> =
-        series.into_iter().map(|one| (group_of(grouping, &one.labels), one)).collect();
+    let mut grouped = Vec::with_capacity(series.len());
+    for one in series {
+        cancelled.check()?;
+        grouped.push((group_of(grouping, &one.labels), one));
+    }
     grouped.sort_by(|a, b| a.0.cmp(&b.0));
     let mut rest = grouped.into_iter();
     let mut next = rest.next();

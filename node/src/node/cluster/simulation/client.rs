@@ -1,6 +1,4 @@
-//! A client with its router. It follows the rules of the router for the search of leaders
-//! (`router/src/nodes/cluster.rs`) and for retries (`router/src/ingest/push/retries.rs`). The router's code depends on
-//! gRPC, so it is not shared.
+//! A client with its router. The search for leaders and the decisions about retries are the router's own code.
 //!
 //! A push whose outcome is unknown stays in the list of the client, which sends it again later with the same ID.
 
@@ -10,7 +8,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use parking_lot::Mutex;
+use proto::leader_search::{KnownLeaders, LeaderSearch, PROBE, Step};
 use proto::meta::{Shard, State};
+use proto::push_retries::{NextAttempt, PAUSES, PartFailure, PushRetries};
 use testkit::random::Random;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -19,16 +19,8 @@ use crate::node::cluster::simulation::planted::Planted;
 use crate::node::cluster::simulation::push::{Push, Sample, shard_of};
 use crate::node::cluster::simulation::service::Refused;
 
-const LEADER_PATIENCE: Duration = Duration::from_secs(8);
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-const SLOW: Duration = Duration::from_millis(500);
-const SILENCE: Duration = Duration::from_secs(3);
 /// Longest time that one call waits for its response.
 const CALL_PATIENCE: Duration = Duration::from_secs(12);
-const PAUSES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1500)];
-const TIME_MAX: Duration = Duration::from_secs(5);
-const REPLACEMENTS_MAX: u32 = 3;
 /// Interval at which the router asks a node for a newer state.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of pushes that each client makes after the faults.
@@ -43,8 +35,7 @@ pub(super) struct Client {
     id: u32,
     random: Mutex<Random>,
     view: Mutex<Arc<State>>,
-    leaders: Mutex<BTreeMap<u32, u64>>,
-    silent: Mutex<BTreeMap<u64, Instant>>,
+    leaders: Mutex<KnownLeaders>,
     serial: Mutex<u32>,
     /// Pushes that are not acknowledged yet.
     pending: Mutex<Vec<(u64, Vec<Sample>)>>,
@@ -59,7 +50,6 @@ impl Client {
             random: Mutex::new(Random::new(sim.seed ^ u64::from(id) << 40)),
             view: Mutex::default(),
             leaders: Mutex::default(),
-            silent: Mutex::default(),
             serial: Mutex::new(0),
             pending: Mutex::default(),
             pushed: Mutex::default(),
@@ -163,9 +153,7 @@ impl Client {
 
     /// Sends a push to its shards. Returns true if all of them acknowledge it.
     async fn push(&self, id: u64, samples: &[Sample]) -> bool {
-        let (mut replacements, mut is_pinned) = (REPLACEMENTS_MAX, false);
-        let began = Instant::now();
-        let mut pauses = PAUSES.iter();
+        let mut retries = PushRetries::new(PAUSES, now());
         let mut acknowledged = BTreeSet::new();
         loop {
             let view = Arc::clone(&self.view.lock());
@@ -185,25 +173,22 @@ impl Client {
                 for (shard, response) in responses {
                     match response {
                         Ok(()) => drop(acknowledged.insert(shard)),
-                        Err(refused) => failures.push(refused),
+                        Err(refused) => failures.push(refused.part_failure()),
                     }
                 }
                 if failures.is_empty() {
                     return true;
                 }
-                is_pinned |= !acknowledged.is_empty() || failures.iter().any(|failure| *failure != Refused::Misplaced);
-                if failures.contains(&Refused::Misplaced) {
-                    self.sim.oracle.count(|counts| counts.misplaced += 1);
-                    self.refresh().await;
-                    if is_pinned || replacements == 0 {
-                        return false;
+                let is_misplaced = failures.contains(&PartFailure::Misplaced);
+                self.sim.oracle.count(|counts| counts.misplaced += u64::from(is_misplaced));
+                match retries.next(&failures, !acknowledged.is_empty(), now()) {
+                    NextAttempt::SendAgain(pause) => sleep(pause).await,
+                    NextAttempt::PlaceAgain => {
+                        self.refresh().await;
+                        break;
                     }
-                    replacements -= 1;
-                    break;
+                    NextAttempt::Fail | NextAttempt::Inconsistent => return false,
                 }
-                let is_in_time = began.elapsed() < TIME_MAX;
-                let Some(pause) = pauses.next().filter(|_| is_in_time) else { return false };
-                sleep(*pause).await;
             }
         }
     }
@@ -222,63 +207,48 @@ impl Client {
 
     /// Makes a call to the leader of a shard, as the router does.
     async fn at_leader(&self, shard: u32, epoch: u64, mut push: Push) -> Result<(), Refused> {
-        let mut deadline: Option<Instant> = None;
+        let mut search = LeaderSearch::new(shard, true);
         // The outcome of an earlier attempt decides the result: the push may be stored.
         let mut may_be_stored = false;
-        let mut pause = PAUSE_MIN;
-        let mut turn = 0;
         loop {
             let members = self.view.lock().shards.get(&shard).map(Shard::nodes).unwrap_or_default();
-            let candidates = self.candidates(&members);
-            let leader = self.leaders.lock().get(&shard).copied().filter(|leader| candidates.contains(leader));
-            let next = leader.or_else(|| candidates.get(turn % candidates.len().max(1)).copied());
-            let Some(node) = next else { return Err(Refused::Missing) };
-            let began = Instant::now();
+            let Some(node) = search.member(&members, &self.leaders.lock(), now()) else {
+                return Err(Refused::Missing);
+            };
+            let began = now();
             let Err(refused) = self.call(node, shard, epoch, &push).await else {
-                self.silent.lock().remove(&node);
-                self.leaders.lock().insert(shard, node);
+                search.succeeded(node, &mut self.leaders.lock());
                 return Ok(());
             };
-            if refused == Refused::Unavailable && began.elapsed() >= SLOW {
-                self.silent.lock().insert(node, Instant::now() + SILENCE);
+            let failure = refused.call_failure();
+            if LeaderSearch::may_be_silent(failure, now() - began) && !self.is_responding(node).await {
+                self.leaders.lock().set_silent(node, now());
             }
-            may_be_stored |= matches!(refused, Refused::Unknown | Refused::Unavailable);
-            let is_first_round = turn < members.len();
-            let hint = match refused {
-                Refused::NotLeader(hint) => hint,
-                Refused::Unknown | Refused::Unavailable => None,
-                Refused::Missing if is_first_round => None,
-                Refused::Missing | Refused::Misplaced => {
-                    self.leaders.lock().remove(&shard);
-                    return Err(if may_be_stored { Refused::Unknown } else { refused });
-                }
-            };
-            if matches!(refused, Refused::Unknown | Refused::Unavailable) && self.sim.is(Planted::RetryWithoutId) {
-                push.id += 1 << 56;
+            if failure.is_unknown() {
+                may_be_stored = true;
+                push.id += if self.sim.is(Planted::RetryWithoutId) { 1 << 56 } else { 0 };
             }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + LEADER_PATIENCE);
-            turn += 1;
-            let is_hint = hint.is_some_and(|hint| hint != node) && pause == PAUSE_MIN;
-            match hint {
-                Some(hint) => drop(self.leaders.lock().insert(shard, hint)),
-                None => drop(self.leaders.lock().remove(&shard)),
+            let step = search.failed(node, failure, &mut self.leaders.lock(), now());
+            match step {
+                Step::CallNow => {}
+                Step::CallAfter(pause) => sleep(pause).await,
+                Step::Fail => return Err(if may_be_stored { Refused::Unknown } else { refused }),
             }
-            if is_hint || (turn < members.len() && leader.is_none()) {
-                pause *= 2;
-                continue;
-            }
-            if Instant::now() + pause > deadline {
-                return Err(if may_be_stored { Refused::Unknown } else { refused });
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    fn candidates(&self, nodes: &[u64]) -> Vec<u64> {
-        let silent = self.silent.lock();
-        let is_silent = |node: &u64| silent.get(node).is_some_and(|until| Instant::now() < *until);
-        let responding: Vec<u64> = nodes.iter().copied().filter(|node| !is_silent(node)).collect();
-        if responding.is_empty() { nodes.to_vec() } else { responding }
+    /// Returns true if a node gives a sign of life in time.
+    async fn is_responding(&self, node: u64) -> bool {
+        let asked = async {
+            self.sim.network.carry(self.address(), node).await?;
+            self.sim.running(node)?;
+            self.sim.network.carry(node, self.address()).await
+        };
+        timeout(PROBE, asked).await.is_ok_and(|sign| sign.is_some())
     }
+}
+
+/// Returns the time of the simulation.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }

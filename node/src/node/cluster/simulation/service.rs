@@ -1,5 +1,8 @@
 //! Appends to a shard on a node, by the rules of `node/service.rs`.
 
+use proto::leader_search::CallFailure;
+use proto::push_retries::PartFailure;
+
 use crate::consensus::{ConsensusError, Outcome};
 use crate::node::cluster::simulation::node::Running;
 use crate::node::cluster::simulation::planted::Planted;
@@ -17,6 +20,27 @@ pub(super) enum Refused {
     Missing,
     /// The node has another placement. Nothing was stored.
     Misplaced,
+}
+
+impl Refused {
+    /// Returns the kind of the refusal for the search of a leader.
+    pub(super) fn call_failure(self) -> CallFailure {
+        match self {
+            Self::NotLeader(leader) => CallFailure::NotLeader { leader },
+            Self::Unknown => CallFailure::Unknown,
+            Self::Unavailable => CallFailure::Unreached,
+            Self::Missing => CallFailure::Missing,
+            Self::Misplaced => CallFailure::Final,
+        }
+    }
+
+    /// Returns the kind of the refusal for the decision about retries.
+    pub(super) fn part_failure(self) -> PartFailure {
+        match self {
+            Self::NotLeader(_) | Self::Unknown | Self::Unavailable => PartFailure::Temporary,
+            Self::Missing | Self::Misplaced => PartFailure::Misplaced,
+        }
+    }
 }
 
 impl Running {

@@ -127,7 +127,7 @@ fn a_vote_that_is_not_on_disk_is_detected() {
 
 #[test]
 fn an_acknowledgement_before_the_sync_is_detected() {
-    detects(Planted::AckBeforeSync, 30, "applies another entry");
+    detects(Planted::AckBeforeSync, 120, "applies another entry");
 }
 
 #[test]

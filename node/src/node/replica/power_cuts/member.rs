@@ -50,7 +50,7 @@ impl Member {
         };
         let shared = Shared::open(no_log, &mut Registry::default()).await.map_err(|error| error.to_string())?;
         let directory = shared.cluster.directory();
-        let hosted = Hosted::new(SHARD, directory, shared.closing.child_token(), shared.metrics.clone(), 1);
+        let hosted = Hosted::new(SHARD, directory, shared.closing.child_token(), shared.metrics.clone());
         shared.directory.make_shard(SHARD).map_err(|error| error.to_string())?;
         Ok(Self { shared, hosted, replica: None })
     }
