@@ -62,8 +62,9 @@ pub(crate) enum ClusterCommands {
     Accept(AcceptOptions),
     /// Adds shards, which are empty until an epoch gives them slots
     ///
-    /// Each has members on the nodes with the fewest replicas, in different zones as far as possible.
-    /// Example: varve admin cluster add-shards --count 4
+    /// Each has members on the nodes with the fewest replicas, in different zones as far as possible. Waits until the
+    /// members have created the new shards. A repeated command changes nothing.
+    /// Example: varve admin cluster add-shards --total 12
     AddShards(AddShardsOptions),
     /// Moves a replica of a shard from one node to another
     ///

@@ -35,9 +35,12 @@ pub(crate) struct MoveOptions {
 /// Options of `varve admin cluster add-shards`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AddShardsOptions {
-    /// Number of new shards
+    /// Number of shards that the cluster is to have
     #[arg(long, value_name = "N")]
-    pub(crate) count: NonZeroU16,
+    pub(crate) total: NonZeroU16,
+    /// Nodes that get none of the new shards, for example because they are switched off
+    #[arg(long, value_delimiter = ',', value_name = "ID,...")]
+    pub(crate) without: Vec<u64>,
     #[command(flatten)]
     pub(crate) change: ChangeOptions,
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use node::Site;
 use proto::Tokens;
 use proto::meta::{DirectoryId, Node};
+use transport::Dialer;
 
 use super::agent::SamplingOptions;
 use super::token_file;
@@ -49,11 +50,18 @@ pub(crate) struct StorageOptions {
     ///
     /// Each service is in one shard. A shard applies pushes one after another, so several shards can use several CPUs.
     /// Later starts use the number that the data directory was made with, and refuse another number.
+    /// `varve admin cluster add-shards` adds shards.
     #[arg(long, env = "VARVE_SHARDS", value_name = "N")]
     pub(crate) shards: Option<NonZeroU16>,
     /// Address of the node's gRPC server, for routers
     #[arg(long, env = "VARVE_NODE_LISTEN", default_value = "127.0.0.1:4041", value_name = "ADDR:PORT")]
     pub(crate) node_listen: SocketAddr,
+    /// Address at which nodes and routers reach this node, and its zone [default: that of --initial-nodes, or
+    /// --node-listen]
+    ///
+    /// Needed if --node-listen is an address such as 0.0.0.0, unless --initial-nodes names the node.
+    #[arg(long, env = "VARVE_NODE_ADVERTISE", value_name = "HOST:PORT[@ZONE]", value_parser = site)]
+    pub(crate) node_advertise: Option<Site>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -139,17 +147,10 @@ pub(crate) struct PeerOptions {
     #[arg(long, env = "VARVE_INITIAL_NODES", value_delimiter = ',', value_name = "ID=HOST:PORT[@ZONE],...",
         value_parser = initial_node)]
     pub(crate) initial_nodes: Vec<(u64, Site)>,
-    /// Address at which nodes and routers reach this node, and its zone [default: that of --initial-nodes, or
-    /// --node-listen]
-    ///
-    /// Needed with --join, or for a node alone, if --node-listen is an address such as 0.0.0.0.
-    #[arg(long, env = "VARVE_NODE_ADVERTISE", value_name = "HOST:PORT[@ZONE]", value_parser = site,
-        conflicts_with = "initial_nodes")]
-    pub(crate) node_advertise: Option<Site>,
     /// Addresses of some nodes of a cluster that this node joins, instead of --initial-nodes
     ///
     /// With an empty data directory, the node registers itself in the cluster. It then holds the replicas that
-    /// `varve admin cluster move` gives it. Give it the --shards of the other nodes, by which its memory is divided.
+    /// `varve admin cluster move` gives it.
     #[arg(
         long,
         env = "VARVE_JOIN",
@@ -177,7 +178,8 @@ fn site(text: &str) -> Result<Site, String> {
         None => (text, ""),
     };
     let (host, port) = address.rsplit_once(':').ok_or_else(expected)?;
-    if host.is_empty() || port.parse::<u16>().is_err() {
+    let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    if !has_port || Dialer::plaintext().endpoint(address).is_err() {
         return Err(expected());
     }
     let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();

@@ -68,11 +68,15 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
 /// Returns the address at which others reach the node, and its zone.
 ///
 /// # Errors
-/// No option names an address that others can connect to.
+/// No option names an address that others can connect to, or two options name it.
 fn site(storage: &StorageOptions, cluster: &PeerOptions) -> anyhow::Result<Site> {
     let initial = cluster.initial_nodes.iter().find(|(id, _site)| *id == cluster.node_id).map(|(_id, site)| site);
-    let named = cluster.node_advertise.as_ref().or(initial);
-    if named.is_none() && storage.node_listen.ip().is_unspecified() {
+    if storage.node_advertise.is_some() && !cluster.initial_nodes.is_empty() {
+        anyhow::bail!("--initial-nodes names the address of this node: remove --node-advertise");
+    }
+    let named = storage.node_advertise.as_ref().or(initial);
+    // Initial nodes without this one are refused when the node opens.
+    if named.is_none() && cluster.initial_nodes.is_empty() && storage.node_listen.ip().is_unspecified() {
         anyhow::bail!(
             "other processes cannot connect to {} (--node-listen): name the address at which they reach this node, \
              such as --node-advertise db{}.example:{}",
@@ -81,7 +85,13 @@ fn site(storage: &StorageOptions, cluster: &PeerOptions) -> anyhow::Result<Site>
             storage.node_listen.port(),
         );
     }
-    Ok(named.cloned().unwrap_or_else(|| Site { address: storage.node_listen.to_string(), zone: String::new() }))
+    Ok(named.cloned().unwrap_or_else(|| site_of_lone(storage)))
+}
+
+/// Returns the address at which others reach a node that is alone.
+fn site_of_lone(storage: &StorageOptions) -> Site {
+    let listen = || Site { address: storage.node_listen.to_string(), zone: String::new() };
+    storage.node_advertise.clone().unwrap_or_else(listen)
 }
 
 /// Returns the function that reports if all shards of the node accept queries.
@@ -111,7 +121,7 @@ pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
         days: storage.retention_1d,
     };
     Config {
-        site: Site { address: storage.node_listen.to_string(), zone: String::new() },
+        site: site_of_lone(storage),
         shards: storage.shards,
         ..Config::new(data.data_dir.clone(), retention, storage.disk_max.as_u64())
     }
@@ -147,6 +157,8 @@ mod tests {
         assert_eq!(named(&[&everywhere[..], &initial].concat()), of("db2:4041", "b"));
         let advertised = ["--join", "db1:4041", "--node-advertise", "db4.example:4041@rack-7"];
         assert_eq!(named(&[&everywhere[..], &advertised].concat()), of("db4.example:4041", "rack-7"));
+        let both = ["--initial-nodes", "1=db1:4041", "--node-advertise", "db2:4041"];
+        assert!(site_of(&both).unwrap_err().contains("remove --node-advertise"));
         for alone in [&[][..], &["--join", "db1:4041"]] {
             let refusal = site_of(&[&everywhere[..], alone].concat()).unwrap_err();
             assert!(refusal.contains("--node-advertise db1.example:4041"), "{refusal}");
@@ -155,7 +167,9 @@ mod tests {
 
     #[test]
     fn an_address_that_no_other_host_can_connect_to_is_refused() {
-        for address in ["0.0.0.0:4041", "[::]:4041", "db1", "db1:x", ":4041", "db1:4041@", "db1:4041@a b"] {
+        for address in
+            ["0.0.0.0:4041", "[::]:4041", "db1", "db1:x", ":4041", "db1:0", "fd00::3:4041", "db1/x:4041", "db1:4041@"]
+        {
             let refusal = site_of(&["--node-advertise", address]).unwrap_err();
             assert!(refusal.contains("--node-advertise"), "{refusal}");
             assert!(site_of(&["--initial-nodes", &format!("1={address}")]).is_err(), "{address}");

@@ -29,6 +29,12 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let auth = listen::router_auth(&access, &router)?;
     // Also with --require-token, the port of the node needs a token of the file, or loopback.
     listen::auth(&access, &[storage.node_listen])?;
+    if storage.node_listen.ip().is_unspecified() && storage.node_advertise.is_none() {
+        tracing::warn!(
+            "routers on other hosts cannot reach {}: name this host with --node-advertise",
+            storage.node_listen
+        );
+    }
     let receiver = Receiver::bind(&router).await?;
     let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let page = receiver.http_address()?;

@@ -2,18 +2,24 @@
 //!
 //! A command changes only the state of the meta group. The nodes then make the change, also if this process ends.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
-use node::meta::propose_shards;
-use proto::limits::NODE_SHARDS_MAX;
+use node::meta::{REPLICAS, propose_shards};
 use proto::meta::{Command, DirectoryId, Member, Shard, State};
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
-use super::change;
 use super::connection::Connection;
+use super::{change, outcome};
 use crate::client::output::print;
 use crate::client::table;
 use crate::command::{AcceptOptions, AddShardsOptions, ChangeOptions, MoveOptions};
 use crate::process::random_bytes;
+
+/// Longest time that the nodes may take to create new shards.
+const CREATION_PATIENCE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) async fn accept(options: &AcceptOptions) -> anyhow::Result<()> {
     let AcceptOptions { node, change: options } = options;
@@ -55,31 +61,75 @@ pub(super) async fn accept(options: &AcceptOptions) -> anyhow::Result<()> {
 }
 
 pub(super) async fn add_shards(options: &AddShardsOptions) -> anyhow::Result<()> {
-    let AddShardsOptions { count, change: options } = options;
+    let AddShardsOptions { total, without, change: options } = options;
     let connection = Connection::new(&options.nodes)?;
     let state = connection.state().await?;
-    let shards = propose_shards(&state, u32::from(count.get()));
-    for &node in state.nodes.keys() {
-        let replicas = state.shards.values().chain(&shards).filter(|shard| shard.replica_on(node).is_some()).count();
-        if replicas > usize::from(NODE_SHARDS_MAX) {
-            bail!(
-                "node {node} would hold {replicas} replicas, and may hold {NODE_SHARDS_MAX}: add nodes, or fewer shards"
-            );
-        }
+    let known = state.shards.len();
+    let Some(missing) = usize::from(total.get()).checked_sub(known) else {
+        bail!("the cluster has {known} shards, and shards cannot be removed");
+    };
+    if missing == 0 {
+        let text = format!("the cluster has {known} shards: nothing is to be done\n");
+        return show(options, json!({"shards": [], "changed": false}), &text);
     }
+    let usable = usable(&connection, &state, without).await?;
+    let shards = propose_shards(&usable, u32::try_from(missing).unwrap_or(u32::MAX));
     let changed = change(&connection, state, &Command::AddShards(shards.clone()), options).await?;
+    if !options.dry_run {
+        wait_until_created(&connection, &shards).await?;
+    }
     let nodes = |shard: &Shard| shard.members.iter().map(|member| member.node).collect::<Vec<_>>();
     let list: Vec<_> = shards.iter().map(|shard| json!({"shard": shard.number, "nodes": nodes(shard)})).collect();
-    let verb = if options.dry_run { "dry run: would add" } else { "adds" };
     let of_shard =
         |shard: &Shard| vec![shard.number.to_string(), format!("{:?}", nodes(shard)).replace(['[', ']'], "")];
     let rows: Vec<_> = shards.iter().map(of_shard).collect();
     let text = format!(
-        "{verb} {} shards; give them slots with `varve admin cluster epoch`\n\n{}",
-        shards.len(),
+        "{} {missing} shards; give them slots with `varve admin cluster epoch`\n\n{}",
+        outcome(changed, options, "added", "would add"),
         table::render(&["shard", "nodes"], &rows)
     );
     show(options, json!({"shards": list, "changed": changed}), &text)
+}
+
+/// Returns the state with only those nodes that may get new shards.
+///
+/// # Errors
+/// A node does not respond, although `without` does not name it: its shards would lack a member from the beginning. Or
+/// too few nodes are left for the members of a shard, whose number never changes.
+async fn usable(connection: &Connection, state: &State, without: &[u64]) -> anyhow::Result<State> {
+    let mut usable = state.clone();
+    for node in without {
+        usable.nodes.remove(node).with_context(|| format!("--without {node}: the cluster has no such node"))?;
+    }
+    let needed = REPLICAS.min(state.nodes.len());
+    if usable.nodes.len() < needed {
+        bail!("a shard has members on {needed} nodes, and --without leaves {}", usable.nodes.len());
+    }
+    for (node, status) in usable.nodes.keys().zip(connection.statuses(&usable).await) {
+        if let Err(reason) = status {
+            bail!("node {node} does not respond ({reason}): start it, or give it no new shards with --without {node}");
+        }
+    }
+    Ok(usable)
+}
+
+/// Waits until the nodes have created new shards, which can then get slots.
+async fn wait_until_created(connection: &Connection, shards: &[Shard]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + CREATION_PATIENCE;
+    loop {
+        let state = connection.state().await?;
+        let is_created = |shard: &&Shard| state.shards.get(&shard.number).is_some_and(|shard| shard.is_created);
+        let Some(late) = shards.iter().find(|shard| !is_created(shard)) else { return Ok(()) };
+        if Instant::now() > deadline {
+            bail!(
+                "shard {} is added, and node {} has not created it after {CREATION_PATIENCE:?}: see the log of this \
+                 node; `varve admin cluster` shows when all shards serve",
+                late.number,
+                late.creator
+            );
+        }
+        sleep(POLL_INTERVAL).await;
+    }
 }
 
 pub(super) async fn move_member(options: &MoveOptions) -> anyhow::Result<()> {
