@@ -24,9 +24,6 @@ const RECLAIM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two reclaims of the log's space while there is enough space. A reclaim writes the unpurged
 /// entries of all shards to a file, so it must not follow each flush of one of many shards.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(10);
-/// A reclaim waits until the entries since the last one have this part of the size of the kept entries, because it
-/// writes many of the kept ones again.
-const RECLAIMED_PART: u64 = 2;
 
 /// Starts all background tasks, which open the member of the meta group and the replicas of all shards. The tasks end
 /// when the node closes.
@@ -64,7 +61,8 @@ async fn end_idle_leases(shared: &Arc<Shared>) {
 }
 
 /// Reclaims the space of purged log entries: at once if space is short, and otherwise at most once in
-/// [`RECLAIM_INTERVAL`].
+/// [`RECLAIM_INTERVAL`]. It then also waits until as many bytes were appended as are kept, because a reclaim writes
+/// many of the kept entries again.
 async fn reclaim_log(shared: Arc<Shared>) {
     // Time of the last reclaim, and the size of the entries that were appended before it.
     let mut last: Option<(Instant, u64)> = None;
@@ -73,7 +71,7 @@ async fn reclaim_log(shared: Arc<Shared>) {
     while shared.closing.run_until_cancelled(ticks.tick()).await.is_some() {
         let appended = shared.metrics.entry_bytes.get();
         let is_due = last.is_none_or(|(at, before)| {
-            at.elapsed() >= RECLAIM_INTERVAL && appended - before >= shared.kept_log_bytes() / RECLAIMED_PART
+            at.elapsed() >= RECLAIM_INTERVAL && appended - before >= shared.kept_log_bytes()
         });
         if (is_due || shared.is_full() || shared.is_over_cap()) && shared.raft_log.reclaim().await {
             last = Some((Instant::now(), appended));
