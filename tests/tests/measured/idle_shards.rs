@@ -1,6 +1,6 @@
 //! Tests of the cost of nodes with the largest number of shards and no load.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tests::cluster::Cluster;
@@ -15,9 +15,11 @@ const MEASURED: Duration = Duration::from_secs(20);
 const MEMORY_MIB_MAX: f64 = 300.0;
 const CPU_PART_MAX: f64 = 0.05;
 const NODES: usize = 3;
+/// Number and length of the measurements of a cluster without load. The ticks of the CPU time are 0.1 % of the length.
+const MEASUREMENTS: usize = 6;
+const MEASUREMENT: Duration = Duration::from_secs(10);
 /// Largest part of a core that the heartbeats of all groups of a node take.
-// It is the difference of two noisy figures: 0.8 to 1.9 % of a core in five runs.
-const HEARTBEATS_CPU_PART_MAX: f64 = 0.03;
+const HEARTBEATS_CPU_PART_MAX: f64 = 0.02;
 
 #[test]
 fn idle_shards_cost_little() {
@@ -36,24 +38,36 @@ fn idle_shards_cost_little() {
     assert!(cpu_part <= CPU_PART_MAX, "{cpu_part} of a core");
 }
 
-/// Starts a cluster without load. Returns the part of a core that each node uses.
-fn idle_cpu_parts(nodes: usize) -> Vec<f64> {
+/// Starts a cluster without load, and measures it several times. Returns for each node the parts of a core that it
+/// used, ascending.
+fn idle_cpu_parts(nodes: usize) -> Vec<Vec<f64>> {
     let cluster = Cluster::up(nodes, SHARDS.into());
     std::thread::sleep(SETTLED);
     let pids: Vec<i32> = (1..=nodes).map(|node| cluster.pid(node)).collect();
-    let used_s: Vec<f64> = pids.iter().map(|&pid| cpu_seconds(pid)).collect();
-    std::thread::sleep(MEASURED);
-    pids.iter().zip(used_s).map(|(&pid, used_s)| (cpu_seconds(pid) - used_s) / MEASURED.as_secs_f64()).collect()
+    let used_s = || -> Vec<f64> { pids.iter().map(|&pid| cpu_seconds(pid)).collect() };
+    let mut cpu_parts = vec![Vec::new(); nodes];
+    for _ in 0..MEASUREMENTS {
+        let (began, before) = (Instant::now(), used_s());
+        std::thread::sleep(MEASUREMENT);
+        let (after, elapsed_s) = (used_s(), began.elapsed().as_secs_f64());
+        for (node, cpu_parts) in cpu_parts.iter_mut().enumerate() {
+            cpu_parts.push((after[node] - before[node]) / elapsed_s);
+        }
+    }
+    cpu_parts.iter_mut().for_each(|cpu_parts| cpu_parts.sort_by(f64::total_cmp));
+    cpu_parts
 }
 
 #[test]
 fn heartbeats_of_idle_groups_cost_little() {
     let _alone = alone();
     // A single member has the same upkeep, and sends no heartbeats.
-    let single = idle_cpu_parts(1)[0];
+    let single = idle_cpu_parts(1);
     let cpu_parts = idle_cpu_parts(NODES);
-    let heartbeats = cpu_parts.iter().fold(0.0, |most: f64, part| most.max(*part)) - single;
+    // Each measurement has many heartbeats of every group. Other work on the machine only adds CPU time, so the
+    // smallest measurement of a node is nearest to its own cost.
+    let heartbeats = cpu_parts.iter().fold(0.0, |most: f64, parts| most.max(parts[0])) - single[0][0];
     figure(&json!({"suite": "idle_groups", "nodes": NODES, "shards": SHARDS, "cpu_parts": cpu_parts,
-        "cpu_part_of_single_members": single, "cpu_part_of_heartbeats": heartbeats}));
-    assert!(heartbeats < HEARTBEATS_CPU_PART_MAX, "{heartbeats} of a core");
+        "cpu_parts_of_single_members": single[0], "cpu_part_of_heartbeats": heartbeats}));
+    assert!(heartbeats <= HEARTBEATS_CPU_PART_MAX, "{heartbeats} of a core");
 }

@@ -20,6 +20,9 @@ const SHARD_PUSHES: usize = 10;
 /// Largest distance of two samples of a stack. On average, a push covers half a minute.
 const DISTANCE_NS: u64 = 60_000_000;
 const SHARDS_READY_MAX: Duration = Duration::from_secs(5);
+/// Smallest number of entries that a restart applies again: one push per shard on average, a tenth of all samples.
+// The limit on samples in memory allows about twice as many.
+const UNFLUSHED_MIN: f64 = SHARDS as f64;
 
 #[test]
 fn five_million_samples_are_ready_within_a_second_after_kill_9() {
@@ -89,6 +92,8 @@ fn sixteen_shards_of_a_million_samples_are_ready_in_5_s_after_kill_9() {
     let (applied, flushed) = (by_shard("varve_node_applied_index"), by_shard("varve_node_flushed_index"));
     assert_eq!(applied.values().filter(|&&index| index >= SHARD_PUSHES as f64).count(), services.len(), "{applied:?}");
     let unflushed_entries = applied.values().sum::<f64>() - flushed.values().sum::<f64>();
+    // Otherwise, the restart would replay nothing.
+    assert!(unflushed_entries >= UNFLUSHED_MIN, "only {unflushed_entries} entries are unflushed: {flushed:?}");
     varve.kill();
     let ready = varve.launch();
     let at_s = newest as f64 / 1e9 + 60.0;
