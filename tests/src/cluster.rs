@@ -4,7 +4,6 @@
 pub mod members;
 
 use std::fs;
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::ports::free_addresses;
+use testkit::report::say;
 
 use crate::client::{Labels, series_of};
 use crate::http::{self, Lost, Reply};
@@ -227,6 +227,15 @@ impl Cluster {
         http::request("GET", &format!("{}/ready", self.node(id)["http"].as_str().unwrap()), &[], None)
     }
 
+    /// Returns the sum of the values of a node's metric, over all series whose names and labels begin with `name`.
+    #[must_use]
+    pub fn metric(&self, id: usize, name: &str) -> f64 {
+        let url = format!("{}/metrics", self.node(id)["http"].as_str().unwrap());
+        let text = http::request("GET", &url, &[], None).unwrap().expect(200).text();
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
     /// Returns the data directory of a node.
     #[must_use]
     pub fn data_dir(&self, id: usize) -> PathBuf {
@@ -312,18 +321,27 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let script = workspace().join("deploy/local/cluster");
-        let down = Command::new(script).arg("down").arg("--dir").arg(self.folder.path()).output();
+        // A test that fails unwinds, and a second panic would hide the first one.
+        let error = match Command::new(script).arg("down").arg("--dir").arg(self.folder.path()).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        // Nothing was started without the description.
+        if let Some(error) = error
+            && self.folder.path().join("cluster.json").exists()
+        {
+            say(&format!("processes of {} may still run: {error}", self.folder.path().display()));
+        }
         if std::thread::panicking() {
             // The logs say why the test failed, and are deleted with the folder.
             for id in 1..=self.shape.nodes {
                 let log = fs::read_to_string(self.folder.path().join(format!("node-{id}.log"))).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(20).collect();
                 let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
-                // The test fails whether or not this line can be written.
-                let _written = writeln!(std::io::stderr(), "node {id}: {tail}").is_ok();
+                say(&format!("node {id}: {tail}"));
             }
         }
-        drop(down);
     }
 }
 

@@ -8,7 +8,9 @@ use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::refusal::Refusal;
 use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
-use proto::wire::{AdministerRequest, AdministrationTask, PlacementRequest, SeriesRequest, StatusRequest};
+use proto::wire::{
+    AdministerRequest, AdministrationTask, PlacementRequest, ReadPointRequest, SeriesRequest, StatusRequest,
+};
 use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -17,6 +19,8 @@ use transport::{Credentials, Dialer, TlsFiles};
 use crate::cluster::Cluster;
 use crate::grpc::block_on;
 
+/// Number of members of a shard, if the cluster has as many nodes.
+const MEMBERS: usize = 3;
 /// Longest time until all members of a shard have applied the same entries, after the load has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -57,23 +61,37 @@ pub fn shards(cluster: &Cluster) -> impl Iterator<Item = u32> + use<> {
 /// Only a leader that has just heard a majority serves a read. Another member names the leader.
 #[must_use]
 pub fn leader(cluster: &Cluster, shard: u32) -> Option<usize> {
-    let is_leader = |node: &usize| {
-        let served = call(cluster, *node, async |mut node| {
-            let epoch = newest_epoch(&mut node).await?;
-            let tenant = TenantId::default_tenant().as_str().to_owned();
-            node.series(SeriesRequest { shard, tenant, placement_epoch: epoch, ..Default::default() }).await
-        });
-        match served {
-            Ok(_) => true,
-            Err(status) if status.code() == Code::InvalidArgument => true,
-            Err(status) => {
-                !matches!(Refusal::decode(status.details()), Some(Refusal::NotLeader { .. }))
-                    && status.code() != Code::Unavailable
-                    && status.code() != Code::NotFound
-            }
+    (1..=cluster.shape().nodes).find(|&node| leads(cluster, node, shard))
+}
+
+/// Returns true if a node leads a shard. The wait for a node that is stopped takes half a minute.
+#[must_use]
+pub fn leads(cluster: &Cluster, node: usize, shard: u32) -> bool {
+    let served = call(cluster, node, async |mut node| {
+        let epoch = newest_epoch(&mut node).await?;
+        let tenant = TenantId::default_tenant().as_str().to_owned();
+        node.series(SeriesRequest { shard, tenant, placement_epoch: epoch, ..Default::default() }).await
+    });
+    match served {
+        Ok(_) => true,
+        Err(status) if status.code() == Code::InvalidArgument => true,
+        Err(status) => {
+            !matches!(Refusal::decode(status.details()), Some(Refusal::NotLeader { .. }))
+                && status.code() != Code::Unavailable
+                && status.code() != Code::NotFound
         }
-    };
-    (1..=cluster.shape().nodes).find(is_leader)
+    }
+}
+
+/// Requests the state that a linearizable read of a shard must see.
+///
+/// # Errors
+/// The node does not respond, does not lead the shard, or reaches no majority of its members.
+pub fn read_point(cluster: &Cluster, node: usize, shard: u32) -> Result<(), Status> {
+    call(cluster, node, async |mut node| {
+        let placement_epoch = newest_epoch(&mut node).await?;
+        node.read_point(ReadPointRequest { shard, placement_epoch, is_stale: false }).await.map(drop)
+    })
 }
 
 async fn newest_epoch(node: &mut NodeClient<Channel>) -> Result<u64, Status> {
@@ -133,11 +151,16 @@ fn administer(cluster: &Cluster, node: usize, shard: u32, task: AdministrationTa
     Ok(call(cluster, node, async |mut node| node.administer(request).await)?.into_inner().report)
 }
 
+/// Returns the leader of one of the data shards; `None` if that shard has no leader now.
+#[must_use]
+pub fn chosen_leader(cluster: &Cluster, choice: usize) -> Option<usize> {
+    leader(cluster, FIRST_DATA_SHARD + u32::try_from(choice % cluster.shape().shards).unwrap())
+}
+
 /// Returns the leader of one of the data shards, or any node if that shard has no leader now.
 #[must_use]
 pub fn some_leader(cluster: &Cluster, choice: usize) -> usize {
-    let shard = FIRST_DATA_SHARD + u32::try_from(choice % cluster.shape().shards).unwrap();
-    leader(cluster, shard).unwrap_or(choice % cluster.shape().nodes + 1)
+    chosen_leader(cluster, choice).unwrap_or(choice % cluster.shape().nodes + 1)
 }
 
 /// Index of the last applied entry, and the signature of the content.
@@ -169,35 +192,74 @@ fn contents(cluster: &Cluster, shard: u32) -> Result<BTreeMap<usize, Content>, S
     Ok(out)
 }
 
-/// Compares the contents of all members of all shards, each at one position of the shard's log. Returns the number of
-/// compared members, and the differences.
+/// Results of comparisons of the contents of members.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Number of compared members.
+    pub members: usize,
+    /// Number of shards of which all members were compared.
+    pub whole: usize,
+    /// Number of shards of which only some members were found at one position.
+    pub partial: usize,
+    /// The differences, and the shards of which no two members were found at one position.
+    pub differences: Vec<String>,
+}
+
+/// Compares the contents of all members of all shards. Returns the number of compared members, and the differences.
 #[must_use]
 pub fn compare(cluster: &Cluster) -> (usize, Vec<String>) {
-    let mut compared = 0;
-    let mut differences = Vec::new();
+    let Comparison { members, differences, .. } = comparison(cluster);
+    (members, differences)
+}
+
+/// Compares the contents of all members of all shards, each at one position of the shard's log. If a member does not
+/// reach this position in a minute, the other two are compared.
+#[must_use]
+pub fn comparison(cluster: &Cluster) -> Comparison {
+    let all = cluster.shape().nodes.clamp(2, MEMBERS);
+    let mut out = Comparison::default();
     for shard in shards(cluster) {
         let began = Instant::now();
         loop {
             let found = contents(cluster, shard);
-            if let Ok(members) = &found {
-                let mut positions = members.values().map(|(index, _)| index);
-                let first = positions.next();
-                if members.len() > 1 && positions.all(|position| Some(position) == first) {
-                    let mut signatures = members.values().map(|(_, signature)| signature);
-                    let first = signatures.next();
-                    if signatures.any(|signature| Some(signature) != first) {
-                        differences.push(format!("the members of shard {shard} differ: {members:?}"));
-                    }
-                    compared += members.len();
-                    break;
-                }
+            let is_late = began.elapsed() > PATIENCE;
+            let least = if is_late { 2 } else { all };
+            if let Ok(members) = &found
+                && members.len() >= least
+                && are_at_one_position(members)
+            {
+                out.add(shard, members, all);
+                break;
             }
-            if began.elapsed() > PATIENCE {
-                differences.push(format!("the members of shard {shard} have no common position: {found:?}"));
+            if is_late {
+                out.differences.push(format!("the members of shard {shard} have no common position: {found:?}"));
                 break;
             }
             std::thread::sleep(PAUSE);
         }
     }
-    (compared, differences)
+    out
+}
+
+fn are_at_one_position(members: &BTreeMap<usize, Content>) -> bool {
+    let mut positions = members.values().map(|(index, _)| index);
+    let first = positions.next();
+    positions.all(|position| Some(position) == first)
+}
+
+impl Comparison {
+    /// Adds members of a shard that are at one position. `all` is the number of its members.
+    fn add(&mut self, shard: u32, members: &BTreeMap<usize, Content>, all: usize) {
+        let mut signatures = members.values().map(|(_, signature)| signature);
+        let first = signatures.next();
+        if signatures.any(|signature| Some(signature) != first) {
+            self.differences.push(format!("the members of shard {shard} differ: {members:?}"));
+        }
+        self.members += members.len();
+        if members.len() >= all {
+            self.whole += 1;
+        } else {
+            self.partial += 1;
+        }
+    }
 }

@@ -74,13 +74,3 @@ fn count(cluster: &Cluster, router: usize, service: &str, until_ns: u64) -> Resu
     let found = cluster.try_query(router, &promql, until_ns as f64 / 1e9)?;
     Ok(found.iter().map(|(_labels, sum)| sum / PERIOD_NS as f64).sum())
 }
-
-/// Returns the sum of the values of a node's metric, over all labels.
-fn metric(cluster: &Cluster, node: usize, name: &str) -> f64 {
-    let url = cluster.description()["nodes"][node - 1]["http"].as_str().unwrap().to_owned();
-    let text = http::request("GET", &format!("{url}/metrics"), &[], None).unwrap().expect(200).text();
-    text.lines()
-        .filter(|line| line.starts_with(name))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum()
-}

@@ -1,6 +1,7 @@
 //! The rows: one kind of fault each.
 
 mod clocks;
+mod comparisons;
 mod damaged_files;
 mod eio;
 mod full_disks;
@@ -32,7 +33,7 @@ pub(crate) struct Row {
 }
 
 /// All rows.
-pub(crate) const ROWS: [Row; 12] = [
+pub(crate) const ROWS: [Row; 13] = [
     Row { name: "R1", ci: 6, night: 150, kit: Kit::Plain, inject: kills::inject, obstacle: nothing },
     Row { name: "R2", ci: 3, night: 60, kit: Kit::LoopDisks, inject: power_cuts::inject, obstacle: not_root },
     Row { name: "R6", ci: 4, night: 40, kit: Kit::MemoryLimits, inject: little_memory::inject, obstacle: no_groups },
@@ -45,11 +46,12 @@ pub(crate) const ROWS: [Row; 12] = [
     Row { name: "R14", ci: 4, night: 60, kit: Kit::Network, inject: pauses::inject, obstacle: nothing },
     Row { name: "R15", ci: 4, night: 60, kit: Kit::Clocks, inject: clocks::inject, obstacle: nothing },
     Row { name: "R18", ci: 6, night: 60, kit: Kit::Plain, inject: routers::inject, obstacle: nothing },
+    Row { name: "R21", ci: 3, night: 60, kit: Kit::Plain, inject: comparisons::inject, obstacle: nothing },
 ];
 
 /// Returns the row with this name.
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
-    static ALL: [Row; 12] = ROWS;
+    static ALL: [Row; 13] = ROWS;
     ALL.iter().find(|row| row.name == name)
 }
 

@@ -12,7 +12,7 @@ use tests::cluster::{Cluster, Shape};
 use tests::shared::{varve_binary, workspace};
 use tests::wrong_clock::WrongClock;
 
-use crate::checks::oracle;
+use crate::checks::oracle::{self, Verdict};
 use crate::checks::readers::Readers;
 use crate::checks::replicas::Replicas;
 use crate::checks::visible::Router;
@@ -28,7 +28,9 @@ pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(30);
 /// Smallest number of acknowledged pushes for each fault. With fewer, the load was too small to find a violation.
 const LOAD_MIN: usize = 20;
 /// Rows during which the members are compared. A comparison flushes, so it would weaken the faults of disks.
-const COMPARED: [&str; 2] = ["R1", "R12"];
+const COMPARED: [&str; 3] = ["R1", "R12", "R21"];
+/// Rows that must have complete responses during the faults, because their faults would make stale ones.
+const READ: [&str; 2] = ["R12", "R14"];
 const NODES: usize = 3;
 const SHARDS: usize = 8;
 
@@ -109,27 +111,23 @@ pub(crate) fn run(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -
     let seen = readers.stop();
     if let Some(compared) = replicas.map(Replicas::stop) {
         run.add("replicas_compared_meanwhile", compared.pairs);
+        run.add("whole_shards_compared_meanwhile", compared.whole);
         run.violations.extend(compared.violations);
         if compared.pairs == 0 {
             run.violations.push("no members were compared during the faults".to_owned());
         }
     }
-    let verdict = oracle::check(&run.cluster, &run.workload, began.elapsed());
+    let mut verdict = oracle::check(&run.cluster, &run.workload, began.elapsed());
     let mut violations = std::mem::take(&mut run.violations);
-    violations.extend(verdict.violations);
+    violations.append(&mut verdict.violations);
     violations.extend(seen.violations.lock().drain(..));
-    if run.faults < faults as u64 {
-        violations.push(format!("only {} of {faults} faults had an effect", run.faults));
-    }
-    if verdict.acknowledged < LOAD_MIN * faults {
-        violations.push(format!("only {} pushes were acknowledged", verdict.acknowledged));
-    }
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    violations.extend(shortfalls(row, (run.faults, faults), count(&seen.reads), &verdict));
     let mut line = json!({"row": row.name, "size": size, "seed": seed, "commit": commit(), "faults": run.faults,
         "acknowledged": verdict.acknowledged, "unknown": verdict.unknown, "refused": verdict.refused,
         "lost": verdict.lost, "duplicated": verdict.duplicated, "sent_again": run.workload.duplicates(),
         "reads": count(&seen.reads), "reads_failed": count(&seen.failed), "reads_wrong": count(&seen.wrong),
-        "replicas_compared": verdict.replicas,
+        "replicas_compared": verdict.replicas, "whole_shards_compared": verdict.whole,
         "recovery_p50_s": quantile(&mut run.recoveries_s, 0.5), "recovery_p99_s": quantile(&mut run.recoveries_s, 0.99),
         "seconds": began.elapsed().as_secs()});
     let figures = line.as_object_mut().unwrap();
@@ -144,6 +142,25 @@ pub(crate) fn run(row: &Row, size: &str, seed: u64, planted: Option<&Planted>) -
         figures.insert("logs".to_owned(), json!(run.keep_logs(row.name, seed)));
     }
     line
+}
+
+/// Describes what a row had too little of to find a violation. `had` and `faults` are the numbers of faults that had an
+/// effect, and of all faults; `reads` is the number of complete responses during the faults.
+fn shortfalls(row: &Row, (had, faults): (u64, usize), reads: u64, verdict: &Verdict) -> Vec<String> {
+    let mut out = Vec::new();
+    if had < faults as u64 {
+        out.push(format!("only {had} of {faults} faults had an effect"));
+    }
+    if verdict.acknowledged < LOAD_MIN * faults {
+        out.push(format!("only {} pushes were acknowledged", verdict.acknowledged));
+    }
+    if READ.contains(&row.name) && reads == 0 {
+        out.push("no query got a complete response during the faults".to_owned());
+    }
+    if COMPARED.contains(&row.name) && verdict.whole < SHARDS {
+        out.push(format!("all members were compared of only {} of {SHARDS} shards", verdict.whole));
+    }
+    out
 }
 
 /// Returns a quantile of values, rounded to milliseconds; null if there are none.
@@ -260,9 +277,14 @@ impl Run {
         }
     }
 
+    /// Returns a figure of the row; 0 if there is none.
+    pub(crate) fn figure(&self, figure: &str) -> u64 {
+        self.figures.get(figure).and_then(Value::as_u64).unwrap_or_default()
+    }
+
     /// Adds to a figure of the row.
     pub(crate) fn add(&mut self, figure: &str, number: u64) {
-        let sum = self.figures.get(figure).and_then(Value::as_u64).unwrap_or_default() + number;
+        let sum = self.figure(figure) + number;
         self.figures.insert(figure.to_owned(), json!(sum));
     }
 

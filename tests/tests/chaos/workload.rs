@@ -112,6 +112,7 @@ pub(crate) struct Workload {
     pub(crate) clients: Arc<[Client]>,
     began: Instant,
     stop: Arc<AtomicBool>,
+    is_paused: Arc<AtomicBool>,
     counts: Arc<Counts>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -126,6 +127,8 @@ struct Common {
     duplicates_percent: usize,
     began: Instant,
     stop: Arc<AtomicBool>,
+    /// True while no push begins.
+    is_paused: Arc<AtomicBool>,
     counts: Arc<Counts>,
 }
 
@@ -145,6 +148,7 @@ impl Workload {
         let clients: Arc<[Client]> = (0..CLIENTS).map(client).collect();
         let urls = cluster.routers("otlp_http").iter().map(|url| format!("{url}/v1development/profiles")).collect();
         let stop = Arc::new(AtomicBool::new(false));
+        let is_paused = Arc::new(AtomicBool::new(false));
         let counts = Arc::<Counts>::default();
         let common = Common {
             run: run.clone(),
@@ -153,6 +157,7 @@ impl Workload {
             duplicates_percent,
             began: Instant::now(),
             stop: Arc::clone(&stop),
+            is_paused: Arc::clone(&is_paused),
             counts: Arc::clone(&counts),
         };
         let began = common.began;
@@ -162,7 +167,7 @@ impl Workload {
             std::thread::spawn(move || common.run(number, &clients[number], random))
         };
         let threads = (0..CLIENTS).map(start).collect();
-        Self { run, clients, began, stop, counts, threads }
+        Self { run, clients, began, stop, is_paused, counts, threads }
     }
 
     /// Returns the time since the start of the workload, in nanoseconds.
@@ -186,6 +191,16 @@ impl Workload {
         waiting.map(|client| client.service.as_str()).collect()
     }
 
+    /// Lets the clients end the pushes that have begun, and begin no others.
+    pub(crate) fn pause(&self) {
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends a pause.
+    pub(crate) fn resume(&self) {
+        self.is_paused.store(false, Ordering::Relaxed);
+    }
+
     /// Stops the clients, and waits until they have stopped.
     pub(crate) fn stop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -205,6 +220,9 @@ impl Common {
     fn run(&self, number: usize, client: &Client, mut random: Random) {
         let mut kept: VecDeque<(String, Vec<u8>)> = VecDeque::new();
         for serial in 0.. {
+            while self.is_paused.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE);
+            }
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }

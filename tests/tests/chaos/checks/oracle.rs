@@ -34,6 +34,8 @@ pub(crate) struct Verdict {
     pub(crate) duplicated: usize,
     /// Number of members whose contents were compared.
     pub(crate) replicas: usize,
+    /// Number of shards of which all members were compared.
+    pub(crate) whole: usize,
     pub(crate) violations: Vec<String>,
 }
 
@@ -76,9 +78,10 @@ pub(crate) fn check(cluster: &Cluster, workload: &Workload, elapsed: Duration) -
             }
         }
     }
-    let (replicas, differences) = members::compare(cluster);
-    verdict.replicas = replicas;
-    verdict.violations.extend(differences);
+    let compared = members::comparison(cluster);
+    verdict.replicas = compared.members;
+    verdict.whole = compared.whole;
+    verdict.violations.extend(compared.differences);
     verdict
 }
 

@@ -3,7 +3,7 @@
 //! Whenever two members are found at one position of the shard's log, their contents must be equal. A difference that a
 //! later snapshot would hide is a violation too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -23,8 +23,10 @@ const ROUND_MAX: Duration = Duration::from_secs(1);
 /// Results of the comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
-    /// Number of pairs of members that were at one position.
+    /// Number of times that a member was found at a position at which another one had been.
     pub(crate) pairs: u64,
+    /// Number of positions at which all members of a shard were found.
+    pub(crate) whole: u64,
     pub(crate) violations: Vec<String>,
 }
 
@@ -77,6 +79,7 @@ fn compare(cluster: &Cluster, shard: u32, seen: &mut Seen, compared: &mut Compar
                 Ok(Some((Some(index), signature))) => {
                     if let Some(earlier) = seen.add(node, index, &signature) {
                         compared.pairs += 1;
+                        compared.whole += u64::from(earlier.is_last_of(cluster.shape().nodes));
                         compared.violations.extend(earlier.difference(shard, node, index, &signature));
                     }
                 }
@@ -98,19 +101,27 @@ struct Seen(BTreeMap<u64, Earlier>);
 struct Earlier {
     node: usize,
     signature: String,
+    /// All nodes whose contents were seen at the position.
+    nodes: BTreeSet<usize>,
 }
 
 impl Seen {
     /// Adds the content of a node. Returns the content to compare it with, if there is one: that of another node, or
     /// that of the same node if it has changed.
     fn add(&mut self, node: usize, index: u64, signature: &str) -> Option<Earlier> {
-        let new = || Earlier { node, signature: signature.to_owned() };
+        let new = || Earlier { node, signature: signature.to_owned(), nodes: BTreeSet::new() };
         let earlier = self.0.entry(index).or_insert_with(new);
-        (earlier.node != node || earlier.signature != signature).then(|| earlier.clone())
+        let is_new = earlier.nodes.insert(node) && earlier.node != node;
+        (is_new || earlier.signature != signature).then(|| earlier.clone())
     }
 }
 
 impl Earlier {
+    /// Returns true if all `members` of the shard were seen at the position.
+    fn is_last_of(&self, members: usize) -> bool {
+        self.nodes.len() == members
+    }
+
     fn difference(&self, shard: u32, node: usize, index: u64, signature: &str) -> Option<String> {
         let text = || format!("shard {shard} at index {index} differs on nodes {} and {node}", self.node);
         (self.signature != signature).then(text)
@@ -120,10 +131,11 @@ impl Earlier {
 #[test]
 fn contents_are_compared_at_equal_positions_only() {
     let mut seen = Seen::default();
-    let found = [(1, 7, "a"), (2, 8, "b"), (1, 8, "b"), (2, 8, "b"), (3, 7, "c"), (1, 7, "d")];
+    let found = [(1, 7, "a"), (2, 8, "b"), (1, 8, "b"), (2, 8, "b"), (3, 7, "c"), (1, 7, "d"), (3, 8, "b")];
     let compared = found.into_iter().filter_map(|(node, index, signature)| {
         let earlier = seen.add(node, index, signature)?;
-        Some((node, earlier.difference(1, node, index, signature).is_some()))
+        Some((node, earlier.difference(1, node, index, signature).is_some(), earlier.is_last_of(3)))
     });
-    assert_eq!(compared.collect::<Vec<_>>(), [(1, false), (3, true), (1, true)]);
+    let wanted = [(1, false, false), (3, true, false), (1, true, false), (3, false, true)];
+    assert_eq!(compared.collect::<Vec<_>>(), wanted);
 }

@@ -16,6 +16,8 @@ use crate::run::Planted;
 const CREATOR: usize = 1;
 const REMEDY: &str = "run `varve admin cluster accept --node 1 --node-endpoint";
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for which the node must keep to its message. It tries to create a cluster five times a second.
+const REFUSAL: Duration = Duration::from_secs(5);
 
 /// Returns true if the node makes a cluster of its own, and false if it says what to do.
 fn creates_again(planted: Option<&Planted>) -> bool {
@@ -26,17 +28,23 @@ fn creates_again(planted: Option<&Planted>) -> bool {
     std::fs::remove_dir_all(cluster.data_dir(CREATOR)).unwrap();
     cluster.start(CREATOR);
     let began = Instant::now();
-    loop {
+    // Time of the message that says what to do.
+    let mut said: Option<Instant> = None;
+    while said.is_none_or(|said| said.elapsed() < REFUSAL) {
+        let status = cluster.readiness(CREATOR).map_or(0, |reply| reply.status);
         // The node is ready as soon as it has its own shards.
-        if cluster.readiness(CREATOR).is_ok_and(|reply| reply.status == 200) {
+        if status == 200 {
             return true;
         }
-        if cluster.log(CREATOR).contains(REMEDY) {
-            return false;
+        if said.is_some() {
+            assert_eq!(status, 503, "the node does not go on");
+        } else if cluster.log(CREATOR).contains(REMEDY) {
+            said = Some(Instant::now());
         }
-        assert!(began.elapsed() < PATIENCE, "the node neither says what to do nor creates a cluster");
+        assert!(said.is_some() || began.elapsed() < PATIENCE, "the node neither says what to do nor creates a cluster");
         std::thread::sleep(Duration::from_millis(50));
     }
+    false
 }
 
 #[test]

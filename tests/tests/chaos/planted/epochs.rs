@@ -10,14 +10,12 @@ use tests::load::service_of_each_shard;
 use tests::payload::otlp::now_ns;
 use tests::report::{alone, figure};
 
-use super::{count, metric, push, sample, shape_of, with_fault};
+use super::{count, push, sample, shape_of, with_fault};
 use crate::proxy::{Network, Party, SILENT, from_to};
 use crate::run::Planted;
 
 /// Time from now to the sample. The epoch begins in at most 90 seconds.
 const AHEAD_NS: u64 = 180_000_000_000;
-/// Time in which a push reaches a node.
-const ARRIVAL: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 const REFUSED: &str = "varve_node_appends_refused_total{reason=\"misplaced\"}";
 
@@ -40,18 +38,23 @@ fn counted(planted: Option<&Planted>) -> (f64, f64) {
         assert!(began.elapsed() < PATIENCE, "the nodes do not learn of the epoch");
         std::thread::sleep(Duration::from_millis(5));
     }
+    let refused = || (1..=3).map(|node| cluster.metric(node, REFUSED)).sum::<f64>();
+    // The hour before this time also has the first sample of the service.
+    let counted = || count(&cluster, 1, service, time_ns + 1_000_000_000);
     let status = std::thread::scope(|scope| {
         let status = scope.spawn(pushed);
-        std::thread::sleep(ARRIVAL);
+        let began = Instant::now();
+        // The other router knows the epoch, and hears the nodes.
+        while refused() == 0.0 && counted().ok() != Some(2.0) {
+            assert!(began.elapsed() < PATIENCE, "the push by the old epoch is neither refused nor stored");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         network.heal();
         status.join().unwrap()
     });
-    let refused = (1..=3).map(|node| metric(&cluster, node, REFUSED)).sum();
     assert_eq!((status, push(&cluster, 1, &sample(service, time_ns))), (200, 200));
-    // The hour before this time also has the first sample of the service.
-    let counted =
-        count(&cluster, 1, service, time_ns + 1_000_000_000).unwrap_or_else(|reply| panic!("{}", reply.text()));
-    (counted - 1.0, refused)
+    let counted = counted().unwrap_or_else(|reply| panic!("{}", reply.text()));
+    (counted - 1.0, refused())
 }
 
 #[test]

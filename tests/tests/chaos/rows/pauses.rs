@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tests::program::{signal, state};
 
-use crate::members::some_leader;
+use crate::members::chosen_leader;
 use crate::run::Run;
 
 /// First stop at other sizes than `ci`. It is shorter than the 15 minutes for which the log keeps entries.
@@ -15,9 +15,9 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
     for number in 0..faults {
         run.sleep_below(Duration::from_secs(1));
         let choice = run.random.below(1 << 20);
-        let is_leader = run.random.chance(75);
-        let nodes = run.cluster.shape().nodes;
-        let node = if is_leader { some_leader(&run.cluster, choice) } else { choice % nodes + 1 };
+        let wants_leader = run.random.chance(75);
+        let leader = if wants_leader { chosen_leader(&run.cluster, choice) } else { None };
+        let node = leader.unwrap_or(choice % run.cluster.shape().nodes + 1);
         let longest = if run.is_ci { 6 } else { 60 };
         let pause = Duration::from_millis(1000 + run.random.below(longest * 1000 - 1000) as u64);
         let pause = if number == 0 && !run.is_ci { LONG } else { pause };
@@ -30,7 +30,7 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
         if state(pid) == Some('T') {
             run.faults += 1;
-            run.add("stops_of_leaders", u64::from(is_leader));
+            run.add("stops_of_leaders", u64::from(leader.is_some()));
         }
         signal(pid, libc::SIGCONT);
         run.await_service("a stopped node goes on");
