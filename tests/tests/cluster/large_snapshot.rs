@@ -5,6 +5,8 @@
 //!
 //! `VARVE_SNAPSHOT_MIB` is the size of the shard. Acknowledgements are timed with and without the transfer.
 
+mod kills;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,6 +25,7 @@ use tests::shared::varve_binary;
 
 /// The data shard. Shard 0 is the meta group.
 const SHARD: u32 = 1;
+const FIRST_INDEX: &str = "varve_node_log_first_index{shard=\"1\"}";
 /// The node whose disk is replaced.
 const RECEIVER: usize = 3;
 /// Size of the shard in a run that does not name one, in MiB. The transfer then takes a few seconds.
@@ -30,37 +33,23 @@ const MIB: u64 = 128;
 /// Size from which on the transfer is long enough to time acknowledgements meanwhile, in MiB.
 const TIMED_MIB: u64 = 2048;
 /// Samples in a push. Each push has a window of raw samples of its own, of ten minutes.
-const SAMPLES: usize = 400_000;
+const SAMPLES: usize = 500_000;
 const WINDOW_NS: u64 = 600_000_000_000;
-/// Bits of the random distance of two samples in nanoseconds: on average, the samples cover seven minutes.
+/// Bits of the random distance of two samples in nanoseconds: on average, the samples cover nine minutes.
 const DISTANCE_BITS: u32 = 21;
 /// Bits of the random count of a sample. Neither counts nor times can be compressed.
 const COUNT_BITS: u32 = 36;
 /// Largest relative error of a sum as a 64-bit float. One sample of a billion makes a difference of 1e-9.
 const ERROR_MAX: f64 = 1e-12;
 
-/// Message of a receiver at the beginning of a transfer.
-const RECEIVING: &str = "receiving a snapshot";
 /// Oldest push, in windows before now. Samples are kept for 30 days.
 const AGE_MAX: u64 = 29 * 144;
-
-/// Phases of a transfer, as the files of the receiver show them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The receiver has begun. The sender makes a checkpoint and hashes its files, unless it has done so for an earlier
-    /// transfer.
-    Begun,
-    /// Files are sent.
-    Files,
-    /// The files are on disk, and become the state of the shard.
-    Install,
-}
+/// Longest time of a transfer.
+const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// A cluster with one data shard.
 struct Large {
     cluster: Cluster,
-    /// Phase at each kill during a transfer.
-    kills: Vec<(&'static str, Option<Phase>)>,
 }
 
 impl Large {
@@ -108,7 +97,7 @@ impl Large {
     /// empty disk then needs a snapshot.
     fn wait_until_flushed(&self, mib: u64) {
         let began = Instant::now();
-        let is_purged = |node| metric(&self.cluster, node, "varve_node_log_first_index") > 1.0;
+        let is_purged = |node| self.cluster.metric(node, FIRST_INDEX) > 1.0;
         while (1..=3).any(|node| self.state_mib(node) < mib || !is_purged(node)) {
             let sizes: Vec<u64> = (1..=3).map(|node| self.state_mib(node)).collect();
             assert!(began.elapsed() < Duration::from_secs(300), "not flushed and purged: {sizes:?} MiB");
@@ -143,115 +132,17 @@ impl Large {
         log.lines().filter(|line| line.contains("a snapshot replaces the state") && line.contains(&of_shard)).count()
     }
 
-    /// Returns the phase of the transfer; `None` before it begins and after it ends.
-    fn phase(&self) -> Option<Phase> {
-        let staging = self.shard_dir(RECEIVER).join("staging");
-        match (staging.join("files").exists(), staging.join("MANIFEST").exists()) {
-            (true, _) => Some(Phase::Files),
-            (false, true) => Some(Phase::Install),
-            (false, false) => staging.exists().then_some(Phase::Begun),
-        }
-    }
-
-    /// Waits until the transfer has reached a phase, and `bytes` of the files have arrived. In the last phase, the
-    /// transfer may be over: `installed` is the number of snapshots that the receiver had installed before.
-    fn wait_for(&self, phase: Phase, bytes: u64, installed: usize) {
-        let began = Instant::now();
-        loop {
-            let found = self.phase();
-            let is_reached = match phase {
-                Phase::Begun => found.is_some(),
-                Phase::Files => found == Some(Phase::Files) && self.staged_bytes() >= bytes,
-                Phase::Install => found == Some(Phase::Install),
-            };
-            let is_over = self.installed() > installed;
-            if is_reached || is_over && phase == Phase::Install {
-                return;
-            }
-            assert!(!is_over, "the transfer was over before it was seen in {phase:?}");
-            assert!(began.elapsed() < Duration::from_secs(1800), "the transfer does not reach {phase:?}: {found:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn staged_bytes(&self) -> u64 {
-        bytes_below(&self.shard_dir(RECEIVER).join("staging/files"))
-    }
-
     /// Waits until the receiver serves all its shards.
     fn wait_until_ready(&self) {
         let began = Instant::now();
-        while !self.cluster.readiness(RECEIVER).is_ok_and(|reply| reply.status == 200) {
-            assert!(began.elapsed() < Duration::from_secs(1800), "the member is not built again");
+        while !self.is_ready() {
+            assert!(began.elapsed() < PATIENCE, "the member is not built again");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// Kills the sender, and starts it again. The leader sends, and a member that is behind cannot lead.
-    fn restart_sender(&mut self) {
-        let began = Instant::now();
-        let leader = loop {
-            if let Some(leader) = members::leader(&self.cluster, SHARD) {
-                break leader;
-            }
-            assert!(began.elapsed() < Duration::from_secs(30), "the shard has no leader");
-        };
-        assert_ne!(leader, RECEIVER, "a member with an empty disk leads");
-        self.restart("sender", leader);
-    }
-
-    /// Kills a node, and starts it again.
-    fn restart(&mut self, role: &'static str, node: usize) {
-        self.kills.push((role, self.phase()));
-        self.cluster.kill(node);
-        self.cluster.start(node);
-    }
-
-    /// Waits until the receiver has begun more transfers than `before`.
-    fn wait_for_transfer(&self, before: usize) {
-        let began = Instant::now();
-        while self.messages(RECEIVING) == before {
-            assert!(began.elapsed() < Duration::from_secs(1800), "the transfer does not go on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Kills the receiver while it receives files. Asserts that it goes on with the files that it has.
-    fn restart_receiver_of_files(&mut self) {
-        let before = self.messages(RECEIVING);
-        self.kills.push(("receiver", self.phase()));
-        self.cluster.kill(RECEIVER);
-        let staged = self.staged_bytes();
-        self.cluster.start(RECEIVER);
-        self.wait_for_transfer(before);
-        let kept = self.staged_bytes();
-        assert!(kept >= staged, "{kept} of {staged} staged bytes were kept");
-    }
-
-    /// Replaces the disk of the receiver, and kills the sender and the receiver in each phase of the transfer. Returns
-    /// the number of snapshots that the receiver had installed before.
-    fn replace_disk_with_kills(&mut self, state_bytes: u64) -> usize {
-        let before = self.installed();
-        // The next leader has no checkpoint of an earlier transfer.
-        self.restart_sender();
-        self.replace_disk();
-        self.wait_for(Phase::Begun, 0, before);
-        self.restart_sender();
-        let while_checkpoint = ("sender", Some(Phase::Begun));
-        assert_eq!(self.kills.last(), Some(&while_checkpoint), "the sender had sent files already");
-        self.wait_for(Phase::Begun, 0, before);
-        self.restart("receiver", RECEIVER);
-        self.wait_for(Phase::Files, state_bytes / 3, before);
-        // The files of another sender differ, so the next transfer begins anew.
-        let begun = self.messages(RECEIVING);
-        self.restart_sender();
-        self.wait_for_transfer(begun);
-        self.wait_for(Phase::Files, state_bytes / 3, before);
-        self.restart_receiver_of_files();
-        self.wait_for(Phase::Install, 0, before);
-        self.restart("receiver", RECEIVER);
-        self.restart_sender();
-        before
+    fn is_ready(&self) -> bool {
+        self.cluster.readiness(RECEIVER).is_ok_and(|reply| reply.status == 200)
     }
 
     /// Sums of the samples of 30 days at a router, by the value of a label.
@@ -261,6 +152,18 @@ impl Large {
         let found = found.unwrap_or_else(|reply| panic!("{}: {}", reply.status, reply.text()));
         let of_label = |(mut labels, sum): (Labels, f64)| (labels.remove(label).unwrap(), sum);
         found.into_iter().map(of_label).collect()
+    }
+
+    /// Checks at both routers that every acknowledged sample counts once. `filled` is the sum of the samples of the
+    /// fill, and `run` the label of the others.
+    fn check_sums(&self, filled: u128, run: &str, outcomes: &Outcomes) {
+        for router in 0..2 {
+            let fill = self.sums_by(router, "service_name", "{service_name=\"fill\"}");
+            let error = (fill["fill"] - filled as f64).abs() / filled as f64;
+            assert!(error < ERROR_MAX, "router {router}: {fill:?} instead of {filled}");
+            let visible = self.sums_by(router, "serial", &format!("{{run=\"{run}\"}}"));
+            assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
+        }
     }
 }
 
@@ -304,15 +207,6 @@ fn listening_everywhere(folder: &Path) -> PathBuf {
     program
 }
 
-/// Value of a metric of the data shard on a node; 0 if there is none.
-fn metric(cluster: &Cluster, node: usize, name: &str) -> f64 {
-    let url = cluster.description()["nodes"][node - 1]["http"].as_str().unwrap().to_owned();
-    let Ok(reply) = http::request("GET", &format!("{url}/metrics"), &[], None) else { return 0.0 };
-    let of_shard = format!("{name}{{shard=\"{SHARD}\"}} ");
-    let text = reply.text();
-    text.lines().find_map(|line| line.strip_prefix(&of_shard)?.parse().ok()).unwrap_or_default()
-}
-
 /// The 99th percentile of the time to an acknowledgement, in milliseconds, of the pushes that began within a time.
 fn ack_p99_ms(outcomes: &Outcomes, within: (SystemTime, SystemTime)) -> f64 {
     let began_within =
@@ -334,7 +228,7 @@ fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
     let environment = vec![("VARVE_DISK_MAX".to_owned(), disk_max)];
     let cluster = Cluster::new(Shape { nodes: 3, routers: 2, shards: 1, is_proxied: false, binary, environment });
     cluster.launch();
-    let mut large = Large { cluster, kills: Vec::new() };
+    let large = Large { cluster };
     let began = Instant::now();
     let filled = large.fill(mib);
     large.wait_until_flushed(mib);
@@ -348,7 +242,7 @@ fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
 
     // Once without kills: one snapshot, and the load hardly notices.
     let before = large.installed();
-    let killed = Instant::now();
+    let (quiet_end, killed) = (SystemTime::now(), Instant::now());
     large.replace_disk();
     let joining = SystemTime::now();
     large.wait_until_ready();
@@ -359,11 +253,12 @@ fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
     let state_mib = large.state_mib(RECEIVER);
     assert!(state_mib >= mib, "the state has only {state_mib} MiB");
 
-    let installed = large.replace_disk_with_kills(state_mib << 20);
+    let before = large.installed();
+    let (kills, disks) = large.replace_disks_with_kills(state_mib << 20);
     let resumed = Instant::now();
     large.wait_until_ready();
-    let installed = large.installed() - installed;
-    assert!((1..=3).contains(&installed), "{installed} snapshots");
+    let installed = large.installed() - before;
+    assert!((1..=3 * disks).contains(&installed), "{installed} snapshots for {disks} disks");
 
     // The new member and one other are a majority now, and the only copies of what they acknowledge.
     large.cluster.kill(1);
@@ -374,21 +269,15 @@ fn an_empty_disk_is_filled_by_one_snapshot_through_kills_in_each_phase() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let run = load.run.clone();
-    let kills: Vec<String> = large.kills.iter().map(|(role, phase)| format!("{role}: {phase:?}")).collect();
+    let kills: Vec<String> = kills.iter().map(|(role, phase)| format!("{role:?}: {phase:?}")).collect();
     let outcomes = load.stop();
-    let (quiet_ms, joining_ms) = (ack_p99_ms(&outcomes, (quiet, joining)), ack_p99_ms(&outcomes, (joining, joined)));
+    let (quiet_ms, joining_ms) = (ack_p99_ms(&outcomes, (quiet, quiet_end)), ack_p99_ms(&outcomes, (joining, joined)));
     figure(&json!({"suite": "large_snapshot", "state_mib": state_mib, "fill_seconds": fill_seconds,
         "exposed_seconds": exposed_seconds, "mib_per_second": state_mib as f64 / transfer_seconds,
-        "ack_p99_ms": quiet_ms, "ack_p99_ms_meanwhile": joining_ms, "kills": kills,
+        "ack_p99_ms": quiet_ms, "ack_p99_ms_meanwhile": joining_ms, "kills": kills, "disks_with_kills": disks,
         "seconds_after_last_kill": resumed.elapsed().as_secs_f64(), "snapshots_with_kills": installed,
         "acknowledged": outcomes.acknowledged.len(), "unknown": outcomes.unknown.len()}));
-    for router in 0..2 {
-        let fill = large.sums_by(router, "service_name", "{service_name=\"fill\"}");
-        let error = (fill["fill"] - filled as f64).abs() / filled as f64;
-        assert!(error < ERROR_MAX, "router {router}: {fill:?} instead of {filled}");
-        let visible = large.sums_by(router, "serial", &format!("{{run=\"{run}\"}}"));
-        assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
-    }
+    large.check_sums(filled, &run, &outcomes);
     if mib < TIMED_MIB {
         large.cluster.start(1);
         assert_eq!(members::compare(&large.cluster).1, Vec::<String>::new());

@@ -38,6 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const REFUSAL_MAX: Duration = Duration::from_secs(12);
 /// Longest time of a query of all shards: it waits for a leader for five seconds.
 const QUERY_MAX: Duration = Duration::from_secs(8);
+/// Longest request to another shard over the whole run, including the changes of the cluster. Two elections of two
+/// seconds may follow each other, with a pause of half a second. A query gives up after five seconds.
+const OTHERS_MAX: Duration = Duration::from_secs(6);
 /// Number of entries that a follower may lack under load.
 const LAG_MAX: u64 = 50;
 /// Largest slow-down of other shards, on a machine with two cores that other programs use: of medians, and of p99.
@@ -339,9 +342,23 @@ fn slow_downs(records: &[Record], fault: &Fault, kind: &str, [whole, bad]: &[Vec
     out
 }
 
+/// Checks that no request to another shard took long, whether a window was open or the cluster just changed.
+fn check_longest(fault: &Fault, records: &[Record]) {
+    for (is_push, request) in [(true, "push"), (false, "query")] {
+        let is_other = |record: &&Record| record.shard.is_some_and(|shard| shard != fault.shard);
+        let records = records.iter().filter(is_other).filter(|record| record.is_push == is_push);
+        let spans: Vec<Span> = records.flat_map(|record| record.spans.iter().copied()).collect();
+        let longest = spans.iter().map(|(began, ended)| ended.duration_since(*began)).max().unwrap();
+        figure(&json!({"suite": "one_bad_shard", "of": "other shards, whole run", "request": request,
+            "count": spans.len(), "max_ms": longest.as_secs_f64() * 1e3}));
+        assert!(longest < OTHERS_MAX, "a {request} of another shard took {longest:?}");
+    }
+}
+
 /// Checks that the requests to all other shards succeeded, that all requests took a bounded time, and that each
 /// acknowledged push counts once.
 fn check_records(cluster: &Cluster, fault: &Fault, records: Vec<Record>) {
+    check_longest(fault, &records);
     let mut stored: BTreeMap<u32, Outcomes> = BTreeMap::new();
     let mut refused_after = Duration::ZERO;
     for record in records {

@@ -19,7 +19,10 @@ const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(10);
 /// Longest time until the cluster is in a wanted state. The test fails after it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest request to the other shard. Other programs on the machine delayed one by up to 0.6 s.
+/// Number of attempts. The survivor may lose the lead of a shard while the clients run, before the kill.
+const ATTEMPTS: usize = 5;
+/// Longest request to the other shard over the whole run, including the kill. Other programs on the machine delayed one
+/// by up to 0.6 s.
 const LONGEST_MAX_MS: f64 = 1500.0;
 
 /// Two shards that have only one node in common.
@@ -45,22 +48,32 @@ impl Scene {
             .filter(|(shard, _)| *shard != 0)
             .collect();
         let pairs = members.keys().flat_map(|bad| members.keys().map(move |other| (*bad, *other)));
-        let mut scenes = pairs.filter_map(|(bad, other)| {
+        let scenes = pairs.filter_map(|(bad, other)| {
             let common = members[&bad].iter().filter(|node| members[&other].contains(node));
             let common: Vec<usize> = common.copied().collect();
             let [survivor] = common[..] else { return None };
             let followers = members[&bad].iter().copied().filter(|&node| node != survivor).collect();
-            (members::leader(cluster, other) == Some(survivor)).then_some(Self { bad, other, survivor, followers })
+            Some(Self { bad, other, survivor, followers })
         });
-        scenes.next_back().expect("no two shards have only one node in common, which leads one of them")
+        let scenes: Vec<Self> = scenes.collect();
+        // A survivor that leads the other shard already needs no restarts.
+        let led = scenes.iter().rposition(|scene| members::leader(cluster, scene.other) == Some(scene.survivor));
+        let chosen = led.unwrap_or_else(|| scenes.len().saturating_sub(1));
+        scenes.into_iter().nth(chosen).expect("no two shards have only one node in common")
     }
 
-    /// Restarts leaders of the bad shard until the survivor leads it.
+    /// Makes the survivor the leader of both shards. Restarts of leaders of one shard do not affect the other one.
     fn lead(&self, cluster: &Cluster) {
+        self.lead_shard(cluster, self.other);
+        self.lead_shard(cluster, self.bad);
+    }
+
+    /// Restarts leaders of a shard until the survivor leads it.
+    fn lead_shard(&self, cluster: &Cluster, shard: u32) {
         let began = Instant::now();
         loop {
-            assert!(began.elapsed() < PATIENCE, "node {} does not lead shard {}", self.survivor, self.bad);
-            match members::leader(cluster, self.bad) {
+            assert!(began.elapsed() < PATIENCE, "node {} does not lead shard {shard}", self.survivor);
+            match members::leader(cluster, shard) {
                 Some(leader) if leader == self.survivor => return,
                 Some(leader) => {
                     cluster.kill(leader);
@@ -71,6 +84,11 @@ impl Scene {
                 None => std::thread::sleep(Duration::from_millis(100)),
             }
         }
+    }
+
+    /// Returns true if the survivor leads both shards.
+    fn is_led(&self, cluster: &Cluster) -> bool {
+        [self.other, self.bad].iter().all(|&shard| members::leads(cluster, self.survivor, shard))
     }
 }
 
@@ -104,8 +122,11 @@ fn query(cluster: &Cluster, router: usize, service: &str) -> u16 {
     request("GET", &url, &[("authorization", &token)], None).unwrap().status
 }
 
-/// Makes one request after another until `stop` is set. Returns the begin and the time of each, and its status.
-fn requests(stop: &AtomicBool, send: impl Fn() -> u16) -> Vec<(Instant, f64, u16)> {
+/// Begin of a request, its time in milliseconds, and its status.
+type Sent = (Instant, f64, u16);
+
+/// Makes one request after another until `stop` is set.
+fn requests(stop: &AtomicBool, send: impl Fn() -> u16) -> Vec<Sent> {
     let mut out = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
@@ -116,18 +137,21 @@ fn requests(stop: &AtomicBool, send: impl Fn() -> u16) -> Vec<(Instant, f64, u16
     out
 }
 
-#[test]
-fn a_leader_without_followers_does_not_delay_its_other_shards() {
-    let _alone = alone();
-    let cluster = &Cluster::up(NODES, SHARDS.into());
-    let scene = Scene::of(cluster);
+/// Requests of clients before and after the kill of the followers.
+struct Measured {
+    killed: Instant,
+    of_other: Vec<Sent>,
+    of_bad: Vec<Sent>,
+}
+
+/// Runs clients of both shards, and kills the followers of the bad shard meanwhile. Returns `None`, and kills nothing,
+/// if the survivor has lost the lead of a shard by then.
+fn measure(cluster: &Cluster, scene: &Scene) -> Option<Measured> {
     let [bad, other] = [scene.bad, scene.other].map(service);
     assert_eq!([push(cluster, 0, &bad), push(cluster, 0, &other)], [200, 200]);
-    scene.lead(cluster);
-    assert_eq!(members::leader(cluster, scene.other), Some(scene.survivor));
     let stop = &AtomicBool::new(false);
     let (bad, other) = (bad.as_str(), other.as_str());
-    let (killed, of_other, of_bad) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let mut of_other = Vec::new();
         let mut of_bad = Vec::new();
         for router in 0..cluster.shape().routers {
@@ -137,17 +161,34 @@ fn a_leader_without_followers_does_not_delay_its_other_shards() {
         }
         let stopped = Stop(stop);
         std::thread::sleep(BEFORE);
+        let is_led = scene.is_led(cluster);
         let killed = Instant::now();
-        scene.followers.iter().for_each(|&node| cluster.kill(node));
-        std::thread::sleep(AFTER);
+        if is_led {
+            scene.followers.iter().for_each(|&node| cluster.kill(node));
+            std::thread::sleep(AFTER);
+        }
         drop(stopped);
         let [of_other, of_bad] = [of_other, of_bad]
             .map(|clients| clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>());
-        (killed, of_other, of_bad)
+        is_led.then_some(Measured { killed, of_other, of_bad })
+    })
+}
+
+#[test]
+fn a_leader_without_followers_does_not_delay_its_other_shards() {
+    let _alone = alone();
+    let cluster = &Cluster::up(NODES, SHARDS.into());
+    let scene = Scene::of(cluster);
+    let measured = (0..ATTEMPTS).find_map(|_| {
+        scene.lead(cluster);
+        measure(cluster, &scene)
     });
+    let Measured { killed, of_other, of_bad } = measured.expect("the survivor leads neither shard for long");
     assert_eq!(members::leader(cluster, scene.other), Some(scene.survivor), "the other shard has another leader");
+    // A request that was on its way at the kill may be delayed, too.
+    let ended = |began: &Instant, ms: f64| *began + Duration::from_secs_f64(ms / 1e3);
     let longest = |is_after: bool| {
-        let wanted = of_other.iter().filter(|(began, ..)| (*began >= killed) == is_after);
+        let wanted = of_other.iter().filter(|(began, ms, _)| (ended(began, *ms) >= killed) == is_after);
         wanted.map(|(_, ms, _)| *ms).fold(0.0, f64::max)
     };
     let refused = of_bad.iter().filter(|(began, _, status)| *began >= killed && *status == 503).count();
@@ -155,5 +196,6 @@ fn a_leader_without_followers_does_not_delay_its_other_shards() {
         "longest_after_ms": longest(true), "refused_of_bad_shard": refused}));
     assert!(of_other.iter().all(|(_, _, status)| *status == 200));
     assert!(refused > 0, "the bad shard answers");
-    assert!(longest(true) <= LONGEST_MAX_MS, "a request to the other shard took {} ms", longest(true));
+    let longest = longest(true).max(longest(false));
+    assert!(longest <= LONGEST_MAX_MS, "a request to the other shard took {longest} ms");
 }
