@@ -17,5 +17,5 @@ pub mod wire;
 
 pub use batch::BatchError;
 pub use definitions::DefinitionsError;
-pub(crate) use encoder::Encoder;
+pub(crate) use encoder::{Encoder, References};
 pub(crate) use numbers::{deltas, from_deltas};

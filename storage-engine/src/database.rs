@@ -19,7 +19,7 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Config, Position};
 
 /// Version of the format in `FORMAT.md`.
-pub(crate) const FORMAT_VERSION: u32 = 6;
+pub(crate) const FORMAT_VERSION: u32 = 7;
 
 /// Bits per key of RocksDB's bloom filter, which saves a read for most missing keys. Every append looks up a batch ID,
 /// and this ID is usually missing.

@@ -14,7 +14,6 @@ pub(crate) mod interner;
 pub(crate) mod label_index;
 pub(crate) mod matcher;
 pub(crate) mod partition;
-mod renewal;
 pub(crate) mod run;
 pub(crate) mod stored_partition;
 pub(crate) mod tenant_dictionary;

@@ -22,7 +22,7 @@ use crate::directory::shard::ShardDirectory;
 use crate::error::NodeError;
 
 /// Version of the layout of the data directory.
-const FORMAT_VERSION: u32 = 6;
+const FORMAT_VERSION: u32 = 7;
 
 /// A locked data directory. [`DataDirectory::release`], dropping it, or the end of the process unlocks it. Work that
 /// opens or repairs files in the directory therefore keeps a reference to it.

@@ -82,3 +82,17 @@ pub enum Location {
 /// Identity of a stack: the xxh3-128 of the hashes of its locations, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackHash(pub u128);
+
+impl StackHash {
+    /// First half of the hash, big-endian. By it, an entry of a log refers to a stack.
+    #[must_use]
+    pub fn first_half(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    /// Returns a hash of which only the first half is known.
+    #[must_use]
+    pub fn of_first_half(half: u64) -> Self {
+        Self(u128::from(half) << 64)
+    }
+}

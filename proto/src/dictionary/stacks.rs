@@ -5,7 +5,8 @@ use crate::dictionary::location::StackHash;
 
 /// Table of stacks with dense IDs, each stored once. The locations of all stacks are in one list.
 ///
-/// A stack without locations is called a reference. The receiver of the batch knows the stack by its hash.
+/// A stack without locations is called a reference. The receiver of the batch knows the stack by its hash. In an entry
+/// of a log, only the first half of this hash is known.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     hashes: Vec<StackHash>,
@@ -84,9 +85,14 @@ impl Stacks {
         self.hashes[id as usize]
     }
 
-    /// Hash and locations of each stack, by ID.
+    /// Hash and locations of each stack, by ID; `None` for a reference.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&StackHash, Option<&[u32]>)> {
         self.hashes.iter().zip(&self.spans).map(|(hash, span)| (hash, self.at(*span)))
+    }
+
+    /// Hashes of the references, by ID.
+    pub fn references(&self) -> impl Iterator<Item = StackHash> + '_ {
+        self.iter().filter_map(|(hash, stack)| stack.is_none().then_some(*hash))
     }
 
     /// Returns the ID of the stack with this hash. Adds the stack if it is new. If the stack is a reference, adds its

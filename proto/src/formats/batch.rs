@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::batch::{Batch, BatchId, Samples};
 use crate::dictionary::Dictionary;
 use crate::formats::definitions::DefinitionsError;
-use crate::formats::encoder::Encoder;
+use crate::formats::encoder::{Encoder, References};
 use crate::formats::numbers::{read_u128, u128_bytes};
 use crate::formats::wire;
 use crate::label::{Fingerprint, Label, LabelSet};
@@ -35,18 +35,32 @@ pub enum BatchError {
 }
 
 impl Batch {
-    /// Encodes the batch as a [`wire::Batch`]. Omits the definitions that no stack and no attribute set needs.
+    /// Encodes the batch as a [`wire::Batch`] for the leader of a shard. Omits the definitions that no stack and no
+    /// attribute set needs.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        self.encode_with(References::Hashes)
+    }
+
+    /// Encodes the batch as a [`wire::Batch`] for a log. It then refers to each known stack by half of its hash.
+    #[must_use]
+    pub fn encode_logged(&self) -> Bytes {
+        self.encode_with(References::FirstHalves)
+    }
+
+    fn encode_with(&self, references: References) -> Bytes {
         let mut out = Vec::new();
-        Encoder::new(&mut out).batch(self);
+        Encoder::new(&mut out).batch(self, references);
         out.into()
     }
 
-    /// Returns the size of the batch as it is logged, in bytes. To find this size, encodes the whole batch.
+    /// Returns an upper bound of the size of the batch as it is logged, in bytes, whichever definitions are removed
+    /// before. To find this bound, encodes the whole batch.
     #[must_use]
-    pub fn encoded_len(&self) -> usize {
-        self.encode().len()
+    pub fn logged_len_max(&self) -> usize {
+        // A reference may take more bytes than the locations of its stack.
+        let defined = self.dictionary.stacks.len() - self.dictionary.stacks.references().count();
+        self.encode().len() + defined * size_of::<u64>()
     }
 }
 

@@ -174,7 +174,7 @@ struct Definitions<'a> {
     functions: Vec<&'a [u8]>,
     mappings: Vec<&'a [u8]>,
     locations: Vec<&'a [u8]>,
-    stack_hashes: &'a [u8],
+    stack_references: &'a [u8],
     stack_lengths: Vec<u32>,
     stack_locations: Vec<u32>,
     attribute_sets: Vec<&'a [u8]>,
@@ -191,7 +191,7 @@ impl<'a> Definitions<'a> {
                 2 => self.functions.push(field.bytes()?),
                 3 => self.mappings.push(field.bytes()?),
                 4 => self.locations.push(field.bytes()?),
-                5 => self.stack_hashes = field.bytes()?,
+                5 => self.stack_references = field.bytes()?,
                 6 => field.ids(&mut self.stack_lengths)?,
                 7 => field.ids(&mut self.stack_locations)?,
                 8 => self.attribute_sets.push(field.bytes()?),
@@ -219,7 +219,7 @@ impl<'a> Definitions<'a> {
         for (id, from) in self.locations.iter().enumerate() {
             add_location(&mut to, id, read_location(from)?)?;
         }
-        read_stacks(&mut to, self.stack_hashes, &self.stack_lengths, &self.stack_locations)?;
+        read_stacks(&mut to, self.stack_references, &self.stack_lengths, &self.stack_locations)?;
         let mut attributes = Vec::new();
         for (id, from) in (1..).zip(&self.attribute_sets) {
             read_attributes(from, &mut attributes)?;

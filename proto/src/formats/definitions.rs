@@ -8,9 +8,8 @@ use bytes::{BufMut, BytesMut};
 use crate::build_id::BuildId;
 use crate::dictionary::{
     Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Lines, Location, Mapping, StackHash,
-    StackPair,
+    StackPair, stack_hash_with,
 };
-use crate::formats::numbers::read_u128;
 use crate::formats::wire;
 use crate::limits;
 
@@ -55,14 +54,14 @@ impl Dictionary {
             attribute_sets: self.attribute_sets.iter().skip(1).map(attributes_to_wire).collect(),
             ..wire::Definitions::default()
         };
-        let mut hashes = BytesMut::with_capacity((self.stacks.len() - 1) * 16);
-        for (hash, stack) in self.stacks.iter().skip(1) {
-            hashes.put_u128(hash.0);
+        let mut references = BytesMut::new();
+        self.stacks.references().for_each(|hash| references.put_u128(hash.0));
+        out.stack_references = references.freeze();
+        for (_, stack) in self.stacks.iter().skip(1) {
             let locations = stack.unwrap_or_default();
             out.stack_lengths.push(u32::try_from(locations.len()).unwrap_or(u32::MAX));
             out.stack_locations.extend_from_slice(locations);
         }
-        out.stack_hashes = hashes.freeze();
         for pair in self.pairs.iter().skip(1) {
             out.pair_users.push(pair.user);
             out.pair_kernels.push(pair.kernel);
@@ -89,7 +88,7 @@ impl Dictionary {
         for (id, location) in from.locations.iter().enumerate() {
             add_location(&mut to, id, location.into())?;
         }
-        read_stacks(&mut to, &from.stack_hashes, &from.stack_lengths, &from.stack_locations)?;
+        read_stacks(&mut to, &from.stack_references, &from.stack_lengths, &from.stack_locations)?;
         for (id, set) in (1..).zip(&from.attribute_sets) {
             let mut attributes = set.attributes.iter().map(attribute_from_wire).collect::<Result<_, _>>()?;
             add_attributes(&mut to, id, &mut attributes)?;
@@ -211,20 +210,31 @@ pub(super) fn add_location(to: &mut Dictionary, id: usize, from: WireLocation) -
     check_id("location", to.intern_location(location), id)
 }
 
-/// Adds stacks. `hashes` and `lengths` have one entry for each stack; `locations` has those of all stacks.
+/// Reads the hashes of `count` references, or the first halves of these hashes.
+fn read_references(from: &[u8], count: usize) -> Result<Vec<StackHash>, DefinitionsError> {
+    let (hashes, halves) = (from.as_chunks().0, from.as_chunks().0);
+    if from.len() == count * size_of::<u128>() {
+        Ok(hashes.iter().map(|&hash| StackHash(u128::from_be_bytes(hash))).collect())
+    } else if from.len() == count * size_of::<u64>() {
+        Ok(halves.iter().map(|&half| StackHash::of_first_half(u64::from_be_bytes(half))).collect())
+    } else {
+        Err(DefinitionsError::Inconsistent("the number of references is not that of stacks without locations"))
+    }
+}
+
+/// Adds stacks. `references` has those without locations, `lengths` the number of locations of each stack, and
+/// `locations` the locations of all stacks.
 pub(super) fn read_stacks(
     to: &mut Dictionary,
-    hashes: &[u8],
+    references: &[u8],
     lengths: &[u32],
     locations: &[u32],
 ) -> Result<(), DefinitionsError> {
-    let hashes = hashes.chunks_exact(16);
-    if !hashes.remainder().is_empty() || hashes.len() != lengths.len() {
-        return Err(DefinitionsError::Inconsistent("the numbers of stack hashes and stack lengths differ"));
-    }
+    let count = lengths.iter().filter(|&&length| length == 0).count();
+    let mut references = read_references(references, count)?.into_iter();
+    let mut hashed = Vec::new();
     let mut rest = locations;
-    for (id, (hash, &length)) in (1..).zip(hashes.zip(lengths)) {
-        let hash = StackHash(read_u128(hash));
+    for (id, &length) in (1..).zip(lengths) {
         let too_short =
             DefinitionsError::Inconsistent("there are fewer stack locations than the stack lengths add up to");
         let (locations, remaining) = rest.split_at_checked(length as usize).ok_or(too_short)?;
@@ -236,6 +246,14 @@ pub(super) fn read_stacks(
             within("location", location, to.locations.len())?;
         }
         let stack = (length > 0).then_some(locations);
+        let hash = match stack {
+            Some(stack) => {
+                let hashes = stack.iter().map(|&location| to.location_hash(location));
+                stack_hash_with(hashes, None, &mut hashed)
+            }
+            // There is one reference for each stack without locations.
+            None => references.next().unwrap_or_default(),
+        };
         check_id("stack", to.intern_stack(hash, stack), id)?;
     }
     if rest.is_empty() {
@@ -351,13 +369,14 @@ pub(crate) mod tests {
     #[test]
     fn an_id_without_an_entry_is_refused() {
         let good = filled(2).to_wire();
-        let damages: [fn(&mut wire::Definitions); 11] = [
+        let damages: [fn(&mut wire::Definitions); 12] = [
             |d| d.functions[0].name = 1000,
             |d| d.mappings[0].file = 1000,
             |d| d.locations[0].lines[0].function = 1000,
             |d| d.locations[1].mapping = 1000,
             |d| d.stack_locations[0] = 1000,
             |d| d.stack_lengths[0] = 1000,
+            |d| d.stack_references = vec![1; 16].into(),
             |d| d.pair_users[0] = 1000,
             |d| d.attribute_sets[0].attributes[0].key = 1000,
             |d| d.attribute_sets[0].attributes[0].value = None,

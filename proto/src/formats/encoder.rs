@@ -1,15 +1,26 @@
-//! Encoder of a [`Batch`] to the bytes of a [`wire::Batch`](crate::wire::Batch), in the form that is logged.
+//! Encoder of a [`Batch`] to the bytes of a [`wire::Batch`](crate::wire::Batch), for the leader of a shard or for the
+//! log.
 //!
 //! The encoder builds no message object. It writes only the definitions that stacks and attribute sets need.
 
 use crate::batch::{Batch, SeriesSamples};
-use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, Mapping};
+use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, Mapping, StackHash};
 use crate::formats::needed::Needed;
 use crate::label::LabelSet;
 
 /// Writes the protobuf wire format, field by field. Fields with their default value are skipped.
 pub(crate) struct Encoder<'a> {
     out: &'a mut Vec<u8>,
+}
+
+/// Form of the references to stacks that the receiver of a batch knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum References {
+    /// The hashes, for the leader of a shard.
+    Hashes,
+    /// The first halves of the hashes, for the log. The leader has removed the definitions only of stacks whose halves
+    /// were unique in its memory.
+    FirstHalves,
 }
 
 // Wire types of protobuf.
@@ -95,12 +106,12 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    pub(crate) fn batch(&mut self, batch: &Batch) {
+    pub(crate) fn batch(&mut self, batch: &Batch, references: References) {
         self.bytes(1, batch.tenant.as_str().as_bytes());
         if let Some(id) = batch.id {
             self.bytes(2, &id.0.to_be_bytes());
         }
-        self.message(3, |to| to.dictionary(&batch.dictionary));
+        self.message(3, |to| to.dictionary(&batch.dictionary, references));
         for series in &batch.series {
             self.message(4, |to| to.series(series));
         }
@@ -127,7 +138,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// Writes the definitions. Skips entry 0 of the tables in which entry 0 is the empty entry.
-    fn dictionary(&mut self, from: &Dictionary) {
+    fn dictionary(&mut self, from: &Dictionary, references: References) {
         let needed = Needed::of(from);
         for id in needed.strings.ids().skip(1) {
             self.element(1, from.strings.get(id).as_bytes());
@@ -147,11 +158,9 @@ impl<'a> Encoder<'a> {
         for id in needed.locations.ids() {
             self.message(4, |to| to.location(&from.locations[id as usize], &needed));
         }
-        let stacks = from.stacks.len().saturating_sub(1);
-        if stacks > 0 {
-            self.message(5, |to| {
-                from.stacks.keys().skip(1).for_each(|hash| to.out.extend_from_slice(&hash.0.to_be_bytes()));
-            });
+        let mut references_of = from.stacks.references().peekable();
+        if references_of.peek().is_some() {
+            self.message(5, |to| references_of.for_each(|hash| to.reference(hash, references)));
         }
         let each = || from.stacks.iter().skip(1).map(|(_, stack)| stack.unwrap_or_default());
         self.column(6, each().map(|stack| stack.len() as u64));
@@ -167,6 +176,13 @@ impl<'a> Encoder<'a> {
         }
         self.column(9, from.pairs.iter().skip(1).map(|pair| u64::from(pair.user)));
         self.column(10, from.pairs.iter().skip(1).map(|pair| u64::from(pair.kernel)));
+    }
+
+    fn reference(&mut self, hash: StackHash, references: References) {
+        match references {
+            References::Hashes => self.out.extend_from_slice(&hash.0.to_be_bytes()),
+            References::FirstHalves => self.out.extend_from_slice(&hash.first_half().to_be_bytes()),
+        }
     }
 
     fn function(&mut self, function: &Function, needed: &Needed) {
@@ -232,7 +248,7 @@ mod tests {
     use crate::build_id::BuildId;
     use crate::dictionary::{StackPair, stack_hash};
     use crate::formats::definitions::tests::filled;
-    use crate::formats::oracle::to_wire;
+    use crate::formats::oracle::{into_logged, to_wire};
     use crate::formats::wire;
     use crate::{BatchId, Command, Entry, Fingerprint, Label, Samples, TenantId};
 
@@ -281,7 +297,7 @@ mod tests {
                 dictionary.intern_attributes(keys.iter().enumerate().map(attribute).collect());
             }
             let batch = Batch { dictionary, ..batch(0) };
-            assert!(batch.encoded_len_max() > batch.encoded_len(), "{attributes}");
+            assert!(batch.encoded_len_max() > batch.logged_len_max(), "{attributes}");
         }
         // Each location has its own mapping with the longest build ID, or many lines of the largest numbers.
         let mut dictionary = Dictionary::default();
@@ -306,9 +322,25 @@ mod tests {
             dictionary.intern_pair(StackPair { user: stack, kernel: 0 });
         }
         let batch = Batch { dictionary, ..batch(0) };
-        let encoded = batch.encoded_len();
+        let encoded = batch.logged_len_max();
         let bound = batch.encoded_len_max();
         assert!(2000 * (512 + 59 * 25) < encoded && encoded < bound, "{encoded} {bound}");
+    }
+
+    // A reference takes more bytes than the locations of a short stack.
+    #[test]
+    fn a_batch_without_known_definitions_stays_below_its_bound() {
+        let mut dictionary = filled(9);
+        let locations = dictionary.locations.len() as u32;
+        for (a, b) in (0..locations).flat_map(|a| (0..locations).map(move |b| (a, b))) {
+            let hash = stack_hash(&[a, b].map(|id| dictionary.location_hash(id)));
+            dictionary.intern_stack(hash, Some(&[a, b]));
+        }
+        let mut batch = Batch { dictionary, ..batch(0) };
+        let (whole, bound) = (batch.encode_logged().len(), batch.logged_len_max());
+        batch.strip(|stack| stack % 7 > 0, |_series| false);
+        let stripped = batch.encode_logged().len();
+        assert!(whole < stripped && stripped <= bound, "{whole} {stripped} {bound}");
     }
 
     #[test]
@@ -318,12 +350,13 @@ mod tests {
                 let mut batch = batch(n);
                 let stripped = batch.strip(|stack| stack % 3 < known as usize, |series| series as u32 == known);
                 let message = to_wire(&Batch { dictionary: compact(&batch.dictionary), ..batch.clone() });
-                let message = message.encode_to_vec();
-                assert_eq!(batch.encoded_len(), message.len());
+                assert!(batch.encode() == message.encode_to_vec(), "{n} {known}");
+                let logged = into_logged(message).encode_to_vec();
+                assert!(batch.encode_logged() == logged && logged.len() <= self::batch(n).logged_len_max());
                 let command = Command::Append(Arc::new(batch.clone()));
                 let mut bytes = Vec::new();
                 command.encode(&mut bytes);
-                let command = Some(wire::entry::Command::Append(message.into()));
+                let command = Some(wire::entry::Command::Append(logged.into()));
                 assert!(bytes == wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
                 batch.restore(stripped);
                 assert_eq!(to_wire(&batch), to_wire(&self::batch(n)));

@@ -25,6 +25,14 @@ pub(super) fn to_wire(batch: &Batch) -> wire::Batch {
     }
 }
 
+/// Changes the message of a batch to that of a log: of the hash of each reference, only the first half is left.
+pub(super) fn into_logged(mut message: wire::Batch) -> wire::Batch {
+    let definitions = message.definitions.get_or_insert_default();
+    let halves = definitions.stack_references.chunks(16).flat_map(|hash| hash[..8].to_vec());
+    definitions.stack_references = halves.collect::<Vec<u8>>().into();
+    message
+}
+
 fn series_to_wire(series: &SeriesSamples) -> wire::SeriesSamples {
     wire::SeriesSamples {
         fingerprint: u128_bytes(series.fingerprint.0),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::Batch;
-use crate::formats::{BatchError, Encoder, wire};
+use crate::formats::{BatchError, Encoder, References, wire};
 use crate::shard::meta::check_dropped_labels;
 use crate::shard::selection::{Matcher, Window};
 use crate::tenant::TenantId;
@@ -70,7 +70,7 @@ impl Command {
     #[must_use]
     pub fn to_wire(&self) -> wire::entry::Command {
         match self {
-            Self::Append(batch) => wire::entry::Command::Append(batch.encode()),
+            Self::Append(batch) => wire::entry::Command::Append(batch.encode_logged()),
             &Self::Expire { tier, retention_class, before_ns } => wire::entry::Command::Expire(wire::Expire {
                 before_ns,
                 tier: tier.number().into(),
@@ -84,7 +84,7 @@ impl Command {
     /// Encodes the command as a field of a [`wire::Entry`], and appends the bytes to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
+            Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch, References::FirstHalves)),
             Self::Expire { .. } | Self::Delete(_) | Self::DropLabels(_) => self.to_wire().encode(out),
         }
     }

@@ -7,14 +7,18 @@
 //! there to the root. A parent has a smaller number than its children. Definitions are only added. When partitions were
 //! evicted, the whole dictionary is rebuilt without the definitions that only they needed.
 
+mod renewal;
+mod stack_nodes;
+
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashSet, HashTable};
+use hashbrown::{HashSet, HashTable};
 use proto::{Dictionary, Importer, LabelSet, StackHash};
 
 use crate::memory::footprint::{Footprint, MemoryTotal};
+use crate::memory::tenant_dictionary::stack_nodes::StackNodes;
 
 /// Size of a dictionary, in bytes, below which rebuilding is not worth while.
 const SMALL_BYTES: usize = 16 << 20;
@@ -52,7 +56,7 @@ pub(crate) struct TenantDictionary {
     nodes: Vec<Node>,
     /// Nodes, hashed by parent and location.
     children: HashTable<u32>,
-    stacks: HashMap<StackHash, u32, FixedState>,
+    stacks: StackNodes,
     labels: HashSet<Arc<LabelSet>, FixedState>,
     label_bytes: usize,
     /// Generation of this dictionary. Numbers of nodes and definitions are valid only within one generation.
@@ -65,8 +69,8 @@ pub(crate) struct TenantDictionary {
 
 impl TenantDictionary {
     pub(crate) fn new(generation: u64) -> Self {
-        let mut stacks = HashMap::default();
-        stacks.insert(StackHash::default(), ROOT);
+        let mut stacks = StackNodes::default();
+        stacks.get_or_insert(StackHash::default(), ROOT);
         Self {
             dictionary: Dictionary::default(),
             nodes: vec![Node { parent: ROOT, location: 0 }],
@@ -96,24 +100,45 @@ impl TenantDictionary {
 
     /// Returns the node of a stacktrace; `None` if no partition in memory has the stacktrace.
     pub(crate) fn find_stack(&self, hash: StackHash) -> Option<u32> {
-        self.stacks.get(&hash).copied()
+        self.stacks.get(hash)
     }
 
     /// Returns the hash and the node of each stacktrace.
     pub(crate) fn stacks(&self) -> impl Iterator<Item = (StackHash, u32)> + '_ {
-        self.stacks.iter().map(|(&hash, &node)| (hash, node))
+        self.stacks.iter()
     }
 
-    /// Returns the nodes of a batch's stacktraces, in the order of the batch's stack IDs.
-    pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> BatchNodes {
-        let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
-        BatchNodes { generation: self.generation, nodes }
+    /// Returns whether half of the hash of a stacktrace is also that of another stacktrace.
+    pub(crate) fn shares_first_half(&self, hash: StackHash) -> bool {
+        self.stacks.with_first_half(hash.first_half()).nth(1).is_some()
     }
 
-    /// Returns a batch's nodes in the current generation. All are `None` if the dictionary was rebuilt after they were
-    /// found.
-    pub(crate) fn current(&self, of: &BatchNodes) -> Vec<Option<u32>> {
-        if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
+    /// Returns the nodes of a batch's stacktraces, in the order of the batch's stack IDs. `knows` tells if the
+    /// partitions of the batch know the stacktrace of a node.
+    ///
+    /// A reference stands for the only stacktrace of these partitions with this first half of the hash, also if the
+    /// batch has the whole hash. So the outcome is the same on every replica, whatever other partitions are in memory.
+    pub(crate) fn nodes_of(&self, dictionary: &Dictionary, knows: impl Fn(u32) -> bool) -> BatchNodes {
+        let node = |(&hash, stack): (&StackHash, Option<&[u32]>)| match stack {
+            Some(_) => self.find_stack(hash),
+            None => self.find_reference(hash.first_half(), &knows),
+        };
+        BatchNodes { generation: self.generation, nodes: dictionary.stacks.iter().map(node).collect() }
+    }
+
+    fn find_reference(&self, half: u64, knows: impl Fn(u32) -> bool) -> Option<u32> {
+        let mut nodes = self.stacks.with_first_half(half).peekable();
+        let first = nodes.next()?;
+        if nodes.peek().is_none() {
+            return Some(first);
+        }
+        let mut known = std::iter::once(first).chain(nodes).filter(|&node| knows(node));
+        known.next().filter(|_| known.next().is_none())
+    }
+
+    /// Returns a batch's nodes; `None` if the dictionary was rebuilt after they were found.
+    pub(crate) fn current<'a>(&self, of: &'a BatchNodes) -> Option<&'a [Option<u32>]> {
+        (of.generation == self.generation).then_some(&of.nodes)
     }
 
     /// Returns the child of a node for a location, and creates it if it is missing. The caller adds a tree of distinct
@@ -146,16 +171,17 @@ impl TenantDictionary {
 
     /// Records the node of a stacktrace. Returns false if the stacktrace already has another node.
     pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) -> bool {
-        *self.stacks.entry(hash).or_insert(node) == node
+        self.stacks.get_or_insert(hash, node) == node
     }
 
-    /// Returns the node of a batch's stacktrace; `None` if it is unknown and the batch omits its definition.
+    /// Returns the node of a batch's stacktrace; `None` if the stacktrace is a reference. Adds the stacktrace if it is
+    /// new.
     pub(crate) fn import_stack(&mut self, importer: &mut Importer<'_>, from: &Dictionary, id: u32) -> Option<u32> {
         let hash = from.stacks.hash(id);
+        let locations = from.stacks.get(id)?;
         if let Some(node) = self.find_stack(hash) {
             return Some(node);
         }
-        let locations = from.stacks.get(id)?;
         let own: Vec<u32> =
             locations.iter().map(|&location| importer.location(&mut self.dictionary, location)).collect();
         Some(self.add_stack(hash, &own))
@@ -214,7 +240,7 @@ impl TenantDictionary {
         self.dictionary.memory_bytes()
             + self.nodes.capacity() * size_of::<Node>()
             + self.children.capacity() * 6
-            + self.stacks.capacity() * (size_of::<(StackHash, u32)>() + 2)
+            + self.stacks.memory_bytes()
             + self.label_bytes
     }
 }

@@ -11,6 +11,7 @@ mod classes;
 mod label_drops;
 mod missing;
 mod partitions;
+mod references;
 mod replicas;
 mod shared_budgets;
 mod threads;

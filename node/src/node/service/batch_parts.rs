@@ -9,7 +9,7 @@ const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// Error of a batch that cannot be split, because one sample with its definitions is too large for an entry.
 #[derive(Debug, thiserror::Error)]
-#[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
+#[error("one sample with its definitions takes up to {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
 pub(super) struct SampleTooLarge {
     bytes: usize,
 }
@@ -33,7 +33,7 @@ pub(super) fn is_small(batch: &Batch) -> bool {
 /// # Errors
 /// One sample with its definitions is too large for an entry.
 pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
-    let bytes = batch.encoded_len();
+    let bytes = batch.logged_len_max();
     if fits(bytes) {
         return Ok(vec![batch]);
     }
@@ -42,8 +42,8 @@ pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
     Ok(parts)
 }
 
-/// Splits a batch in halves until each half fits into an entry. `bytes` is the encoded length of the whole batch, which
-/// is too large for an entry.
+/// Splits a batch in halves until each half fits into an entry. `bytes` is the size of the whole batch in the log,
+/// which is too large for an entry.
 fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), SampleTooLarge> {
     let samples: usize = batch.series.iter().map(|series| series.samples.len()).sum();
     if samples < 2 {
@@ -51,7 +51,7 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Sampl
     }
     for (side, from, to) in [(0, 0, samples / 2), (1, samples / 2, samples)] {
         let half = slice(&batch, side, from, to);
-        let bytes = half.encoded_len();
+        let bytes = half.logged_len_max();
         if fits(bytes) {
             parts.push(half);
         } else {

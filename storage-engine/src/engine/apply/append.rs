@@ -125,7 +125,17 @@ fn import(
     let partition = existing_or_new(engine, key, partition, shared);
     let mut shared = shared.write();
     let mut inner = partition.write();
-    let mut import = Import::new(batch, shared.current(nodes), !is_complete);
+    let mut stacks = match shared.current(nodes) {
+        Some(nodes) => nodes.to_vec(),
+        None => shared.nodes_of(&batch.dictionary, |node| inner.knows_stack(node)).nodes,
+    };
+    if !is_complete {
+        // A reference to a lost stack may look like one to a stack of another partition.
+        for (node, (_, stack)) in stacks.iter_mut().zip(batch.dictionary.stacks.iter()) {
+            *node = node.filter(|&node| stack.is_some() || inner.knows_stack(node));
+        }
+    }
+    let mut import = Import::new(batch, stacks, !is_complete);
     let samples = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
     inner.recount();
     shared.recount();
@@ -194,7 +204,11 @@ fn known_nodes(
     partitions: &[Destination<'_>],
     shared: &TenantDictionary,
 ) -> (BatchNodes, Vec<PartitionKey>) {
-    let nodes = shared.nodes_of(&batch.dictionary);
+    let is_known = |node| {
+        let of = partitions.iter().filter_map(|destination| destination.partition.as_ref());
+        { of }.any(|partition| partition.read().knows_stack(node))
+    };
+    let nodes = shared.nodes_of(&batch.dictionary, is_known);
     let knows = |Destination { key, partition, .. }: &Destination<'_>| match partition {
         Some(partition) => partition.read().has_stripped_definitions(batch, &nodes),
         None => Partition::new(*key, 0).has_stripped_definitions(batch, &nodes),
@@ -298,3 +312,6 @@ impl<'a> Import<'a> {
         self.attribute_sets[id as usize]
     }
 }
+
+#[cfg(test)]
+mod tests;

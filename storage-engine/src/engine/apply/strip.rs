@@ -31,7 +31,12 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch, series_max: usize) -> Re
         }
         None
     } else {
-        Some(remove_known(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
+        // A partition that replaced a damaged one lacks stacks that other replicas have. A reference that is unique
+        // here may not be unique there.
+        let state = engine.store.state();
+        let keeps_stacks = keys.iter().any(|&key| state.damage.newest_replaced_file(key).is_some());
+        drop(state);
+        Some(remove_known(batch, &known, &shared.read(), keeps_stacks).ok_or(StripError::Dangling)?)
     };
     if batch.series.iter().any(|series| series.labels.is_some()) {
         // The samples are still the same, so the parts are in the order of `partitions`.
@@ -48,13 +53,21 @@ pub(crate) fn strip(engine: &Engine, batch: &mut Batch, series_max: usize) -> Re
     Ok(removed)
 }
 
-/// Removes the definitions that every partition of the batch's samples has. Returns `None` if the batch omits a
-/// definition that one of these partitions lacks.
-fn remove_known(batch: &mut Batch, partitions: &[SharedPartition], shared: &TenantDictionary) -> Option<Stripped> {
+/// Removes the definitions that every partition of the batch's samples has, or only those of series if `keeps_stacks`.
+/// Returns `None` if the batch omits a definition that must be in the entry.
+fn remove_known(
+    batch: &mut Batch,
+    partitions: &[SharedPartition],
+    shared: &TenantDictionary,
+    keeps_stacks: bool,
+) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition lacks it. Partitions are locked one at a time, so that `apply` never waits
     // long.
-    let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
+    // The log refers to a stack by half of its hash.
+    let is_unknown =
+        |(node, &hash): (&Option<u32>, _)| keeps_stacks || node.is_none() || shared.shares_first_half(hash);
+    let mut unknown_stacks: Vec<bool> = nodes.iter().zip(batch.dictionary.stacks.keys()).map(is_unknown).collect();
     let mut unknown_series = vec![false; batch.series.len()];
     for partition in partitions {
         let partition = partition.read();
