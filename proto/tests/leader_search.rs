@@ -145,6 +145,25 @@ impl Script {
     }
 }
 
+#[test]
+fn a_hint_to_a_silent_leader_is_followed_after_its_silence() {
+    let members = [10, 11, 12];
+    let (start, mut known) = (Instant::now(), KnownLeaders::default());
+    let mut search = LeaderSearch::new(SHARD, true);
+    assert_eq!(search.member(&members, &known, start), Some(10));
+    known.set_silent(10, start);
+    search.failed(10, CallFailure::Unreached, &mut known, start);
+    let hint = CallFailure::NotLeader { leader: Some(10) };
+    for (after_ms, node, followed) in [(100, 11, None), (2_999, 12, None), (3_000, 11, Some(10))] {
+        let now = start + Duration::from_millis(after_ms);
+        search.member(&members, &known, now);
+        let step = search.failed(node, hint, &mut known, now);
+        assert_eq!(known.leader(SHARD), followed, "after {after_ms} ms");
+        assert!(followed.is_none() || step == Step::CallNow, "{step:?}");
+    }
+    assert_eq!(search.member(&members, &known, start + Duration::from_secs(3)), Some(10));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 

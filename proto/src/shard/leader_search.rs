@@ -6,7 +6,7 @@
 //!
 //! The search itself makes no call and reads no clock, so routers and the simulation of a cluster run the same code.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Longest time that a call looks for the leader of a shard. An election takes a second or two.
@@ -24,7 +24,8 @@ pub const SLOW: Duration = Duration::from_millis(500);
 /// Time in which a member responds that is not silent. A call may also be slow because of its shard, for example while
 /// most of the shard's members are down; the node is then still called for its other shards.
 pub const PROBE: Duration = Duration::from_millis(500);
-/// Time for which a silent member is not called if another one may respond. Each call to it would wait for long.
+/// Time for which a silent member is not called if another one may respond. Each call to it would wait for long. For as
+/// long, a hint is not followed to a member that was not reached: an election ends earlier.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// The leaders and the silent nodes that a caller knows. All its calls share them.
@@ -140,8 +141,9 @@ pub struct LeaderSearch {
     /// The time begins with the first failure: a leader that has stopped responding is found out only by then.
     deadline: Option<Instant>,
     pause: Duration,
-    /// Members that could not be reached. Until an election, the others still name such a member as the leader.
-    unreached: HashSet<u64>,
+    /// Members that could not be reached, each with the time of the last attempt. Until an election, the others still
+    /// name such a member as the leader.
+    unreached: HashMap<u64, Instant>,
     /// True if a hint was followed since the last pause. Two members may point at each other.
     has_followed: bool,
     /// Number of calls since the last pause.
@@ -163,7 +165,7 @@ impl LeaderSearch {
             turn: 0,
             deadline: None,
             pause: PAUSE_MIN,
-            unreached: HashSet::new(),
+            unreached: HashMap::new(),
             has_followed: false,
             calls_at_once: 0,
             is_at_known_leader: false,
@@ -214,10 +216,11 @@ impl LeaderSearch {
         }
         let deadline = *self.deadline.get_or_insert(now + PATIENCE);
         let is_unreached = failure.is_unreached();
-        let was_unreached = if is_unreached { !self.unreached.insert(node) } else { self.unreached.remove(&node) };
+        let unreached_at = if is_unreached { self.unreached.insert(node, now) } else { self.unreached.remove(&node) };
         self.turn += 1;
+        let is_trusted = |leader: &u64| self.unreached.get(leader).is_none_or(|&at| now >= at + SILENCE);
         let hint = match failure {
-            CallFailure::NotLeader { leader } => leader.filter(|leader| !self.unreached.contains(leader)),
+            CallFailure::NotLeader { leader } => leader.filter(is_trusted),
             _ => None,
         };
         match hint {
@@ -228,9 +231,9 @@ impl LeaderSearch {
         let is_followed = hint.is_some_and(|hint| hint != node) && !self.has_followed;
         self.has_followed |= is_followed;
         // A pause after a member that is still dead would only delay the call to the next one.
-        let is_still_dead = was_unreached && is_unreached;
+        let is_still_dead = unreached_at.is_some() && is_unreached;
         let is_first_round = self.turn < self.members && !self.is_at_known_leader;
-        let has_next = self.candidates.iter().any(|candidate| !self.unreached.contains(candidate));
+        let has_next = self.candidates.iter().any(|candidate| !self.unreached.contains_key(candidate));
         if is_followed || is_first_round || (is_still_dead && has_next && self.calls_at_once <= self.members) {
             return if now < deadline { Step::CallNow } else { Step::Fail };
         }
