@@ -2,6 +2,8 @@
 
 pub(crate) mod cluster;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use node::Config;
@@ -12,6 +14,7 @@ use crate::support::{batch, batch_of, long_name, times_of};
 pub(crate) const INSTALLED: &str = "varve_node_snapshots_installed_total";
 pub(crate) const APPLIED: &str = "varve_node_applied_index";
 const FIRST: &str = "varve_node_log_first_index";
+const FLUSHED: &str = "varve_node_flushed_index";
 
 /// Flushes often, and keeps flushed entries for a second.
 pub(crate) fn keep_little(config: &mut Config) {
@@ -43,6 +46,15 @@ async fn leave_behind(cluster: &mut Cluster, serial: i64) -> (usize, i64) {
     let purged = || others.iter().all(|&member| cluster.metric(member, FIRST) > applied + 50.0);
     let serial = append_until(cluster, serial, "the log is not purged", purged).await;
     (lagging, serial)
+}
+
+/// Number of samples with large definitions, which take about a second to send.
+const LARGE: i64 = 1000;
+
+async fn append_large(cluster: &Cluster) {
+    for first in (0..LARGE).step_by(10) {
+        cluster.append(first, &batch_of(Some(first as u128), first..first + 10, long_name)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,6 +92,32 @@ async fn a_member_that_lags_within_the_kept_log_needs_no_snapshot() {
     assert_eq!(cluster.times(lagging).await, times_of(0..serial));
 }
 
+/// A flush lets the log of the sender begin later. If a member needed another snapshot after each flush, it would never
+/// be done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_ends_although_its_sender_flushes_many_times_meanwhile() {
+    let mut cluster = Cluster::start(keep_little).await;
+    append_large(&cluster).await;
+    let (lagging, serial) = leave_behind(&mut cluster, LARGE).await;
+    let leader = cluster.leader().await;
+    cluster.restart(lagging).await;
+    let flushed = RefCell::new(BTreeSet::new());
+    let installed = || {
+        if cluster.staged_bytes(lagging) > 0 {
+            flushed.borrow_mut().insert(cluster.metric(leader, FLUSHED) as u64);
+        }
+        cluster.metric(lagging, INSTALLED) >= 1.0
+    };
+    let serial = append_until(&cluster, serial, "no snapshot is installed", installed).await;
+    assert!(flushed.borrow().len() > 3, "the transfer was too short: {flushed:?}");
+    let last = serial as f64 + 300.0;
+    let serial =
+        append_until(&cluster, serial, "the log does not follow", || cluster.metric(lagging, APPLIED) > last).await;
+    assert_eq!(cluster.metric(lagging, INSTALLED), 1.0);
+    cluster.make_leader(lagging).await;
+    assert_eq!(cluster.times(lagging).await, times_of(0..serial));
+}
+
 /// The crash is between the change of the pointer to the state and the write that lets the log begin after the state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_a_snapshot_replaced_the_state_is_recovered() {
@@ -101,12 +139,8 @@ async fn a_crash_after_a_snapshot_replaced_the_state_is_recovered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_leader_completes_a_snapshot_whose_sender_dies() {
-    /// Number of samples with large definitions, which take about a second to send.
-    const LARGE: i64 = 1000;
     let mut cluster = Cluster::start(keep_little).await;
-    for first in (0..LARGE).step_by(10) {
-        cluster.append(first, &batch_of(Some(first as u128), first..first + 10, long_name)).await;
-    }
+    append_large(&cluster).await;
     let (lagging, serial) = leave_behind(&mut cluster, LARGE).await;
     cluster.restart(lagging).await;
     let start = Instant::now();

@@ -9,6 +9,10 @@ use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::{alone, figure};
 use tests::server::{Setup, Varve};
 
+/// Starts with an empty data directory.
+const NEW_STARTS: usize = 3;
+const NEW_READY_MAX: Duration = Duration::from_millis(500);
+
 const SAMPLES: usize = 5_000_000;
 const STACKS: usize = 100;
 const PUSHES: usize = 50;
@@ -23,6 +27,16 @@ const SHARDS_READY_MAX: Duration = Duration::from_secs(5);
 /// Smallest number of entries that a restart applies again: one push per shard on average, a tenth of all samples.
 // The limit on samples in memory allows about twice as many.
 const UNFLUSHED_MIN: f64 = SHARDS as f64;
+
+#[test]
+fn a_new_varve_is_ready_in_half_a_second() {
+    let _alone = alone();
+    // Other load on the machine only adds time.
+    let ready = (0..NEW_STARTS).map(|_| Varve::prepare(Setup::default()).launch()).collect::<Vec<_>>();
+    let ready_ms: Vec<u128> = ready.iter().map(Duration::as_millis).collect();
+    figure(&json!({"suite": "new_start", "ready_ms": ready_ms}));
+    assert!(ready.iter().min().is_some_and(|ready| *ready <= NEW_READY_MAX), "{ready:?}");
+}
 
 #[test]
 fn five_million_samples_are_ready_within_a_second_after_kill_9() {
