@@ -10,6 +10,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
+mod alike;
 mod damage;
 mod expired;
 mod live;

@@ -1,35 +1,12 @@
 //! Tests of references to stacks, by which the log omits definitions: each is the first half of a stack's hash.
 
-use proto::dictionary::stack_hash;
 use proto::limits::PARTITION_SERIES_MAX;
-use proto::{
-    Address, Batch, Dictionary, Fold, Location, LocationSets, Mapping, Samples, Selection, SeriesSamples, StackDetail,
-    StackPair, TenantId, Window,
-};
+use proto::{Batch, Fold, LocationSets, Selection, StackDetail, TenantId, Window};
 use storage_engine::{Outcome, StripError};
-use storage_model::samples::{DAY, SECOND, T0, labels_of};
+use storage_model::alike::{ALIKE, batch};
+use storage_model::samples::{DAY, SECOND, T0};
 use storage_model::steps::Step;
 use storage_model::world::World;
-
-/// Addresses of which stacks of one frame have hashes with the same first half.
-const ALIKE: [u64; 2] = [0x482f_80d0_7e15_3e37, 0x53fe_bef7_6762_72dc];
-
-/// Returns a batch with one sample, whose stack has one frame at this address.
-fn batch(address: u64, time_ns: i64, value: i64) -> Batch {
-    let tenant = TenantId::default_tenant();
-    let mut dictionary = Dictionary::default();
-    let mapping = dictionary.intern_mapping(Mapping { build_id: None, file: 0 });
-    let address = Address::Virtual(address);
-    let location = dictionary.intern_location(Location::Address { mapping, address, frame_type: 0 });
-    let hash = stack_hash(&[dictionary.location_hash(location)]);
-    let user = dictionary.intern_stack(hash, Some(&[location]));
-    let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
-    let mut samples = Samples::default();
-    samples.push(time_ns, pair, value, 0);
-    let labels = labels_of(0);
-    let series = vec![SeriesSamples { fingerprint: labels.fingerprint(&tenant), labels: Some(labels), samples }];
-    Batch { tenant, id: None, retention_class: 0, dictionary, series }
-}
 
 /// Returns the batch as the leader of the shard would propose it.
 fn stripped(world: &World, mut batch: Batch) -> Batch {
