@@ -6,11 +6,13 @@ use node::{Node, NodeError};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use proto::placement::FIRST_DATA_SHARD;
+use proto::wire::cluster_client::ClusterClient;
 use proto::wire::node_client::NodeClient;
 use proto::wire::node_server::Node as _;
 use proto::{LabelSet, wire};
 use tonic::{Code, Request};
 
+use crate::lagging::cluster::Cluster;
 use crate::support::{self, append, batch, batch_of, config, long_name, open, open_with, times_of};
 
 #[tokio::test]
@@ -379,4 +381,22 @@ async fn a_remote_router_gets_the_same_responses() {
     stop.send(()).unwrap();
     served.await.unwrap().unwrap();
     opened.node.shutdown().await;
+}
+
+// Regression: a node that stopped waited for these requests, and led its shards meanwhile, for up to five seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stops_although_routers_wait_for_the_next_state() {
+    let mut cluster = Cluster::start(|_config| ()).await;
+    let mut client = ClusterClient::connect(format!("http://{}", cluster.address(0))).await.unwrap();
+    let waiting = tokio::spawn(async move { client.watch(wire::WatchRequest { revision: u64::MAX }).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "the request does not wait");
+    let start = Instant::now();
+    cluster.stop(0).await;
+    let elapsed = start.elapsed();
+    assert_eq!(waiting.await.unwrap().unwrap().into_inner().state, None);
+    assert!(elapsed < Duration::from_secs(3), "{elapsed:?}");
+    // The process must not end while threads of nodes use RocksDB.
+    cluster.stop(1).await;
+    cluster.stop(2).await;
 }

@@ -70,7 +70,10 @@ impl wire::cluster_server::Cluster for Node {
             let newer = states.wait_for(|state| state.revision > revision).await;
             newer.map(|state| state.to_wire()).ok()
         };
-        let newer = self.shared.stopping.run_until_cancelled(timeout(WATCH_PATIENCE, newer)).await;
+        // A server that stops waits for its requests, so this one ends with the streams of other nodes.
+        let closed = self.shared.peers.closed();
+        let newer = closed.run_until_cancelled(timeout(WATCH_PATIENCE, newer));
+        let newer = self.shared.stopping.run_until_cancelled(newer).await.flatten();
         let state = newer.and_then(Result::ok).flatten();
         Ok(Response::new(wire::WatchResponse { state }))
     }

@@ -138,6 +138,11 @@ impl Cluster {
         self.member(member).metrics(name).iter().sum()
     }
 
+    /// Returns the address of a member's port.
+    pub(crate) fn address(&self, member: usize) -> &str {
+        &self.members[member].config.site.address
+    }
+
     pub(crate) async fn stop(&mut self, member: usize) {
         self.members[member].stop().await;
     }
