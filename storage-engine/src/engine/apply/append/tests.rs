@@ -1,29 +1,15 @@
 //! Tests of single steps of applying a batch.
 
 use bytes::Bytes;
-use proto::dictionary::stack_hash;
-use proto::{Address, Command, Dictionary, Entry, Label, LabelSet, Location, Mapping, SeriesSamples, StackPair};
+use proto::{Command, Entry};
+use storage_model::alike::batch;
 
 use super::*;
 use crate::memory::tenant_dictionary::ROOT;
 use crate::{BudgetSizes, Budgets, Config, LogBarrier};
 
-/// Returns a batch with one sample, whose stack has one frame.
-fn batch() -> Batch {
-    let tenant = TenantId::default_tenant();
-    let mut dictionary = Dictionary::default();
-    let mapping = dictionary.intern_mapping(Mapping { build_id: None, file: 0 });
-    let location =
-        dictionary.intern_location(Location::Address { mapping, address: Address::Virtual(7), frame_type: 0 });
-    let hash = stack_hash(&[dictionary.location_hash(location)]);
-    let user = dictionary.intern_stack(hash, Some(&[location]));
-    let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
-    let mut samples = Samples::default();
-    samples.push(1_700_000_000_000_000_000, pair, 1, 0);
-    let labels = LabelSet::new(vec![Label::new("service_name", "s")]);
-    let series = vec![SeriesSamples { fingerprint: labels.fingerprint(&tenant), labels: Some(labels), samples }];
-    Batch { tenant, id: None, retention_class: 0, dictionary, series }
-}
+/// Time of the sample, in nanoseconds since 1970.
+const TIME_NS: i64 = 1_700_000_000_000_000_000;
 
 #[test]
 fn a_reference_is_found_again_if_the_dictionary_was_rebuilt_meanwhile() {
@@ -33,10 +19,10 @@ fn a_reference_is_found_again_if_the_dictionary_was_rebuilt_meanwhile() {
     let budgets = Budgets::new(sizes);
     let config = Config { directory: folder.path().to_owned(), budgets, barrier: LogBarrier::default() };
     let engine = Engine::open(config).unwrap();
-    let command = Command::Append(Arc::new(batch()));
+    let command = Command::Append(Arc::new(batch(7, TIME_NS, 1)));
     let position = Position { index: 1, log_id: Bytes::from_static(b"1") };
-    engine.apply(position, &Entry { proposed_at_ns: 1_700_000_000_000_000_001, command }).unwrap();
-    let mut reference = batch();
+    engine.apply(position, &Entry { proposed_at_ns: TIME_NS + 1, command }).unwrap();
+    let mut reference = batch(7, TIME_NS, 1);
     engine.strip(&mut reference, 10).unwrap().unwrap();
     assert_eq!(reference.dictionary.stacks.references().count(), 1);
     let tenant = engine.store.state().tenants.number_or_next(&reference.tenant);
