@@ -120,7 +120,9 @@ impl Large {
             for _ in 0..LOOKS {
                 if is_in_phase() {
                     signal(pid, libc::SIGSTOP);
-                    while !matches!(state(pid), Some('T') | None) {
+                    while state(pid) != Some('T') {
+                        assert!(state(pid).is_some(), "the receiver has died by itself");
+                        assert!(began.elapsed() < PATIENCE, "the receiver does not stop: {:?}", state(pid));
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     if is_in_phase() {
