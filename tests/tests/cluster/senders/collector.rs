@@ -64,7 +64,7 @@ impl Collector {
     /// Starts a collector for each protocol. If no collector is installed, reports this part of the test as skipped.
     pub(super) fn start_all(test: &str, cluster: &Cluster, token: &str) -> Vec<Self> {
         let Some(program) = program() else {
-            skipped(test, "the collector is missing: install Go, and run scripts/install-build-tools --test");
+            skipped(test, "the collector is missing: install Go 1.26, and run scripts/install-build-tools --test");
             return Vec::new();
         };
         [Protocol::Http, Protocol::Grpc].map(|protocol| Self::start(&program, protocol, cluster, token)).into()
