@@ -14,7 +14,7 @@ use crate::support::{batch, batch_of, long_name, times_of};
 pub(crate) const INSTALLED: &str = "varve_node_snapshots_installed_total";
 pub(crate) const APPLIED: &str = "varve_node_applied_index";
 const FIRST: &str = "varve_node_log_first_index";
-const FLUSHED: &str = "varve_node_flushed_index";
+const FLUSHED: &str = "varve_node_flushed_index{shard=\"1\"}";
 
 /// Flushes often, and keeps flushed entries for a second.
 pub(crate) fn keep_little(config: &mut Config) {
@@ -100,17 +100,19 @@ async fn a_snapshot_ends_although_its_sender_flushes_meanwhile() {
     append_large(&cluster).await;
     let (lagging, serial) = leave_behind(&mut cluster, LARGE).await;
     cluster.restart(lagging).await;
-    // Any other member may be the sender.
-    let flushed = RefCell::new(BTreeSet::new());
+    // Any other member may be the sender, so both have to flush.
+    let others = [(lagging + 1) % 3, (lagging + 2) % 3];
+    let flushed = RefCell::new([BTreeSet::new(), BTreeSet::new()]);
     let installed = || {
         if cluster.staged_bytes(lagging) > 0 {
-            let others = (0..3).filter(|&member| member != lagging);
-            flushed.borrow_mut().extend(others.map(|member| cluster.metric(member, FLUSHED) as u64).max());
+            for (flushed, member) in flushed.borrow_mut().iter_mut().zip(others) {
+                flushed.insert(cluster.metric(member, FLUSHED) as u64);
+            }
         }
         cluster.metric(lagging, INSTALLED) >= 1.0
     };
     let serial = append_until(&cluster, serial, "no snapshot is installed", installed).await;
-    assert!(flushed.borrow().len() > 1, "the transfer was too short: {flushed:?}");
+    assert!(flushed.borrow().iter().all(|flushed| flushed.len() > 1), "the transfer was too short: {flushed:?}");
     let last = serial as f64 + 300.0;
     let serial =
         append_until(&cluster, serial, "the log does not follow", || cluster.metric(lagging, APPLIED) > last).await;

@@ -144,8 +144,18 @@ impl<'a> Senders<'a> {
         let [sampled, pushed] = ["!=", "="].map(|matches| {
             let matcher = format!("service_name{matches}\"{PUSHER}\"");
             let query = format!("sum by (service_name) (sum_over_time(process_cpu{{{matcher}}}[1h]))");
-            let found = self.cluster.try_query_as(&self.read, 0, &query, now_ns() as f64 / 1e9 + 1.0);
-            found.unwrap_or_else(|reply| panic!("{}: {}", reply.status, reply.text()))
+            let began = Instant::now();
+            loop {
+                match self.cluster.try_query_as(&self.read, 0, &query, now_ns() as f64 / 1e9 + 1.0) {
+                    Ok(found) => break found,
+                    // A router that stood still has lost its connections to the nodes.
+                    Err(reply) => {
+                        let is_late = began.elapsed() > PATIENCE;
+                        assert!(reply.status == 503 && !is_late, "{}: {}", reply.status, reply.text());
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
         });
         let all = sampled.into_iter().chain(pushed);
         Stored(all.map(|(labels, sum)| (labels["service_name"].clone(), sum)).collect())

@@ -29,6 +29,9 @@ const KINDS: [Kind; 3] = [
 ];
 /// Longest time until a node stops after a failed sync or write of its log.
 const STOP_MAX: Duration = Duration::from_secs(5);
+/// Number of reads by which the next fault of a read may be later than the last one, if that came too early because no
+/// thread read often enough.
+const READS_MORE: usize = 10;
 /// Longest time for which a row waits for the n-th call.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -53,7 +56,7 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         }
         let (injection, n) = fail(run, node, kind, wanted);
         if n < wanted {
-            reads_max = n;
+            reads_max = (n + READS_MORE).min(wanted - 1);
         }
         let injected = Instant::now();
         if injection.injected() > 0 {

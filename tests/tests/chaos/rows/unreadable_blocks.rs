@@ -17,16 +17,21 @@ const PIECE: usize = 20 << 10;
 pub(super) fn inject(run: &mut Run, faults: usize) {
     let mut repairs_s = Vec::new();
     let first = run.random.below(3);
+    let first_shard = run.random.below(run.cluster.shape().shards);
     for fault in 0..faults {
         run.sleep_below(Duration::from_secs(2));
-        // Each node is damaged in turn, so that no replica is damaged twice within a short time.
-        let node = (first + fault) % run.cluster.shape().nodes + 1;
-        let shards = 1..=u32::try_from(run.cluster.shape().shards).unwrap();
+        // Each replica of each node is damaged in turn: a replica that is damaged again and again waits longer each
+        // time before it is repaired.
+        let (nodes, shards) = (run.cluster.shape().nodes, run.cluster.shape().shards);
+        let node = (first + fault) % nodes + 1;
+        let shard = u32::try_from((first_shard + fault / nodes) % shards).unwrap() + 1;
         // A flush writes the newest samples to tables.
-        shards.for_each(|shard| drop(members::compact(&run.cluster, node, shard)));
+        drop(members::compact(&run.cluster, node, shard));
         let data = run.cluster.data_dir(node);
-        let Some(path) = largest(states(&data), "sst") else {
-            run.violations.push(format!("node {node} has no table"));
+        let folder = data.join(format!("shard-{shard:04}"));
+        let of_shard = states(&data).into_iter().filter(|state| state.starts_with(&folder));
+        let Some(path) = largest(of_shard.collect(), "sst") else {
+            run.violations.push(format!("shard {shard} of node {node} has no table"));
             continue;
         };
         let repaired = repairs(run, node);
