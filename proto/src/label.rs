@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
+use arcstr::ArcStr;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::tenant::TenantId;
@@ -13,19 +14,22 @@ pub const PROFILE_TYPE_LABEL: &str = "__profile_type__";
 pub const SERVICE_NAME_LABEL: &str = "service_name";
 
 /// A label. Two labels are equal if their names and values are equal. The original name is for display only.
+///
+/// Most labels of a fleet have the same few names and values. So a clone shares the texts, and series that are kept in
+/// memory share equal texts ([`LabelSet::share_texts`]).
 #[derive(Clone, Debug)]
 pub struct Label {
     /// Name of the label in queries.
-    pub name: String,
+    pub name: ArcStr,
     /// Value of the label, which can be any text.
-    pub value: String,
+    pub value: ArcStr,
     /// Name of the label as it was pushed; `None` if it equals `name`.
-    pub original_name: Option<String>,
+    pub original_name: Option<ArcStr>,
 }
 
 impl PartialEq for Label {
     fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
+        self.name == other.name && self.value == other.value
     }
 }
 
@@ -39,7 +43,9 @@ impl PartialOrd for Label {
 
 impl Ord for Label {
     fn cmp(&self, other: &Self) -> Ordering {
-        (&self.name, &self.value).cmp(&(&other.name, &other.value))
+        // Shared texts are equal, and need not be read.
+        let order = |a: &ArcStr, b: &ArcStr| if ArcStr::ptr_eq(a, b) { Ordering::Equal } else { a.cmp(b) };
+        order(&self.name, &other.name).then_with(|| order(&self.value, &other.value))
     }
 }
 
@@ -77,13 +83,16 @@ impl LabelSet {
         Self(labels)
     }
 
+    /// Returns the label of this name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Label> {
+        self.0.binary_search_by(|label| label.name.as_str().cmp(name)).ok().map(|at| &self.0[at])
+    }
+
     /// Value of a label, or "" if it is absent.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {
-        match self.0.binary_search_by(|label| label.name.as_str().cmp(name)) {
-            Ok(i) => &self.0[i].value,
-            Err(_absent) => "",
-        }
+        self.find(name).map_or("", |label| &label.value)
     }
 
     /// Iterates over the labels, sorted by name.
@@ -103,13 +112,24 @@ impl LabelSet {
         self.0.is_empty()
     }
 
-    /// Approximate size in memory, in bytes.
+    /// Approximate size in memory, in bytes, if no text is shared.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // Up to three texts, each with a header of the allocator.
-        let text =
-            |label: &Label| label.name.len() + label.value.len() + label.original_name.as_ref().map_or(0, String::len);
-        self.0.iter().map(|label| size_of::<Label>() + 3 * 16 + text(label)).sum()
+        self.0.len() * size_of::<Label>() + self.texts().map(text_bytes).sum::<usize>()
+    }
+
+    /// Iterates over all names, values and original names.
+    pub fn texts(&self) -> impl Iterator<Item = &ArcStr> {
+        self.0.iter().flat_map(Label::texts)
+    }
+
+    /// Replaces each text by an equal one that `share` returns.
+    pub fn share_texts(&mut self, mut share: impl FnMut(&ArcStr) -> ArcStr) {
+        for label in &mut self.0 {
+            for text in [&mut label.name, &mut label.value].into_iter().chain(&mut label.original_name) {
+                *text = share(text);
+            }
+        }
     }
 
     /// Identity of the series with these labels.
@@ -137,11 +157,27 @@ pub struct Fingerprint(pub u128);
 impl Label {
     /// Makes a label from any text. Rewrites the name to a valid one. Keeps the original name if it differs.
     #[must_use]
-    pub fn new(name: &str, value: impl Into<String>) -> Self {
+    pub fn new(name: &str, value: impl Into<ArcStr>) -> Self {
         let sanitized = sanitize_label_name(name);
-        let original_name = (sanitized != name).then(|| name.to_owned());
-        Self { name: sanitized, value: value.into(), original_name }
+        let original_name = (sanitized != name).then(|| name.into());
+        Self { name: sanitized.into(), value: value.into(), original_name }
     }
+
+    /// Returns whether the name is one of these.
+    #[must_use]
+    pub fn is_one_of(&self, names: &[String]) -> bool {
+        names.iter().any(|name| *name == self.name)
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &ArcStr> {
+        [&self.name, &self.value].into_iter().chain(&self.original_name)
+    }
+}
+
+/// Approximate size of a text in memory, in bytes, with its counts and the header of the allocator.
+#[must_use]
+pub fn text_bytes(text: &ArcStr) -> usize {
+    text.len() + 4 * size_of::<usize>()
 }
 
 /// Rewrites any text to a valid label name. Other characters become `_`, and `_` is put before a leading digit.

@@ -23,6 +23,7 @@ mod tenant;
 pub mod tier;
 pub mod tokens;
 
+pub use arcstr::ArcStr;
 pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples, Stripped};
 pub use build_id::BuildId;
 pub use dictionary::{Address, Copied, Dictionary, Function, Importer, Line, Location, Mapping, StackHash, StackPair};

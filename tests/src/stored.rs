@@ -63,7 +63,7 @@ fn multiset(answer: &Answer) -> Multiset {
     let group_names: Vec<Vec<(String, String)>> = answer
         .groups
         .iter()
-        .map(|group| group.iter().map(|label| (label.name.clone(), label.value.clone())).collect())
+        .map(|group| group.iter().map(|label| (label.name.to_string(), label.value.to_string())).collect())
         .collect();
     let locations: Vec<String> =
         answer.dictionary.locations.iter().map(|location| text_of(&answer.dictionary, location)).collect();

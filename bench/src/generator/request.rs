@@ -128,8 +128,8 @@ impl<'a> Tables<'a> {
         let (scope, labels): (Vec<_>, Vec<_>) =
             labels.filter(|label| label.name != PROFILE_TYPE_LABEL).partition(|label| label.name == SCOPE_LABEL);
         let attributes = labels.into_iter().map(|label| KeyValue {
-            key: label.original_name.as_ref().unwrap_or(&label.name).clone(),
-            value: Some(AnyValue { value: Some(Value::StringValue(label.value.clone())) }),
+            key: label.original_name.as_ref().unwrap_or(&label.name).to_string(),
+            value: Some(AnyValue { value: Some(Value::StringValue(label.value.to_string())) }),
             key_strindex: 0,
         });
         let resource = Some(Resource { attributes: attributes.collect(), ..Resource::default() });
@@ -145,7 +145,7 @@ impl<'a> Tables<'a> {
         };
         let scope = scope
             .first()
-            .map(|label| InstrumentationScope { name: label.value.clone(), ..InstrumentationScope::default() });
+            .map(|label| InstrumentationScope { name: label.value.to_string(), ..InstrumentationScope::default() });
         let scope_profiles = vec![ScopeProfiles { scope, profiles: vec![profile], ..ScopeProfiles::default() }];
         ResourceProfiles { resource, scope_profiles, ..ResourceProfiles::default() }
     }

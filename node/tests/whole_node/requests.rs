@@ -367,7 +367,7 @@ async fn a_remote_router_gets_the_same_responses() {
         ..wire::SeriesRequest::default()
     };
     let answer = client.series(request).await.unwrap().into_inner();
-    assert_eq!(LabelSet::from_wire(answer.series[0].labels.clone()).get("service_name"), "test");
+    assert_eq!(LabelSet::from_wire(&answer.series[0].labels).get("service_name"), "test");
     let bad_regex = wire::SelectRequest {
         shard: FIRST_DATA_SHARD,
         placement_epoch: 1,

@@ -1,5 +1,6 @@
 //! Conversion between a [`Batch`] and its wire form [`wire::Batch`].
 
+use arcstr::ArcStr;
 use bytes::Bytes;
 
 use crate::batch::{Batch, BatchId, Samples};
@@ -89,22 +90,28 @@ impl LabelSet {
     pub fn to_wire(&self) -> Vec<wire::Label> {
         self.iter()
             .map(|label| wire::Label {
-                name: label.name.clone(),
-                value: label.value.clone(),
-                original_name: label.original_name.clone().unwrap_or_default(),
+                name: label.name.to_string(),
+                value: label.value.to_string(),
+                original_name: label.original_name.as_deref().unwrap_or_default().to_owned(),
             })
             .collect()
     }
 
     /// Decodes labels.
     #[must_use]
-    pub fn from_wire(from: Vec<wire::Label>) -> Self {
-        let label = |label: wire::Label| Label {
-            name: label.name,
-            value: label.value,
-            original_name: Some(label.original_name).filter(|name| !name.is_empty()),
+    pub fn from_wire(from: &[wire::Label]) -> Self {
+        Self::from_wire_with(from, |text| ArcStr::from(text))
+    }
+
+    /// Decodes labels whose texts come from `share`, which returns a text that equals its argument.
+    #[must_use]
+    pub fn from_wire_with(from: &[wire::Label], mut share: impl FnMut(&str) -> ArcStr) -> Self {
+        let label = |label: &wire::Label| Label {
+            name: share(&label.name),
+            value: share(&label.value),
+            original_name: Some(&label.original_name).filter(|name| !name.is_empty()).map(|name| share(name)),
         };
-        Self::new(from.into_iter().map(label).collect())
+        Self::new(from.iter().map(label).collect())
     }
 }
 

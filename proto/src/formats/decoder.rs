@@ -6,6 +6,7 @@
 //!
 //! Invariant: memory is reserved only for values that are in the bytes, so it is at most a multiple of their length.
 
+use arcstr::ArcStr;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};
 
 use crate::batch::{Batch, BatchId, Samples, SeriesSamples};
@@ -162,7 +163,7 @@ fn read_label(from: &[u8]) -> Result<Label, BatchError> {
         number @ 1..=3 => field.text().map(|text| texts[number as usize - 1] = text),
         _ => field.skip(),
     })?;
-    let [name, value, original_name] = texts.map(str::to_owned);
+    let [name, value, original_name] = texts.map(ArcStr::from);
     Ok(Label { name, value, original_name: Some(original_name).filter(|name| !name.is_empty()) })
 }
 

@@ -76,6 +76,6 @@ fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Resul
     if samples.attribute_sets.iter().any(|&set| set as usize >= dictionary.attribute_sets.len()) {
         return Err(BatchError::Inconsistent("the attribute set of a sample has no definition"));
     }
-    let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(from.labels));
+    let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(&from.labels));
     Ok(SeriesSamples { fingerprint: Fingerprint(read_u128(&from.fingerprint)), labels, samples })
 }

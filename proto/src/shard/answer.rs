@@ -209,7 +209,7 @@ impl Answer {
         }
         let lacks_locations = from.lacks_locations;
         let statistics = from.statistics.unwrap_or_default();
-        let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
+        let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(&group.labels)).collect();
         let wire::SelectStatistics { raw_read, minutes_read, hours_read, days_read, .. } = statistics;
         let windows_read = WindowsRead { raw: raw_read, minutes: minutes_read, hours: hours_read, days: days_read };
         let missing = statistics.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?;

@@ -6,10 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arcstr::ArcStr;
+
 use crate::batch::{Batch, BatchId};
 use crate::formats::wire;
 pub use crate::formats::wire::AdministrationTask;
-use crate::label::LabelSet;
+use crate::label::{LabelSet, text_bytes};
 use crate::shard::answer::{Answer, DroppedLabel, Missing};
 use crate::shard::entry::Deletion;
 use crate::shard::error::SelectionError;
@@ -144,7 +146,7 @@ pub struct SeriesAnswer {
     /// Label sets of the series, sorted, each once. Empty if the request names a label.
     pub series: Vec<Arc<LabelSet>>,
     /// Values of the label that the request names, sorted, each once.
-    pub values: Vec<String>,
+    pub values: Vec<ArcStr>,
     /// Keys of sample attributes in the partitions of the window, written as label names; sorted, each once.
     pub attribute_names: Vec<String>,
     /// Times for which the list may lack series, ascending. No tier stores these times finely enough any more, or
@@ -160,7 +162,7 @@ impl SeriesAnswer {
     pub fn to_wire(&self) -> wire::SeriesResponse {
         wire::SeriesResponse {
             series: self.series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect(),
-            values: self.values.clone(),
+            values: self.values.iter().map(ArcStr::to_string).collect(),
             attribute_names: self.attribute_names.clone(),
             missing: self.missing.iter().map(Missing::to_wire).collect(),
             dropped_labels: self.dropped_labels.iter().map(DroppedLabel::to_wire).collect(),
@@ -173,13 +175,13 @@ impl SeriesAnswer {
     /// Returns a [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
         let mut series: Vec<_> =
-            from.series.into_iter().map(|group| Arc::new(LabelSet::from_wire(group.labels))).collect();
+            from.series.into_iter().map(|group| Arc::new(LabelSet::from_wire(&group.labels))).collect();
         // Sorted already, unless the sender has an older version.
         series.sort();
         series.dedup();
         Ok(Self {
             series,
-            values: from.values,
+            values: from.values.into_iter().map(ArcStr::from).collect(),
             attribute_names: from.attribute_names,
             missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
             dropped_labels: from.dropped_labels.into_iter().map(DroppedLabel::from_wire).collect::<Result<_, _>>()?,
@@ -189,10 +191,9 @@ impl SeriesAnswer {
     /// Approximate size of the response, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let texts = |texts: &[String]| texts.iter().map(|text| size_of::<String>() + text.len()).sum::<usize>();
         self.series.iter().map(|labels| size_of::<usize>() + labels.memory_bytes()).sum::<usize>()
-            + texts(&self.values)
-            + texts(&self.attribute_names)
+            + self.values.iter().map(|value| size_of::<ArcStr>() + text_bytes(value)).sum::<usize>()
+            + self.attribute_names.iter().map(|name| size_of::<String>() + name.len()).sum::<usize>()
             + self.missing.len() * size_of::<Missing>()
             + self.dropped_labels.iter().map(|label| size_of::<DroppedLabel>() + label.name.len()).sum::<usize>()
     }

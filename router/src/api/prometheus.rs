@@ -175,9 +175,9 @@ async fn buildinfo() -> Response {
     answer(success(|out| write_value(out, &data), false, Vec::new(), &timings.coverage), &timings)
 }
 
-fn texts(to: &mut JsonText, texts: &[String]) {
+fn texts(to: &mut JsonText, texts: &[impl AsRef<str>]) {
     to.list(texts, |to, text| {
-        to.text(text);
+        to.text(text.as_ref());
     });
 }
 

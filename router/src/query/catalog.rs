@@ -9,7 +9,8 @@ use std::sync::Arc;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
 use proto::{
-    Fold, Label, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId, Window,
+    ArcStr, Fold, Label, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, SeriesQuery, TenantId,
+    Window,
 };
 
 use crate::query::error::{ErrorKind, QueryError};
@@ -103,7 +104,7 @@ impl Reader {
         &self,
         name: &str,
         request: CatalogRequest,
-    ) -> Result<(Listed<String>, Timings), QueryError> {
+    ) -> Result<(Listed<ArcStr>, Timings), QueryError> {
         let mut run = self.start(&request.tenant, request.options).await?;
         let listed = loop {
             match self.values(name, &request, &mut run).await {
@@ -115,8 +116,8 @@ impl Reader {
         Ok((listed, run.timings()))
     }
 
-    async fn values(&self, name: &str, request: &CatalogRequest, run: &mut Run) -> Result<Listed<String>, QueryError> {
-        let mut values: Vec<String> = Vec::new();
+    async fn values(&self, name: &str, request: &CatalogRequest, run: &mut Run) -> Result<Listed<ArcStr>, QueryError> {
+        let mut values: Vec<ArcStr> = Vec::new();
         let mut lists = Vec::new();
         let mut missing = MissingData::default();
         let mut refused = BTreeSet::new();
@@ -206,7 +207,7 @@ impl Reader {
         matchers: Vec<Matcher>,
         request: &CatalogRequest,
         run: &mut Run,
-    ) -> Result<(Vec<String>, MissingData), QueryError> {
+    ) -> Result<(Vec<ArcStr>, MissingData), QueryError> {
         let is_name = name == NAME_LABEL;
         let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
         let Group::By(labels) = &group else { return Ok(Default::default()) };
@@ -233,8 +234,7 @@ impl Reader {
             let named = timings.measure("name", || fetched.names.name(fetched.answers, &namer));
             cache.set_size(&selection.tenant, &fetched.names, named.memory_bytes());
             let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
-            let values =
-                folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
+            let values = folded.series.iter().flat_map(|series| series.labels.texts()).map(|(_, value)| value.clone());
             Ok((values.collect(), named.frames().missing_names()))
         });
         let (values, names) = values.await?;

@@ -105,7 +105,7 @@ pub fn unpassed_of(answer: &Answer, selection: &Selection) -> GroupBuckets {
 }
 
 fn labels(group: &LabelSet) -> BTreeMap<String, String> {
-    group.iter().map(|label| (label.name.clone(), label.value.clone())).collect()
+    group.iter().map(|label| (label.name.to_string(), label.value.to_string())).collect()
 }
 
 fn attribute_or_label(row: &Row, name: &str) -> String {

@@ -67,7 +67,10 @@ impl Horizons {
 /// Returns the model's row of a generated sample, in class 0.
 pub fn row_of(drawn: &Drawn) -> Row {
     Row {
-        labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
+        labels: labels_of(drawn.service)
+            .iter()
+            .map(|label| (label.name.to_string(), label.value.to_string()))
+            .collect(),
         time_ns: drawn.time_ns(),
         stack: functions_of(drawn.user, drawn.kernel),
         value: drawn.value,

@@ -7,16 +7,19 @@
 //! The index is only in memory. It is built from the series when a partition is read.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
-use proto::LabelSet;
+use proto::label::text_bytes;
+use proto::{ArcStr, LabelSet};
 use roaring::{MultiOps as _, RoaringBitmap};
 
 use crate::memory::matcher::ReadyMatcher;
 
 /// Approximate memory of a value with one series, in addition to its text, in bytes: its entry in a tree whose nodes
-/// are two thirds full, and the overhead of the allocator.
-const VALUE_BYTES: usize = 96;
+/// are two thirds full. The text is counted here, too: the index of a partition that was loaded has its own copy if the
+/// tenant had the text already.
+const VALUE_BYTES: usize = size_of::<(ArcStr, Postings)>() * 3 / 2;
 /// Approximate memory of a bitmap without its numbers, in bytes.
 const BITMAP_BYTES: usize = 192;
 
@@ -65,21 +68,21 @@ impl Postings {
 pub(crate) struct NameIndex {
     /// Series that have the label, with any value.
     all: RoaringBitmap,
-    values: BTreeMap<String, Postings>,
+    values: BTreeMap<ArcStr, Postings>,
 }
 
 impl NameIndex {
     /// Returns the values of the label after `last`, or all of them, in order. Each comes with the series that have it.
-    pub(crate) fn values_after(&self, last: Option<&str>) -> impl Iterator<Item = (&str, &Postings)> {
+    pub(crate) fn values_after(&self, last: Option<&ArcStr>) -> impl Iterator<Item = (&ArcStr, &Postings)> {
         let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-        self.values.range::<str, _>((from, Bound::Unbounded)).map(|(value, series)| (value.as_str(), series))
+        self.values.range::<ArcStr, _>((from, Bound::Unbounded))
     }
 }
 
 /// Series by label name and value.
 #[derive(Debug, Default)]
 pub(crate) struct LabelIndex {
-    names: BTreeMap<String, NameIndex>,
+    names: BTreeMap<ArcStr, NameIndex>,
     series: RoaringBitmap,
     bytes: usize,
 }
@@ -88,17 +91,13 @@ impl LabelIndex {
     pub(crate) fn insert(&mut self, series: u32, labels: &LabelSet) {
         self.series.insert(series);
         for label in labels.iter() {
-            // A known label costs two lookups, and its text is not copied.
-            let of_name = match self.names.get_mut(&label.name) {
-                Some(of_name) => of_name,
-                None => self.names.entry(label.name.clone()).or_default(),
-            };
+            let of_name = self.names.entry(label.name.clone()).or_default();
             of_name.all.insert(series);
-            match of_name.values.get_mut(&label.value) {
-                Some(postings) => self.bytes += postings.insert(series),
-                None => {
-                    self.bytes += VALUE_BYTES + label.value.len();
-                    of_name.values.insert(label.value.clone(), Postings::One(series));
+            match of_name.values.entry(label.value.clone()) {
+                Entry::Occupied(known) => self.bytes += known.into_mut().insert(series),
+                Entry::Vacant(new) => {
+                    self.bytes += VALUE_BYTES + text_bytes(&label.value);
+                    new.insert(Postings::One(series));
                 }
             }
             self.bytes += 4;
@@ -111,7 +110,7 @@ impl LabelIndex {
     pub(crate) fn matching(&self, matchers: &[ReadyMatcher], is_attribute: impl Fn(&str) -> bool) -> RoaringBitmap {
         let mut matching = self.series.clone();
         for matcher in matchers {
-            let of_name = self.names.get(&matcher.name);
+            let of_name = self.names.get(matcher.name.as_str());
             let mut accepted = match (of_name, matcher.only_value()) {
                 (None, _) => RoaringBitmap::new(),
                 (Some(of_name), Some(only)) => of_name.values.get(only).map(Postings::to_bitmap).unwrap_or_default(),
@@ -235,7 +234,7 @@ mod tests {
                 }
                 let of_name = index.of_name(name);
                 let got: BTreeMap<&str, Vec<u32>> = of_name.into_iter().flat_map(|of_name| of_name.values_after(None))
-                    .map(|(value, postings)| (value, postings.iter().collect()))
+                    .map(|(value, postings)| (value.as_str(), postings.iter().collect()))
                     .collect();
                 prop_assert_eq!(got, wanted);
             }

@@ -112,8 +112,10 @@ impl Partition {
     /// replaces label sets by the tenant's equal ones, and records that all entries are in the state database.
     pub(crate) fn join(&mut self, shared: &mut TenantDictionary) {
         self.generation = shared.generation();
+        let nothing = Arc::<LabelSet>::default();
         for labels in self.series.values_mut() {
-            *labels = shared.share_labels(Arc::clone(labels));
+            // A set that nobody else holds is changed in place.
+            *labels = shared.share_labels(std::mem::replace(labels, Arc::clone(&nothing)));
         }
         self.persisted = self.lengths();
         shared.recount();
@@ -174,6 +176,11 @@ impl Partition {
             entry.insert(labels);
         }
         number
+    }
+
+    /// Returns the labels of a series; `None` if there is no such series.
+    pub(crate) fn labels(&self, series: u32) -> Option<&Arc<LabelSet>> {
+        self.series.get_index(series as usize).map(|(_, labels)| labels)
     }
 
     /// Records a name that the windows of this tier do not have.

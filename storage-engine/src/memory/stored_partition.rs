@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use prost::Message as _;
-use proto::{Fingerprint, LabelSet, Tier, wire};
+use proto::{ArcStr, Fingerprint, LabelSet, Tier, wire};
 
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, two_numbers};
@@ -30,9 +32,13 @@ pub(crate) struct StoredPartition {
 }
 
 impl StoredPartition {
+    fn new(key: PartitionKey) -> Self {
+        Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() }
+    }
+
     /// Reads a partition and its head values from a snapshot of the state database.
     pub(crate) fn read(snapshot: &Snapshot<'_>, key: PartitionKey, now_ns: i64) -> Result<Self, EngineError> {
-        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
+        let mut stored = Self::new(key);
         for item in scan(snapshot, &key.section(Section::Dictionary)) {
             let (at, value) = item?;
             // A missing block would shift the numbers of the next one.
@@ -50,7 +56,7 @@ impl StoredPartition {
 
     /// Reads a partition without its dictionary and its head.
     pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
-        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
+        let mut stored = Self::new(key);
         stored.read_outline(snapshot)?;
         Ok(stored.partition)
     }
@@ -58,9 +64,10 @@ impl StoredPartition {
     /// Reads the series and the dropped names. Returns the number of blocks of dropped names.
     fn read_outline(&mut self, snapshot: &Snapshot<'_>) -> Result<u32, EngineError> {
         let key = self.partition.key;
+        let mut texts = HashSet::default();
         for item in scan(snapshot, &key.section(Section::Series)) {
             let (at, value) = item?;
-            self.read_series(&at, &value)?;
+            self.read_series(&at, &value, &mut texts)?;
         }
         let mut dropped_name_blocks = 0;
         for item in scan(snapshot, &key.section(Section::DroppedNames)) {
@@ -72,13 +79,21 @@ impl StoredPartition {
         Ok(dropped_name_blocks)
     }
 
-    fn read_series(&mut self, at: &[u8], value: &[u8]) -> Result<(), EngineError> {
+    fn read_series(
+        &mut self,
+        at: &[u8],
+        value: &[u8],
+        texts: &mut HashSet<ArcStr, FixedState>,
+    ) -> Result<(), EngineError> {
         let Self { partition, .. } = self;
         check_key(at, &partition.key.series_block(partition.series.len() as u32))?;
         let block = wire::Batch::decode(frame::unpack(at, value)?.as_slice());
         for series in block.map_err(|_undecodable| corrupt(at))?.series {
             let fingerprint = series.fingerprint.as_ref().try_into().map_err(|_length| corrupt(at))?;
-            let labels = LabelSet::from_wire(series.labels);
+            // Texts that many series have are made once. So the other texts of all series are next to each other in
+            // memory, and are read fast.
+            let share = |text: &str| texts.get_or_insert_with(text, |text| ArcStr::from(text)).clone();
+            let labels = LabelSet::from_wire_with(&series.labels, share);
             let before = partition.series.len();
             partition.add_series(Fingerprint(u128::from_be_bytes(fingerprint)), || Arc::new(labels));
             if partition.series.len() == before {

@@ -15,13 +15,19 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashSet, HashTable};
-use proto::{Dictionary, Importer, LabelSet, StackHash};
+use proto::label::text_bytes;
+use proto::{ArcStr, Dictionary, Importer, Label, LabelSet, StackHash};
 
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::tenant_dictionary::stack_nodes::StackNodes;
 
 /// Size of a dictionary, in bytes, below which rebuilding is not worth while.
 const SMALL_BYTES: usize = 16 << 20;
+
+/// Approximate memory of a label set, in bytes, without its labels: two allocations, and a slot of a hash table.
+const SET_BYTES: usize = 64;
+/// Approximate memory of a text's slot in a hash table, in bytes.
+const TEXT_BYTES: usize = 16;
 
 /// The node of the empty stacktrace.
 pub(crate) const ROOT: u32 = 0;
@@ -57,7 +63,9 @@ pub(crate) struct TenantDictionary {
     /// Nodes, hashed by parent and location.
     children: HashTable<u32>,
     stacks: StackNodes,
+    /// Label sets of the series of all partitions, and their texts. Sets share equal texts.
     labels: HashSet<Arc<LabelSet>, FixedState>,
+    texts: HashSet<ArcStr, FixedState>,
     label_bytes: usize,
     /// Generation of this dictionary. Numbers of nodes and definitions are valid only within one generation.
     generation: u64,
@@ -77,6 +85,7 @@ impl TenantDictionary {
             children: HashTable::new(),
             stacks,
             labels: HashSet::default(),
+            texts: HashSet::default(),
             label_bytes: 0,
             generation,
             hashes: FixedState::default(),
@@ -200,12 +209,26 @@ impl TenantDictionary {
         proto::dictionary::stack_hash(&hashes)
     }
 
-    /// Returns the tenant's copy of a label set, which its partitions share.
-    pub(crate) fn share_labels(&mut self, labels: Arc<LabelSet>) -> Arc<LabelSet> {
+    /// Returns the tenant's copy of a label set, which its partitions share. It has the tenant's copies of the texts.
+    pub(crate) fn share_labels(&mut self, mut labels: Arc<LabelSet>) -> Arc<LabelSet> {
         if let Some(known) = self.labels.get(&labels) {
             return Arc::clone(known);
         }
-        self.label_bytes += 64 + labels.memory_bytes();
+        let Self { texts, label_bytes, .. } = self;
+        *label_bytes += SET_BYTES + labels.len() * size_of::<Label>();
+        let mut share = |text: &ArcStr| {
+            if let Some(known) = texts.get(text) {
+                return known.clone();
+            }
+            *label_bytes += TEXT_BYTES + text_bytes(text);
+            texts.insert(text.clone());
+            text.clone()
+        };
+        // A renewal moves sets whose texts are shared already. They need no copy.
+        let is_shared = labels.texts().all(|text| ArcStr::ptr_eq(text, &share(text)));
+        if !is_shared {
+            Arc::make_mut(&mut labels).share_texts(share);
+        }
         self.labels.insert(Arc::clone(&labels));
         labels
     }
@@ -242,5 +265,34 @@ impl TenantDictionary {
             + self.children.capacity() * 6
             + self.stacks.memory_bytes()
             + self.label_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_sets_share_their_texts_which_count_once() {
+        let set = |pod: &str| {
+            Arc::new(LabelSet::new(vec![Label::new("k8s.pod.name", pod.to_owned()), Label::new("region", "eu")]))
+        };
+        let mut shared = TenantDictionary::new(1);
+        let first = shared.share_labels(set("a"));
+        let before = shared.memory_bytes();
+        let second = shared.share_labels(set("b"));
+        // Only the name of the pod is new.
+        let new = SET_BYTES + 2 * size_of::<Label>() + TEXT_BYTES + text_bytes(&ArcStr::from("b"));
+        assert_eq!(shared.memory_bytes(), before + new);
+        for (first, second) in first.iter().zip(second.iter()) {
+            assert!(ArcStr::ptr_eq(&first.name, &second.name));
+            assert_eq!(ArcStr::ptr_eq(&first.value, &second.value), *first.name == *"region");
+            let original_names = first.original_name.iter().zip(&second.original_name);
+            original_names.for_each(|(first, second)| assert!(ArcStr::ptr_eq(first, second)));
+        }
+        assert_eq!((first.get("k8s_pod_name"), second.get("k8s_pod_name")), ("a", "b"));
+        assert!(Arc::ptr_eq(&first, &shared.share_labels(set("a"))), "an equal set is not shared");
+        let mut renewed = TenantDictionary::new(2);
+        assert!(Arc::ptr_eq(&second, &renewed.share_labels(Arc::clone(&second))), "a renewal copies a set");
     }
 }

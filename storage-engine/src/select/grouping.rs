@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use indexmap::IndexSet;
 use parking_lot::RwLock;
 use proto::answer::Cell;
-use proto::{Label, LabelSet, Selection};
+use proto::{ArcStr, Label, LabelSet, Selection};
 use roaring::RoaringBitmap;
 
 use crate::memory::interner::saturating_u32;
@@ -46,7 +46,7 @@ impl Groups {
 
     /// Returns the number of the group of a series whose samples are all in one group. Adds a new group.
     pub(crate) fn number_of_series(&mut self, selection: &Selection, labels: &LabelSet) -> u32 {
-        let in_group = |label: &Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        let in_group = |label: &Label| selection.group_by_series || label.is_one_of(&selection.group_by);
         self.number(labels.some_of(in_group))
     }
 
@@ -158,7 +158,7 @@ pub(crate) fn in_order_of_labels(part: &PartView) -> Vec<u32> {
 pub(crate) fn value_numbers(part: &PartView, name: &str) -> Vec<u32> {
     let mut numbers = vec![0; part.series.len()];
     let mut count = 0;
-    for_each_value(part, name, |_value, series| {
+    for_each_value(part, name, false, |_value, series| {
         count += 1;
         for at in series {
             if let Some(number) = numbers.get_mut(*at as usize) {
@@ -171,18 +171,19 @@ pub(crate) fn value_numbers(part: &PartView, name: &str) -> Vec<u32> {
 
 /// Calls `visit` with each value that a label has among the matching series of a partition, ascending. Each comes with
 /// the indexes of the matching series that have it. Reads the label index, or the labels of each series if few match.
-pub(crate) fn for_each_value(part: &PartView, name: &str, visit: impl FnMut(&str, &[u32])) {
+/// `reads_texts` tells whether `visit` reads most values.
+pub(crate) fn for_each_value(part: &PartView, name: &str, reads_texts: bool, visit: impl FnMut(&ArcStr, &[u32])) {
     if part.series.len() < part.known.series / INDEXED_PART {
         values_by_series(part, name, visit);
     } else {
-        values_by_index(part, name, visit);
+        values_by_index(part, name, reads_texts, visit);
     }
 }
 
-fn values_by_series(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u32])) {
+fn values_by_series(part: &PartView, name: &str, mut visit: impl FnMut(&ArcStr, &[u32])) {
     let labels: Vec<Arc<LabelSet>> = part.series.iter().map(|series| part.labels(series)).collect();
-    let mut values: Vec<(&str, u32)> = labels.iter().map(|labels| labels.get(name)).zip(0..).collect();
-    values.retain(|(value, _)| !value.is_empty());
+    let values = labels.iter().zip(0..).filter_map(|(labels, at)| Some((&labels.find(name)?.value, at)));
+    let mut values: Vec<(&ArcStr, u32)> = values.collect();
     values.sort_unstable();
     for of_value in values.chunk_by(|a, b| a.0 == b.0) {
         let series: Vec<u32> = of_value.iter().map(|(_, at)| *at).collect();
@@ -190,7 +191,7 @@ fn values_by_series(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u
     }
 }
 
-fn values_by_index(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u32])) {
+fn values_by_index(part: &PartView, name: &str, reads_texts: bool, mut visit: impl FnMut(&ArcStr, &[u32])) {
     // Index in `part.series` of each series of the partition.
     let mut position = vec![u32::MAX; part.known.series];
     for (at, series) in (0..).zip(&part.series) {
@@ -199,19 +200,20 @@ fn values_by_index(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u3
         }
     }
     let mut series = Vec::new();
-    let mut last: Option<String> = None;
+    let mut last: Option<ArcStr> = None;
     loop {
         // The lock is released between pieces, because `apply` waits for it. New values between two pieces belong to
         // series that do not match.
         let partition = part.partition.read();
         let Some(of_name) = partition.index.of_name(name) else { return };
-        let mut piece = of_name.values_after(last.as_deref()).take(VALUES_PER_LOCK).peekable();
-        if piece.peek().is_none() {
-            return;
+        let piece: Vec<_> = of_name.values_after(last.as_ref()).take(VALUES_PER_LOCK).collect();
+        let Some((newest, _)) = piece.last().copied() else { return };
+        if reads_texts {
+            // Texts may be far from each other in memory. Loads that do not depend on each other overlap, so the CPU
+            // waits much less for all texts here than for each of them below.
+            std::hint::black_box(piece.iter().map(|(value, _)| value.len()).sum::<usize>());
         }
-        let mut newest = "";
         for (value, postings) in piece {
-            newest = value;
             series.clear();
             let at = |number: u32| position.get(number as usize).copied().filter(|at| *at != u32::MAX);
             series.extend(postings.iter().filter_map(at));
@@ -219,7 +221,7 @@ fn values_by_index(part: &PartView, name: &str, mut visit: impl FnMut(&str, &[u3
                 visit(value, &series);
             }
         }
-        last = Some(newest.to_owned());
+        last = Some(newest.clone());
     }
 }
 
@@ -249,7 +251,7 @@ pub(crate) struct Grouping<'a> {
 impl<'a> Grouping<'a> {
     pub(crate) fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Self {
         let has = |name: &str| !labels.get(name).is_empty();
-        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        let in_group = |label: &&Label| selection.group_by_series || label.is_one_of(&selection.group_by);
         Self {
             on_samples: on_series(matchers, labels).unwrap_or_default(),
             from_samples: selection.group_by.iter().map(String::as_str).filter(|name| !has(name)).collect(),
@@ -345,7 +347,7 @@ mod tests {
             for name in ["a", "b", "c", "none"] {
                 let values = values(name);
                 let mut lists = [Vec::new(), Vec::new()];
-                values_by_index(&part, name, |value, series| lists[0].push((value.to_owned(), series.to_vec())));
+                values_by_index(&part, name, true, |value, series| lists[0].push((value.to_owned(), series.to_vec())));
                 values_by_series(&part, name, |value, series| lists[1].push((value.to_owned(), series.to_vec())));
                 prop_assert_eq!(&lists[0], &lists[1]);
                 let numbers = value_numbers(&part, name);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use proto::answer::DroppedLabel;
-use proto::{Fingerprint, LabelSet, Samples, SeriesAnswer, SeriesQuery};
+use proto::{ArcStr, Fingerprint, LabelSet, Samples, SeriesAnswer, SeriesQuery};
 use roaring::RoaringBitmap;
 
 use crate::engine::store::Store;
@@ -177,7 +177,7 @@ struct List<'a> {
     /// Number of partitions that series were added from.
     partitions: usize,
     /// Values of the label, ascending.
-    values: Vec<String>,
+    values: Vec<ArcStr>,
     /// Attribute names of all samples in the partitions that were read, and attribute names that tiers dropped.
     attribute_names: BTreeSet<String>,
     dropped_labels: BTreeSet<DroppedLabel>,
@@ -233,17 +233,17 @@ impl<'a> List<'a> {
         let mut undecided = Vec::new();
         let mut to_read: Vec<(u32, usize)> = Vec::new();
         let mut known = self.values.iter().peekable();
-        for_each_value(part, label, |value, series| {
-            while known.next_if(|known| known.as_str() < value).is_some() {}
+        for_each_value(part, label, true, |value, series| {
+            while known.next_if(|known| *known < value).is_some() {}
             if known.peek().is_some_and(|known| *known == value) {
                 return;
             }
             let has_samples = |at: &u32| part.series.get(*at as usize).is_some_and(|series| series.has_samples);
             if series.iter().any(has_samples) {
-                new.push(value.to_owned());
+                new.push(value.clone());
             } else {
                 to_read.extend(series.iter().map(|at| (*at, undecided.len())));
-                undecided.push((value.to_owned(), false));
+                undecided.push((value.clone(), false));
             }
         });
         // Reads are cheapest in the order of the series.

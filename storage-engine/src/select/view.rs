@@ -47,8 +47,7 @@ impl PartView {
     /// Returns the labels of a series. A query of many series that needs only a few labels resolves groups instead
     /// ([`crate::select::grouping`]).
     pub(crate) fn labels(&self, series: &SeriesView) -> Arc<LabelSet> {
-        let partition = self.partition.read();
-        partition.series.get_index(series.number as usize).map(|(_, labels)| Arc::clone(labels)).unwrap_or_default()
+        self.partition.read().labels(series.number).map(Arc::clone).unwrap_or_default()
     }
 
     /// Returns the planned runs of a series in the head, ascending by window.

@@ -140,8 +140,11 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     };
     prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
     let wanted = model_series(world, selection, &answer);
-    let got: BTreeSet<BTreeMap<String, String>> =
-        answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
+    let got: BTreeSet<BTreeMap<String, String>> = answer
+        .series
+        .iter()
+        .map(|set| set.iter().map(|l| (l.name.to_string(), l.value.to_string())).collect())
+        .collect();
     for name in ["service_name", "region", "zone", PROFILE_TYPE_LABEL, "thread_name", "no_such_label"] {
         check_values(world, selection, &SeriesQuery { label: Some(name.to_owned()), ..query.clone() })?;
     }
@@ -176,14 +179,19 @@ fn check_values(world: &World, selection: &Selection, query: &SeriesQuery) -> Re
     prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
     prop_assert!(answer.series.is_empty());
     let series = model_series(world, selection, &answer);
-    let wanted: BTreeSet<&String> = series.iter().filter_map(|series| series.get(name)).collect();
+    let wanted: BTreeSet<&str> = series.iter().filter_map(|series| series.get(name)).map(String::as_str).collect();
     if answer.dropped_labels.is_empty() {
         prop_assert!(answer.values.iter().eq(wanted), "values of {} in {:?}", name, selection);
         return Ok(());
     }
     prop_assert!(query.window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.dropped_labels);
     prop_assert!(answer.dropped_labels.iter().all(|label| label.name == *name), "{:?}", answer.dropped_labels);
-    prop_assert!(answer.values.iter().all(|value| wanted.contains(value)), "values of {} in {:?}", name, selection);
+    prop_assert!(
+        answer.values.iter().all(|value| wanted.contains(value.as_str())),
+        "values of {} in {:?}",
+        name,
+        selection
+    );
     prop_assert!(answer.values.is_sorted());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use proto::answer::DroppedLabel;
 use proto::selection::Operation;
-use proto::{Fold, Matcher, Selection, SeriesAnswer, SeriesQuery, StackDetail, TenantId, Tier, Window};
+use proto::{ArcStr, Fold, Matcher, Selection, SeriesAnswer, SeriesQuery, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::steps::Step;
@@ -76,12 +76,12 @@ fn a_list_has_labels_that_any_tier_keeps_and_reports_the_dropped() {
     assert!(lost.dropped_labels.contains(&DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
     // Regression: the values of a label that every remaining tier dropped were an empty list without a reason.
     let of_zone = values(&world, "zone", of_service(0), day);
-    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<String>::new(), 0));
+    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<ArcStr>::new(), 0));
     assert_eq!(of_zone.dropped_labels, [DroppedLabel { tier: Tier::Day, name: "zone".to_owned() }]);
     let of_other = values(&world, "zone", of_service(1), day);
     assert_eq!(of_other.dropped_labels, [], "the other service has no samples on this day");
     let services = values(&world, "service_name", of_service(0), day);
-    assert_eq!((services.values, services.dropped_labels.len()), (vec!["s0".to_owned()], 0));
+    assert_eq!((services.values, services.dropped_labels.len()), (vec![ArcStr::from("s0")], 0));
 }
 
 // Regression: the list was refused because of a matcher, although hours have the label of this matcher.
@@ -93,7 +93,7 @@ fn values_are_listed_from_the_tiers_that_have_the_labels_of_matchers() {
     let window = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY + DAY / 24 };
     let matcher = Matcher { name: "region".to_owned(), operation: Operation::Equal, value: "eu".to_owned() };
     let of_zone = values(&world, "zone", vec![matcher], window);
-    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<String>::new(), 0));
+    assert_eq!((of_zone.values, of_zone.missing.len()), (Vec::<ArcStr>::new(), 0));
     assert_eq!(of_zone.dropped_labels, [DroppedLabel { tier: Tier::Hour, name: "zone".to_owned() }]);
 }
 
@@ -112,11 +112,11 @@ fn a_matcher_on_attributes_does_not_turn_an_incomplete_list_into_an_error() {
     };
     let all = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + 2 * DAY };
     let listed = values(&world, "zone", matchers("x"), all);
-    assert_eq!((listed.values, listed.dropped_labels.len(), listed.missing.len()), (vec!["b".to_owned()], 1, 0));
+    assert_eq!((listed.values, listed.dropped_labels.len(), listed.missing.len()), (vec![ArcStr::from("b")], 1, 0));
     let listed = values(&world, "zone", matchers("t1"), all);
     assert_eq!((listed.values.len(), listed.dropped_labels.len()), (0, 1), "the only thread is excluded");
     let listed = values(&world, "service_name", matchers("t1"), all);
-    assert_eq!((listed.values, listed.dropped_labels.len()), (vec!["s0".to_owned()], 0));
+    assert_eq!((listed.values, listed.dropped_labels.len()), (vec![ArcStr::from("s0")], 0));
 }
 
 // Regression: the stacks of all partitions were loaded to list the values of an attribute, which no list has.

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proto::meta::{DEFAULT_CLASS, State, TimeResolution};
-use proto::{Batch, Fingerprint, LabelDrops, LabelSet, Samples, SeriesSamples, TenantId, Tier, limits};
+use proto::{Batch, Fingerprint, Label, LabelDrops, LabelSet, Samples, SeriesSamples, TenantId, Tier, limits};
 use tonic::Status;
 
 /// The rules by which the samples of one push are stored.
@@ -109,11 +109,12 @@ impl Storing {
     }
 
     fn without_removed(&self, labels: LabelSet) -> LabelSet {
-        let is_removed = |name: &String| self.removed_labels.binary_search(name).is_ok();
-        if !labels.iter().any(|label| is_removed(&label.name)) {
+        let is_removed =
+            |label: &Label| self.removed_labels.binary_search_by(|name| name.as_str().cmp(&label.name)).is_ok();
+        if !labels.iter().any(is_removed) {
             return labels;
         }
-        LabelSet::new(labels.iter().filter(|label| !is_removed(&label.name)).cloned().collect())
+        LabelSet::new(labels.iter().filter(|label| !is_removed(label)).cloned().collect())
     }
 }
 

@@ -124,8 +124,12 @@ fn dictionary() -> impl Strategy<Value = Dictionary> {
 type Row = (i64, u32, i64, u32);
 
 fn batch() -> impl Strategy<Value = Batch> {
-    let label = ("[a-c]{1,2}", "[x-zé]{0,3}", prop::option::of("[a-c.]{1,3}"))
-        .prop_map(|(name, value, original_name)| Label { name, value, original_name });
+    let label =
+        ("[a-c]{1,2}", "[x-zé]{0,3}", prop::option::of("[a-c.]{1,3}")).prop_map(|(name, value, original_name)| Label {
+            name: name.into(),
+            value: value.into(),
+            original_name: original_name.map(ArcStr::from),
+        });
     let sample = (number(), id(), number(), id());
     let one = (any::<u128>(), prop::collection::vec(label, 0..4), prop::collection::vec(sample, 0..20));
     (prop::option::of(any::<u128>()), any::<u8>(), dictionary(), prop::collection::vec(one, 0..5)).prop_map(

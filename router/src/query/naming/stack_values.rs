@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use proto::{Answer, FramePlace, StackDetail};
+use proto::{Answer, ArcStr, FramePlace, StackDetail};
 
 use crate::query::naming::frame::{FrameTable, KeptLine, NamedLine, NamedLocations};
 use crate::query::naming::stack_label::{Part, StackLabel, StackMatcher};
@@ -41,10 +41,10 @@ impl Combinations {
         id: u32,
         labels: &[StackLabel],
         table: &FrameTable,
-    ) -> impl Iterator<Item = (String, String)> {
+    ) -> impl Iterator<Item = (ArcStr, ArcStr)> {
         let values = self.values.get(id as usize).map(AsRef::as_ref).unwrap_or_default();
         let text = |(label, &value): (&StackLabel, &PartValue)| {
-            (label.name().to_owned(), text_of(label.part, value, table).into_owned())
+            (label.name().into(), text_of(label.part, value, table).into())
         };
         labels.iter().zip(values).map(text)
     }

@@ -177,7 +177,7 @@ mod tests {
             // -3 stands for NaN, which equals no value.
             let value = |value: i8| if value == -3 { f64::NAN } else { f64::from(value) };
             let series = |(at, of): (usize, &Option<i8>)| Series {
-                labels: Labels::new(vec![("pod".to_owned(), format!("{at:02}"))]),
+                labels: Labels::new(vec![("pod".into(), format!("{at:02}").into())]),
                 values: vec![of.map(value)],
             };
             let members: Vec<Series> = values.iter().enumerate().map(series).collect();

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use proto::answer::Cell;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::{Answer, Fold, LabelSet, ProfileType};
+use proto::{Answer, ArcStr, Fold, LabelSet, ProfileType};
 
 use crate::query::error::QueryError;
 use crate::query::naming::frame::FrameTable;
@@ -133,10 +133,10 @@ impl<'a> Folding<'a> {
         let profile_type = series.profile_type(labels.get(PROFILE_TYPE_LABEL))?;
         let (kept, stored) = match self.group {
             Group::Series(_) => {
-                let stored = Labels::some_of(labels, |name| !self.attributes.contains(name));
+                let stored = Labels::some_of(labels, |name| !self.attributes.iter().any(|attribute| attribute == name));
                 (Labels::from(labels), Some(intern(&mut series.stored, stored)))
             }
-            Group::By(names) => (Labels::some_of(labels, |name| names.contains(name)), None),
+            Group::By(names) => (Labels::some_of(labels, |name| names.iter().any(|kept| kept == name)), None),
         };
         Some(Grouped { labels: intern(&mut series.labels, kept), profile_type, stored })
     }
@@ -313,11 +313,11 @@ impl SeriesBuilder {
                 series.push(Sums { labels: labels.clone(), profile_type, times, sums: add_up(sums) });
                 continue;
             }
-            let mut all: Vec<(String, String)> = Vec::new();
+            let mut all: Vec<(ArcStr, ArcStr)> = Vec::new();
             for ((labels, known), combination) in named.iter().zip(combinations) {
                 all.extend(known.texts(combination, labels, table));
             }
-            all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+            all.extend(labels.texts().iter().cloned());
             // Combinations with equal labels become one series.
             merged.entry((Labels::new(all), profile_type, times)).or_default().extend(sums);
         }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn series(label: &str, i: usize, values: Vec<Option<f64>>) -> Series {
-        Series { labels: Labels::new(vec![(label.to_owned(), i.to_string())]), values }
+        Series { labels: Labels::new(vec![(label.into(), i.to_string().into())]), values }
     }
 
     /// Returns `count` series, each with a value at one step only.
@@ -236,7 +236,7 @@ mod tests {
     fn each_step_has_its_own_partner_among_equal_labels() {
         let many = vec![series("many", 1, vec![Some(10.0), None, Some(30.0)])];
         let got = sum(many, one_step_each(3, 3), Budget::new(3), &Cancelled::default()).unwrap();
-        let labels = |i: &str| Labels::new(vec![("many".to_owned(), "1".to_owned()), ("i".to_owned(), i.to_owned())]);
+        let labels = |i: &str| Labels::new(vec![("many".into(), "1".into()), ("i".into(), i.into())]);
         let want = [
             Series { labels: labels("0"), values: vec![Some(10.0), None, None] },
             Series { labels: labels("2"), values: vec![None, None, Some(32.0)] },

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use proto::answer::Missing;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Matcher, ProfileType, SeriesAnswer, SeriesQuery, TenantId, Window};
+use proto::{ArcStr, Matcher, ProfileType, SeriesAnswer, SeriesQuery, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::reader::Reader;
@@ -141,7 +141,7 @@ fn equal(profile_type: &ProfileType) -> Matcher {
 /// Returns the profile types of listed series, or those of listed values of [`PROFILE_TYPE_LABEL`].
 fn types_of(answer: &SeriesAnswer) -> BTreeSet<ProfileType> {
     let of_series = answer.series.iter().map(|labels| labels.get(PROFILE_TYPE_LABEL));
-    of_series.chain(answer.values.iter().map(String::as_str)).filter_map(ProfileType::parse).collect()
+    of_series.chain(answer.values.iter().map(ArcStr::as_str)).filter_map(ProfileType::parse).collect()
 }
 
 /// Returns whether a metric name is the full ID or the short name of a profile type.

@@ -10,9 +10,9 @@ use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
 use proto::selection::Operation;
 use proto::{
-    Address, Answer, Appended, Batch, BuildId, Consistency, Fold, FramePlace, Function, Importer, KnownLocations,
-    Label, LabelSet, Line, Location, LocationPage, LocationSets, Mapping, Matcher, ReadAt, ReadPoint, Selection,
-    SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, TenantId, Window,
+    Address, Answer, Appended, ArcStr, Batch, BuildId, Consistency, Fold, FramePlace, Function, Importer,
+    KnownLocations, Label, LabelSet, Line, Location, LocationPage, LocationSets, Mapping, Matcher, ReadAt, ReadPoint,
+    Selection, SeriesAnswer, SeriesQuery, Shards, StackDetail, StackFilter, TenantId, Window,
 };
 use tonic::Status;
 
@@ -410,7 +410,7 @@ impl Shards for NaiveNode {
         list.dropped_labels.extend(dropped_labels);
         if let Some(label) = label.as_deref() {
             let values: BTreeSet<&str> = series.iter().map(|labels| labels.get(label)).collect();
-            let values = values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned).collect();
+            let values = values.into_iter().filter(|value| !value.is_empty()).map(ArcStr::from).collect();
             return Ok(SeriesAnswer { values, attribute_names, ..list });
         }
         let series = series.into_iter().map(Arc::new).collect();

@@ -325,7 +325,7 @@ impl RollUp<'_> {
         let mut target = self.target.write();
         source.dropped_names().for_each(|name| target.add_dropped_name(name.clone()));
         let kept = |labels: &LabelSet| -> (Fingerprint, LabelSet) {
-            let kept = LabelSet::new(labels.iter().filter(|label| !dropped.contains(&label.name)).cloned().collect());
+            let kept = LabelSet::new(labels.iter().filter(|label| !label.is_one_of(dropped)).cloned().collect());
             (kept.fingerprint(&tenant), kept)
         };
         let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -344,8 +344,8 @@ impl RollUp<'_> {
         let due: BTreeSet<u32> = self.due.series.iter().copied().collect();
         let mut by_fingerprint: BTreeMap<Fingerprint, Merged> = BTreeMap::new();
         for (series, labels) in (0..).zip(source.series.values()) {
-            for label in labels.iter().filter(|label| dropped.contains(&label.name)) {
-                target.add_dropped_name(DroppedName::Label(label.name.clone()));
+            for label in labels.iter().filter(|label| label.is_one_of(dropped)) {
+                target.add_dropped_name(DroppedName::Label(label.name.to_string()));
             }
             let (fingerprint, kept) = kept(labels);
             let entry = by_fingerprint.entry(fingerprint).or_insert_with(|| Merged {

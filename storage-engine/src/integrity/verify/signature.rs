@@ -44,7 +44,7 @@ impl Weights {
         let pair = |pair: &Pair| hashes.hash_one((stack(pair.user), stack(pair.kernel)));
         let pairs = partition.pairs.as_slice().iter().map(pair).collect();
         let kept = |(&own, labels): (&Fingerprint, &Arc<LabelSet>)| {
-            let is_kept = |label: &&Label| !dropped.contains(&label.name);
+            let is_kept = |label: &&Label| !label.is_one_of(dropped);
             if labels.iter().all(|label| is_kept(&label)) {
                 return (own, own);
             }

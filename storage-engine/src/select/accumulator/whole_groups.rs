@@ -3,10 +3,16 @@
 //! The groups of a block have slots next to each other: one slot for each group and bucket, or for each group and pair.
 //! So the series can be read in the order in which they are stored, whatever their groups are.
 
+use proto::LabelSet;
+
 use crate::error::SelectError;
 use crate::select::accumulator::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
 use crate::select::accumulator::{Accumulator, Input, PartSum};
 use crate::select::read::PartReader;
+
+/// Number of sums that get their groups while the lock of the partition is held without a break. This takes a few
+/// milliseconds. In unit tests, few sums make several pieces.
+const SUMS_PER_LOCK: usize = if cfg!(test) { 5 } else { 4096 };
 
 impl Accumulator<'_> {
     /// Adds the samples of the series of one block of `per_block` groups to slots, regardless of the attributes of the
@@ -61,18 +67,24 @@ impl Accumulator<'_> {
             sums.push(no_stack(group, bucket.into()));
         });
         let mut numbers = vec![None; per_block];
-        for sum in sums.get_mut(first..).unwrap_or_default() {
-            let in_block = sum.group as usize;
-            let number = match numbers[in_block] {
-                Some(number) => number,
-                None => {
-                    let labels = members[in_block].map(|series| part.labels(series)).unwrap_or_default();
-                    let number = self.groups.number_of_series(self.selection, &labels);
-                    check_size(0, &self.groups)?;
-                    *numbers[in_block].insert(number)
-                }
-            };
-            sum.group = number;
+        let no_labels = LabelSet::default();
+        for piece in sums.get_mut(first..).unwrap_or_default().chunks_mut(SUMS_PER_LOCK) {
+            // The lock is released between pieces, because `apply` waits for it.
+            let partition = part.partition.read();
+            for sum in piece {
+                let in_block = sum.group as usize;
+                let number = match numbers[in_block] {
+                    Some(number) => number,
+                    None => {
+                        let labels = members[in_block].and_then(|series| partition.labels(series.number));
+                        let number =
+                            self.groups.number_of_series(self.selection, labels.map_or(&no_labels, AsRef::as_ref));
+                        check_size(0, &self.groups)?;
+                        *numbers[in_block].insert(number)
+                    }
+                };
+                sum.group = number;
+            }
         }
         check_size(sums.len(), &self.groups)
     }

@@ -183,7 +183,7 @@ impl Replica {
         let listed = match self.engine().series(&query) {
             Ok(answer) => {
                 let labels = |series: &Arc<LabelSet>| {
-                    series.iter().map(|label| (label.name.clone(), label.value.clone())).collect()
+                    series.iter().map(|label| (label.name.to_string(), label.value.to_string())).collect()
                 };
                 Ok((answer.series.iter().map(labels).collect(), answer.missing))
             }
