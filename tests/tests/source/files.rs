@@ -59,7 +59,7 @@ pub(crate) fn walk(path: &Path, visit: &mut impl FnMut(&Folder)) {
         let name = name.to_str().unwrap();
         let kind = entry.file_type().unwrap();
         let is_vendored = entry.path().ends_with("proto/otlp");
-        let is_data = name.starts_with("varve-data") || name.starts_with("target-");
+        let is_data = ["varve-data", "varve-cluster", "target-"].iter().any(|prefix| name.starts_with(prefix));
         if kind.is_dir() && !FOREIGN.contains(&name) && !is_vendored && !is_data {
             folder.folders.push(entry.path());
         } else if kind.is_file() {
