@@ -240,4 +240,16 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_index_shares_the_values_of_its_first_series() {
+        let [first, second] = ["eu", "eu"].map(|region| LabelSet::new(vec![Label::new("region", region)]));
+        let mut index = LabelIndex::default();
+        index.insert(0, &first);
+        index.insert(1, &second);
+        let values: Vec<&ArcStr> =
+            index.of_name("region").unwrap().values_after(None).map(|(value, _)| value).collect();
+        assert_eq!(values.len(), 1);
+        assert!(ArcStr::ptr_eq(values[0], &first.find("region").unwrap().value));
+    }
 }
