@@ -11,7 +11,7 @@ mod roles;
 use std::process::ExitCode;
 
 use self::command::{AgentCommands, AgentRoleOptions, Command};
-use self::process::{allocator, exit, privileges};
+use self::process::{exit, privileges};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -24,7 +24,6 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    allocator::limit_arenas();
     let command = command::parse()?;
     if let Command::Agent(AgentRoleOptions { command: None, token_file: Some(file), .. }) = &command {
         file.watch()?;

@@ -19,6 +19,10 @@ use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 /// limit of the tool `zstd`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
+/// Number of bytes up to which the memory of a result grows in steps. A larger result gets the memory of the largest one
+/// at once: pages that are not used cost nothing, and in each step, the old and the new memory would be in use.
+const GROWN_BYTES_MAX: u64 = 1 << 20;
+
 /// Returns the protobuf message in a body. The result of each conversion counts as bytes in flight before the next
 /// conversion begins.
 pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) -> Result<Cow<'b, [u8]>, PushError> {
@@ -72,9 +76,15 @@ fn decompress(body: &[u8], encoding: Encoding, bytes_max: usize) -> Result<Cow<'
 }
 
 fn read_bounded(decoder: impl Read, format: &'static str, bytes_max: usize) -> Result<Vec<u8>, IngestError> {
+    let undecodable = |source| IngestError::Compression { format, source };
     let mut out = Vec::new();
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
-    decoder.take(limit).read_to_end(&mut out).map_err(|source| IngestError::Compression { format, source })?;
+    let mut decoder = decoder.take(limit);
+    decoder.by_ref().take(GROWN_BYTES_MAX).read_to_end(&mut out).map_err(undecodable)?;
+    if out.len() as u64 == GROWN_BYTES_MAX {
+        out.reserve_exact(usize::try_from(decoder.limit()).unwrap_or(usize::MAX).saturating_add(1));
+        decoder.read_to_end(&mut out).map_err(undecodable)?;
+    }
     if out.len() > bytes_max { Err(IngestError::TooLarge { bytes_max }) } else { Ok(out) }
 }
 
@@ -105,14 +115,23 @@ mod tests {
 
     #[test]
     fn bodies_are_decompressed_up_to_the_limit_and_no_further() {
-        let bytes = vec![7; 10_000];
+        check_limit(10_000);
+        // These results do not grow in steps only.
+        for more in [0, 1, 10_000] {
+            check_limit(GROWN_BYTES_MAX as usize + more);
+        }
+    }
+
+    fn check_limit(length: usize) {
+        let bytes = vec![7; length];
         for (packed, encoding) in [
             (bytes.clone(), Encoding::Identity),
             (gzip(&bytes), Encoding::Gzip),
             (zstd::encode_all(bytes.as_slice(), 3).unwrap(), Encoding::Zstd),
         ] {
-            assert_eq!(decompress(&packed, encoding, 10_000).unwrap(), bytes);
-            assert!(matches!(decompress(&packed, encoding, 9_999), Err(IngestError::TooLarge { .. })), "{encoding:?}");
+            assert!(decompress(&packed, encoding, length).unwrap() == bytes, "{encoding:?} {length}");
+            let refused = decompress(&packed, encoding, length - 1);
+            assert!(matches!(refused, Err(IngestError::TooLarge { .. })), "{encoding:?} {length}");
         }
     }
 

@@ -1,84 +1,41 @@
-//! Settings of the C library's allocator: the number of arenas, and the free memory that the arenas keep. An arena is a
-//! pool of memory from which some of the threads allocate.
+//! The allocator of the process: jemalloc, for Rust and for the C and C++ libraries.
 //!
-//! By default, glibc has up to eight arenas for each core, and each arena keeps as much memory as it had at its peak.
-//! Under load from many clients, this kept memory was a fifth of all memory. Glibc returns free memory to the kernel
-//! only from the end of an arena. In a node that ingests, two fifths of the memory were free between blocks in use, and
-//! were not returned. By default, glibc adapts the limits for returning memory to earlier allocations. So by chance, a
-//! query either reused the memory of an earlier query, or needed 900 new pages from the kernel, which took a fourth of
-//! its time.
-//!
-//! So the number of arenas and the limits are fixed here. A server also trims its memory at an interval: it returns all
-//! free pages to the kernel, also those between blocks in use.
+//! Decision 0021 has the measurements: glibc's allocator took a fourth of the CPU time of an ingest, and returned free
+//! memory to the kernel only from the end of its arenas. An arena is a pool of memory from which some of the threads
+//! allocate.
 
-use std::io;
+use anyhow::anyhow;
+use tikv_jemalloc_ctl::background_thread;
+use tikv_jemallocator::Jemalloc;
 
-/// Largest number of arenas. Two are enough for two cores: more arenas need more memory, and save no CPU time.
-#[cfg(target_env = "gnu")]
-const ARENAS: libc::c_int = 2;
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// Interval at which a server returns its free memory to the kernel. A trim takes 5 to 70 ms. During this time, threads
-/// that allocate from the arena wait.
-#[cfg(target_env = "gnu")]
-const TRIM_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
+/// Settings that jemalloc reads when the process starts:
+///
+/// - One arena for each CPU. With four, jemalloc's default, a node needs a seventh more memory and no less CPU time.
+/// - Free pages return to the kernel within a second, and not within ten.
+///
+/// The text ends with a zero byte, because C reads it.
+#[used]
+#[allow(unsafe_code, reason = "jemalloc finds its settings by the name of this variable")]
+// SAFETY: only jemalloc has a variable of this name, a weak one of the same type, a pointer to a text.
+#[unsafe(export_name = "malloc_conf")]
+static SETTINGS: &[u8; 53] = b"narenas_ratio:1,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-/// Size above which an allocation gets its own mapping, in bytes. Smaller allocations are made in an arena, whose
-/// memory is reused. Nearly all lists are smaller, even those of the largest flame graphs.
-#[cfg(target_env = "gnu")]
-const ARENA_ALLOCATION_BYTES_MAX: libc::c_int = 8 << 20;
-
-/// Largest number of free bytes that an arena keeps at its end. With a limit four times as high, a node with a month of
-/// data needs 30 MB more memory under queries.
-#[cfg(target_env = "gnu")]
-const KEPT_AT_END_BYTES: libc::c_int = 16 << 20;
-
-/// Limits the number of arenas. Must be called before any thread starts.
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code, reason = "mallopt is a C call; libc has no safe form of it")]
-pub(crate) fn limit_arenas() {
-    // SAFETY: it takes no pointers. A refusal (0) only costs memory.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
+/// Starts the threads that return free memory to the kernel also while nothing is allocated. For servers: a command
+/// ends soon. Must be called after the process dropped its privileges, which the threads would keep.
+pub(crate) fn return_free_memory() -> anyhow::Result<()> {
+    background_thread::write(true).map_err(|error| anyhow!("starting the threads of the allocator: {error}"))
 }
 
-/// Sets the limits for servers, so that free memory is kept for the next request. Starts a thread that trims free
-/// memory at an interval until the process ends.
-#[cfg(target_env = "gnu")]
-pub(crate) fn keep_free_memory() -> io::Result<()> {
-    set_limits();
-    let forever = || {
-        loop {
-            std::thread::sleep(TRIM_INTERVAL);
-            let started = std::time::Instant::now();
-            trim();
-            tracing::debug!(took = ?started.elapsed(), "free memory was trimmed");
-        }
-    };
-    std::thread::Builder::new().name("varve-trim".to_owned()).spawn(forever).map(drop)
-}
+#[cfg(test)]
+mod tests {
+    use tikv_jemalloc_ctl::{Access as _, AsName as _};
 
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code, reason = "mallopt is a C call; libc has no safe form of it")]
-fn set_limits() {
-    // SAFETY: it takes no pointers. A refusal (0) only costs time.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, ARENA_ALLOCATION_BYTES_MAX);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_AT_END_BYTES);
+    #[test]
+    fn jemalloc_reads_its_settings() {
+        let milliseconds: isize = b"opt.dirty_decay_ms\0"[..].name().read().unwrap();
+        assert_eq!(milliseconds, 1000);
     }
-}
-
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code, reason = "malloc_trim is a C call; libc has no safe form of it")]
-fn trim() {
-    // SAFETY: it takes no pointers, and only touches free memory.
-    unsafe { libc::malloc_trim(0) };
-}
-
-/// Does nothing, because other C libraries have one arena.
-#[cfg(not(target_env = "gnu"))]
-pub(crate) fn limit_arenas() {}
-
-/// Does nothing, because other C libraries return free memory by themselves.
-#[cfg(not(target_env = "gnu"))]
-pub(crate) fn keep_free_memory() -> io::Result<()> {
-    Ok(())
 }

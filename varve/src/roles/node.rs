@@ -14,7 +14,7 @@ use crate::process::{allocator, open_files};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    allocator::keep_free_memory().context("starting threads")?;
+    allocator::return_free_memory()?;
     open_files::raise_limit().context("the limit of open files")?;
     let NodeRoleOptions { data, storage, cluster, http_listen, tls, access } = options;
     let tls = tls::credentials(tls)?;

@@ -17,7 +17,7 @@ use crate::process::allocator;
 
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    allocator::keep_free_memory().context("starting threads")?;
+    allocator::return_free_memory()?;
     let RouterRoleOptions { data_dir, debug_files, router, node_endpoint, tls, access } = options;
     let auth = listen::router_auth(&access, &router)?;
     let credentials = tls::credentials(tls)?;

@@ -23,7 +23,7 @@ use crate::process::{allocator, open_files, random_token};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    allocator::keep_free_memory().context("starting threads")?;
+    allocator::return_free_memory()?;
     open_files::raise_limit().context("the limit of open files")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let auth = listen::router_auth(&access, &router)?;
