@@ -140,14 +140,10 @@ impl<'a> PartReader<'a> {
             return Ok(true);
         }
         let raw = &self.part.plan.raw;
-        let is_planned = |time_ns: i64| {
-            let interval = raw.get(raw.partition_point(|interval| interval.end_ns < time_ns));
-            interval.is_some_and(|interval| interval.start_ns < time_ns)
-        };
         // The first and the last time of a run are known without its samples.
         for run in self.part.runs_of(series) {
             let (first_ns, last_ns) = run.times_ns();
-            if is_planned(first_ns) || is_planned(last_ns) {
+            if covers(raw, first_ns) || covers(raw, last_ns) {
                 return Ok(true);
             }
         }
@@ -276,7 +272,10 @@ impl<'a> PartReader<'a> {
         let wanted = &intervals[intervals.partition_point(|interval| interval.end_ns < chunk.first_ns)..];
         let Some(first) = wanted.first().filter(|first| first.start_ns < chunk.last_ns) else { return Ok(()) };
         let is_inside = first.start_ns < chunk.first_ns && chunk.last_ns <= first.end_ns;
-        match if is_inside { visitor.needs(chunk.first_ns, chunk.last_ns) } else { Need::Samples } {
+        // The times of the first and the last sample are known without the events.
+        let has_sample = || covers(wanted, chunk.first_ns) || covers(wanted, chunk.last_ns);
+        let is_known = is_inside || visitor.takes_any() && has_sample();
+        match if is_known { visitor.needs(chunk.first_ns, chunk.last_ns) } else { Need::Samples } {
             Need::Nothing => Ok(()),
             Need::Sums => {
                 let read = ReadSums { samples: chunk.samples, total: chunk.total, last_ns: None, sums: chunk.sums };
@@ -285,6 +284,12 @@ impl<'a> PartReader<'a> {
             Need::Samples => stored.read_samples(self.snapshot, wanted, visitor),
         }
     }
+}
+
+/// Returns whether one of the intervals, which ascend, has a time.
+fn covers(intervals: &[Interval], time_ns: i64) -> bool {
+    let interval = intervals.get(intervals.partition_point(|interval| interval.end_ns < time_ns));
+    interval.is_some_and(|interval| interval.start_ns < time_ns)
 }
 
 /// Returns the series and window numbers in the key of a chunk or of a value of windows.

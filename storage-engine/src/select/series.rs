@@ -228,9 +228,9 @@ impl<'a> List<'a> {
     /// each value. Returns whether there is any value that was not known.
     fn add_values(&mut self, finder: &mut SampleFinder<'_>, label: &str) -> Result<bool, SelectError> {
         let part = finder.part;
-        let mut new = Vec::new();
-        // Values whose series must be read to find a sample, and these series.
-        let mut undecided = Vec::new();
+        // Values that are not known yet, ascending, and whether a series with the value has a sample.
+        let mut new: Vec<(ArcStr, bool)> = Vec::new();
+        // Series that must be read to find a sample, and the indexes of their values.
         let mut to_read: Vec<(u32, usize)> = Vec::new();
         let mut known = self.values.iter().peekable();
         for_each_value(part, label, true, |value, series| {
@@ -239,27 +239,28 @@ impl<'a> List<'a> {
                 return;
             }
             let has_samples = |at: &u32| part.series.get(*at as usize).is_some_and(|series| series.has_samples);
-            if series.iter().any(has_samples) {
-                new.push(value.clone());
-            } else {
-                to_read.extend(series.iter().map(|at| (*at, undecided.len())));
-                undecided.push((value.clone(), false));
+            let is_found = series.iter().any(has_samples);
+            if !is_found {
+                to_read.extend(series.iter().map(|at| (*at, new.len())));
             }
+            new.push((value.clone(), is_found));
         });
         // Reads are cheapest in the order of the series.
         to_read.sort_unstable();
         for (at, value) in to_read {
-            if let (Some(series), Some((_, is_found))) = (part.series.get(at as usize), undecided.get_mut(value))
+            if let (Some(series), Some((_, is_found))) = (part.series.get(at as usize), new.get_mut(value))
                 && !*is_found
             {
                 *is_found = finder.has_samples(series)?;
             }
         }
-        new.extend(undecided.into_iter().filter(|(_, is_found)| *is_found).map(|(value, _)| value));
-        let has_any = !new.is_empty();
-        self.values.append(&mut new);
-        self.values.sort_unstable();
-        Ok(has_any)
+        let is_first = self.values.is_empty();
+        let before = self.values.len();
+        self.values.extend(new.into_iter().filter(|(_, is_found)| *is_found).map(|(value, _)| value));
+        if !is_first {
+            self.values.sort_unstable();
+        }
+        Ok(self.values.len() > before)
     }
 }
 

@@ -61,7 +61,7 @@ impl StoredChunk<'_> {
         visitor: &mut impl Visitor,
     ) -> Result<(), VisitError> {
         let Self { key, chunk } = self;
-        let own_key = events_key(key);
+        let own_key = if chunk.has_own_events() { events_key(key) } else { Vec::new() };
         let own = if chunk.has_own_events() { snapshot.get_pinned(&own_key).map_err(SelectError::from)? } else { None };
         let own = own.as_deref().map(|value| frame::open(&own_key, value)).transpose().map_err(SelectError::from)?;
         let stacks = if visitor.takes_totals() { None } else { Some(chunk.stacks().ok_or(VisitError::Damaged)?) };

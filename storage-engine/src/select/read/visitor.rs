@@ -29,6 +29,11 @@ pub(crate) trait Visitor {
         false
     }
 
+    /// Returns whether the visitor needs only to know that some sample exists.
+    fn takes_any(&self) -> bool {
+        false
+    }
+
     /// Returns whether the visitor needs no more data.
     fn is_done(&self) -> bool {
         false
@@ -85,6 +90,10 @@ impl Visitor for AnySample {
         // Every chunk has a sample.
         self.0 = true;
         Need::Nothing
+    }
+
+    fn takes_any(&self) -> bool {
+        true
     }
 
     fn is_done(&self) -> bool {
