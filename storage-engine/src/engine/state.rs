@@ -4,6 +4,7 @@
 pub(crate) mod clock;
 pub(crate) mod horizons;
 pub(crate) mod label_drops;
+pub(crate) mod outlines;
 pub(crate) mod partitions;
 pub(crate) mod stale;
 pub(crate) mod tenants;
@@ -87,6 +88,15 @@ impl State {
             return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
         }
         Ok(Found::Stored)
+    }
+
+    /// Finds a partition for a caller that needs no dictionary: as [`State::find`] does, but a kept outline of a stored
+    /// partition is enough.
+    pub(crate) fn find_outline(&self, key: PartitionKey) -> Result<Found, EngineError> {
+        Ok(match (self.find(key)?, self.partitions.outline(&key)) {
+            (Found::Stored, Some(outline)) => Found::Loaded(Arc::clone(outline)),
+            (found, _) => found,
+        })
     }
 
     /// Returns the position of the last entry in the state.

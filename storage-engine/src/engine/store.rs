@@ -9,7 +9,6 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use proto::TenantId;
 
 use crate::Config;
-use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
 use crate::engine::state::partitions::{SharedDictionary, SharedPartition};
 use crate::engine::state::{Found, State};
@@ -19,12 +18,15 @@ use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::memory::budgets::Shares;
 use crate::memory::stored_partition::StoredPartition;
 
+/// Part of the memory of idle partitions that outlines may take, as a divisor.
+const OUTLINES_PART: usize = 2;
+
 /// Database and state of a shard.
 ///
 /// Locks are taken in this order:
 /// 1. [`WriteLock`](write_lock::WriteLock), which is not part of the store. A function that has only a store cannot
 ///    take it, and a function that writes to the database takes its guard, [`Writing`](write_lock::Writing).
-/// 2. `loading`, which only [`Store::partition`] takes.
+/// 2. `loading`, which only [`Store::partition`] takes, or `outlining`, which only [`Store::outline`] takes.
 /// 3. The state.
 /// 4. A tenant's dictionary, then partitions in the order of their keys. The state hands out both.
 /// 5. The list of engines that share a budget.
@@ -36,6 +38,8 @@ pub(crate) struct Store {
     shares: Shares,
     /// Lock that is held while a partition is read into memory, so that concurrent readers read it once.
     loading: Mutex<()>,
+    /// The same for outlines. It is a lock of its own, because `apply` loads partitions.
+    outlining: Mutex<()>,
 }
 
 impl Store {
@@ -44,7 +48,14 @@ impl Store {
         let database = StateDatabase::open(&config)?;
         let shares = config.budgets.join();
         let state = State::read(&database.snapshot(), &shares)?;
-        Ok(Self { config, database, state: RwLock::new(state), shares, loading: Mutex::new(()) })
+        Ok(Self {
+            config,
+            database,
+            state: RwLock::new(state),
+            shares,
+            loading: Mutex::new(()),
+            outlining: Mutex::new(()),
+        })
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -130,22 +141,28 @@ impl Store {
     }
 
     /// Returns a partition of minutes, hours or days, if it exists, for a caller that needs no dictionary. If the
-    /// partition is not in memory, it is read without its dictionary, which is most of its bytes, and the partition is
-    /// not kept.
-    pub(crate) fn outline(
-        &self,
-        key: PartitionKey,
-        snapshot: &Snapshot<'_>,
-    ) -> Result<Option<SharedPartition>, EngineError> {
-        match self.state.read().find(key)? {
-            Found::Loaded(partition) => return Ok(Some(partition)),
-            Found::Missing => return Ok(None),
-            Found::Stored => {}
-        }
-        match StoredPartition::outline(snapshot, key) {
-            Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
+    /// partition is not in memory, it is read without its dictionary, which is most of its bytes.
+    pub(crate) fn outline(&self, key: PartitionKey) -> Result<Option<SharedPartition>, EngineError> {
+        let mut outlining = None;
+        let changes = loop {
+            let state = self.state.read();
+            match state.find_outline(key)? {
+                Found::Loaded(partition) => return Ok(Some(partition)),
+                Found::Missing => return Ok(None),
+                Found::Stored if outlining.is_some() => break state.partitions.changes(),
+                Found::Stored => {}
+            }
+            drop(state);
+            outlining = Some(self.outlining.lock());
+        };
+        match StoredPartition::outline(&self.database.snapshot(), key) {
+            Ok(outline) => {
+                let bytes_max = self.idle_dictionary_bytes_max() / OUTLINES_PART;
+                Ok(Some(self.state.write().partitions.keep_outline(outline, changes, bytes_max)))
+            }
             // If the partition was dropped meanwhile, this is no damage, because a snapshot does not keep its files.
             Err(error) if error.is_damage() && self.state.read().partitions.exists(&key) => {
+                drop(outlining);
                 Err(quarantine_partition(self, key, &error))
             }
             Err(error) if error.is_damage() => Ok(None),

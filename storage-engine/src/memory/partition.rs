@@ -23,7 +23,7 @@ use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::Head;
 use crate::memory::interner::{Interner, saturating_u32};
 use crate::memory::label_index::LabelIndex;
-use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary};
+use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary, label_set_bytes};
 use crate::memory::unwritten::{FramedValue, UncompressedValue, Unwritten};
 
 /// Approximate memory of a name in a set, in addition to its text, in bytes.
@@ -67,6 +67,8 @@ pub(crate) struct Partition {
     persisted: Lengths,
     dictionary_blocks: u32,
     dropped_name_blocks: u32,
+    /// Approximate memory of the label sets, in bytes, if they are not in the tenant's dictionary.
+    label_set_bytes: usize,
     footprint: Footprint,
 }
 
@@ -89,6 +91,7 @@ impl Partition {
             persisted: Lengths::default(),
             dictionary_blocks: 0,
             dropped_name_blocks: 0,
+            label_set_bytes: 0,
             footprint: Footprint::default(),
         };
         partition.persisted = partition.lengths();
@@ -338,6 +341,11 @@ impl Partition {
         self.footprint.set(self.memory_bytes());
     }
 
+    /// Counts the memory of the label sets, which no dictionary shares. Their values are those of the label index.
+    pub(crate) fn own_label_sets(&mut self) {
+        self.label_set_bytes = self.series.values().map(|labels| label_set_bytes(labels)).sum();
+    }
+
     /// Returns the nodes at which stacktraces end.
     pub(crate) fn stacks(&self) -> &RoaringBitmap {
         &self.stacks
@@ -348,6 +356,7 @@ impl Partition {
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()
             + self.name_bytes
+            + self.label_set_bytes
             + self.series.len() * 56
             + self.stacks.serialized_size()
             + self.index.memory_bytes()

@@ -58,6 +58,7 @@ impl StoredPartition {
     pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
         let mut stored = Self::new(key);
         stored.read_outline(snapshot)?;
+        stored.partition.own_label_sets();
         Ok(stored.partition)
     }
 

@@ -29,6 +29,11 @@ const SET_BYTES: usize = 64;
 /// Approximate memory of a text's slot in a hash table, in bytes.
 const TEXT_BYTES: usize = 16;
 
+/// Returns the approximate memory of a label set without its texts, in bytes.
+pub(crate) fn label_set_bytes(labels: &LabelSet) -> usize {
+    SET_BYTES + labels.len() * size_of::<Label>()
+}
+
 /// The node of the empty stacktrace.
 pub(crate) const ROOT: u32 = 0;
 
@@ -215,7 +220,7 @@ impl TenantDictionary {
             return Arc::clone(known);
         }
         let Self { texts, label_bytes, .. } = self;
-        *label_bytes += SET_BYTES + labels.len() * size_of::<Label>();
+        *label_bytes += label_set_bytes(&labels);
         let mut share = |text: &ArcStr| {
             if let Some(known) = texts.get(text) {
                 return known.clone();

@@ -12,7 +12,6 @@ use parking_lot::RwLock;
 use proto::answer::{Missing, WindowsRead};
 use proto::{LabelSet, TenantId, Tier, Window};
 
-use crate::database::Snapshot;
 use crate::database::key::PartitionKey;
 use crate::engine::store::Store;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
@@ -250,7 +249,7 @@ fn read_each(
                     planned.damaged.extend(damage.missing(*key, &plan, |_, _| true));
                     continue;
                 }
-                let partition = match partition_for(store, query, *key, &planned.view.snapshot) {
+                let partition = match partition_for(store, query, *key) {
                     Ok(Some(partition)) => partition,
                     Ok(None) => return Ok(Progress::Dropped),
                     // The partition has just been quarantined, so the query is planned again.
@@ -290,12 +289,11 @@ fn partition_for(
     store: &Store,
     query: &Query<'_>,
     key: PartitionKey,
-    snapshot: &Snapshot<'_>,
 ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
     if query.needs_stacks {
         return store.partition(key);
     }
-    let Some(outline) = store.outline(key, snapshot)? else { return Ok(None) };
+    let Some(outline) = store.outline(key)? else { return Ok(None) };
     let mut names = query.matchers.iter().map(|matcher| &matcher.name).chain(query.group_by);
     if names.any(|name| outline.read().is_attribute(name)) { store.partition(key) } else { Ok(Some(outline)) }
 }

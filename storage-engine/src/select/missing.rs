@@ -99,7 +99,7 @@ fn check(
     }
     for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
         // A partition that was dropped meanwhile has no samples.
-        let partition = match store.outline(key, &planned.view.snapshot) {
+        let partition = match store.outline(key) {
             Ok(Some(partition)) => partition,
             Ok(None) => continue,
             // Without definitions, it is unknown whether a series matches.

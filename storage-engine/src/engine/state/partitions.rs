@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use proto::{Samples, Tier};
 
 use crate::database::key::PartitionKey;
+use crate::engine::state::outlines::Outlines;
 use crate::memory::budgets::Shares;
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::{Head, HeadSize};
@@ -37,6 +38,10 @@ pub(crate) struct Partitions {
     oldest_ns: Option<i64>,
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     loaded: BTreeMap<PartitionKey, SharedPartition>,
+    outlines: Outlines,
+    /// Number of times that a partition was read into memory or created. If the number changes while an outline is
+    /// read, the outline may lack later series.
+    loads: u64,
     dictionaries: BTreeMap<u32, SharedDictionary>,
     /// Generation of the newest dictionary of any tenant. Each new or rebuilt dictionary gets the next number.
     generations: u64,
@@ -98,6 +103,7 @@ impl Partitions {
     /// Records that a partition no longer exists, and removes it from memory.
     pub(crate) fn drop_partition(&mut self, key: &PartitionKey) {
         self.existing.remove(key);
+        self.outlines.remove(key);
         self.forget(key);
     }
 
@@ -167,6 +173,8 @@ impl Partitions {
     /// Keeps a partition in memory, unless a partition with this key is there already. Returns the partition that is in
     /// memory afterwards.
     pub(crate) fn keep(&mut self, mut partition: Partition) -> SharedPartition {
+        self.outlines.remove(&partition.key);
+        self.loads += 1;
         let Self { loaded, definitions, head, head_footprint, .. } = self;
         let kept = loaded.entry(partition.key).or_insert_with(|| {
             *head += partition.head.size();
@@ -175,6 +183,25 @@ impl Partitions {
             Arc::new(RwLock::new(partition))
         });
         Arc::clone(kept)
+    }
+
+    /// Returns the outline of a partition, if it is in memory.
+    pub(crate) fn outline(&self, key: &PartitionKey) -> Option<&SharedPartition> {
+        self.outlines.get(key)
+    }
+
+    /// Returns a number that changes when a partition is read into memory, created or dropped.
+    pub(crate) fn changes(&self) -> u64 {
+        self.loads + self.drops
+    }
+
+    /// Keeps an outline in memory, if all outlines fit into `bytes_max`. `changes` is the number of changes before the
+    /// outline was read: an outline that may be outdated is only for the query that has read it.
+    pub(crate) fn keep_outline(&mut self, outline: Partition, changes: u64, bytes_max: usize) -> SharedPartition {
+        if self.changes() != changes {
+            return Arc::new(RwLock::new(outline));
+        }
+        self.outlines.keep(outline, &self.definitions, bytes_max)
     }
 
     /// Removes a partition from memory.
@@ -191,6 +218,7 @@ impl Partitions {
     /// new samples would go to a second copy that the query does not see.
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |partitions: &Self| partitions.definitions.bytes() > bytes_max;
+        while is_over(self) && self.outlines.evict_oldest() {}
         if is_over(self) {
             // Unneeded entries of tenants' dictionaries go before partitions that a query may need.
             self.renew_dictionaries(true);
@@ -285,6 +313,48 @@ mod tests {
             partitions.evict(usize::MAX);
         }
         assert!(partitions.generations <= 4, "{} times", partitions.generations - 1);
+    }
+
+    #[test]
+    fn outlines_that_may_be_outdated_are_not_kept() {
+        let mut partitions = Partitions::default();
+        partition(&mut partitions, 0, 10);
+        let key = *partitions.all_loaded().next().unwrap().0;
+        let has_outline = |partitions: &Partitions| partitions.outline(&key).is_some();
+        let outline = || Partition::new(key, 0);
+        // The partition was read into memory and evicted while the outline was read.
+        let changes = partitions.changes();
+        partitions.forget(&key);
+        partition(&mut partitions, 0, 10);
+        partitions.forget(&key);
+        partitions.keep_outline(outline(), changes, usize::MAX);
+        assert!(!has_outline(&partitions));
+        let changes = partitions.changes();
+        partitions.keep_outline(outline(), changes, usize::MAX);
+        assert!(has_outline(&partitions));
+        partition(&mut partitions, 0, 10);
+        assert!(!has_outline(&partitions), "it was read into memory");
+        partitions.forget(&key);
+        partitions.keep_outline(outline(), partitions.changes(), usize::MAX);
+        partitions.drop_partition(&key);
+        assert!(!has_outline(&partitions), "it was dropped");
+    }
+
+    #[test]
+    fn outlines_are_evicted_before_partitions() {
+        let mut partitions = Partitions::default();
+        partition(&mut partitions, 0, 1 << 20);
+        let bytes = partitions.definitions.bytes();
+        partition(&mut partitions, 1, 1 << 20);
+        let mut outline = Partition::new(*partitions.all_loaded().nth(1).unwrap().0, 0);
+        let labels = LabelSet::new(vec![Label::new("pod", "y".repeat(1 << 20))]);
+        outline.add_series(labels.fingerprint(&TenantId::default_tenant()), || Arc::new(labels));
+        partitions.forget(&outline.key);
+        let changes = partitions.changes();
+        partitions.keep_outline(outline, changes, usize::MAX);
+        assert!(partitions.definitions.bytes() > bytes * 5 / 4);
+        partitions.evict(bytes * 5 / 4);
+        assert_eq!((partitions.loaded.len(), partitions.definitions.bytes()), (1, bytes));
     }
 
     #[test]

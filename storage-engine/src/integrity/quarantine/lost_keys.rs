@@ -129,7 +129,7 @@ fn marks_of(
         let marks = marks_of_minutes(store, source, finer, count_max)?;
         return Ok((marks.len() <= count_max).then_some(marks));
     }
-    let series = match store.outline(source, &store.database().snapshot()) {
+    let series = match store.outline(source) {
         Ok(Some(outline)) => outline.read().series.len(),
         Ok(None) => return Ok(None),
         Err(error) if error.is_damage() => return Ok(None),
