@@ -33,6 +33,10 @@ pub(crate) struct Arguments {
     /// Number of clients, each of which sends its next request after the acknowledgement of its previous one
     #[arg(long, default_value_t = 1)]
     clients: usize,
+    /// Sends requests at fixed times in place of the clients, so that a latency does not include work that earlier
+    /// requests left
+    #[arg(long, conflicts_with = "clients", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    requests_per_s: Option<u32>,
     /// Number of rounds; each round measures all three
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -52,7 +56,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut report = Report::start(Some(&binary), folder.path(), arguments.save.as_deref())?;
     let workload = Workload::new(Mix::H, 1, arguments.samples, generator::last_full_hour_ns())?;
     report.add("workload", workload.describe())?;
-    let sending = Sending::Closed { clients: arguments.clients };
+    let sending = match arguments.requests_per_s {
+        Some(requests_per_s) => Sending::Open { requests_per_s },
+        None => Sending::Closed { clients: arguments.clients },
+    };
     for round in 0..arguments.rounds {
         let up = Measured { binary: &binary, shards: arguments.shards };
         let (up, server) =
