@@ -1,17 +1,10 @@
 //! Gives unused memory of the agent back to the kernel.
 
-#![allow(unsafe_code, reason = "madvise and malloc_trim; both are called once, here")]
-
-/// Gives free memory and pages of mapped files back to the kernel. After the start, the first export, and new unwind
-/// tables, about half of the agent's memory is unused.
-pub(crate) fn trim_memory() {
-    trim_heap();
-    drop_file_pages();
-}
+#![allow(unsafe_code, reason = "madvise is called once, here")]
 
 /// Drops the pages with code and constants of this program and its libraries. They are read again when they are used.
-/// Most pages that the start used are not used later.
-fn drop_file_pages() {
+/// Most pages that the start used are not used later. The allocator returns free memory by itself.
+pub(crate) fn trim_memory() {
     let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
     for (start, end) in unchanged_file_mappings(&smaps) {
         // SAFETY: these mappings are read-only and all their pages are as in the file. A dropped page is read from the
@@ -52,13 +45,6 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
 
 /// Gives freed memory back to the kernel. Otherwise the memory that the start used would stay in the allocator for
 /// ever.
-fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim has no preconditions.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -104,7 +90,7 @@ mod tests {
             of_own.map(rss).sum::<u64>()
         };
         let before = resident_bytes();
-        drop_file_pages();
+        trim_memory();
         let after = resident_bytes();
         assert!(after < before, "{after} of {before} bytes are left");
     }
@@ -121,7 +107,7 @@ mod tests {
             assert_ne!(page, libc::MAP_FAILED);
             page.cast::<u8>().write_volatile(b'!');
             assert_eq!(libc::mprotect(page, bytes, libc::PROT_READ), 0);
-            drop_file_pages();
+            trim_memory();
             assert_eq!(page.cast::<u8>().read_volatile(), b'!');
             libc::munmap(page, bytes);
         }
