@@ -19,8 +19,8 @@ use crate::ingest::request::{Encoding, Format, GZIP_MAGIC, Head, ZSTD_MAGIC};
 /// limit of the tool `zstd`.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// Number of bytes up to which the memory of a result grows in steps. A larger result gets the memory of the largest one
-/// at once: pages that are not used cost nothing, and in each step, the old and the new memory would be in use.
+/// Number of bytes up to which the memory of a result grows in steps. A larger result gets the memory of the largest
+/// one at once: pages that are not used cost nothing, and in each step, the old and the new memory would be in use.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the protobuf message in a body. The result of each conversion counts as bytes in flight before the next
