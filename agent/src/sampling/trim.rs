@@ -43,9 +43,6 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
     (is_file && matches!(permissions, "r--p" | "r-xp")).then_some((address(start)?, address(end)?))
 }
 
-/// Gives freed memory back to the kernel. Otherwise the memory that the start used would stay in the allocator for
-/// ever.
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
