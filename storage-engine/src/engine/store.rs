@@ -18,9 +18,6 @@ use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::memory::budgets::Shares;
 use crate::memory::stored_partition::StoredPartition;
 
-/// Part of the memory of idle partitions that outlines may take, as a divisor.
-const OUTLINES_PART: usize = 2;
-
 /// Database and state of a shard.
 ///
 /// Locks are taken in this order:
@@ -157,7 +154,7 @@ impl Store {
         };
         match StoredPartition::outline(&self.database.snapshot(), key) {
             Ok(outline) => {
-                let bytes_max = self.idle_dictionary_bytes_max() / OUTLINES_PART;
+                let bytes_max = self.idle_dictionary_bytes_max();
                 Ok(Some(self.state.write().partitions.keep_outline(outline, changes, bytes_max)))
             }
             // If the partition was dropped meanwhile, this is no damage, because a snapshot does not keep its files.
