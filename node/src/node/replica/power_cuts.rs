@@ -165,28 +165,30 @@ async fn every_power_cut_of_a_follower_leaves_a_state_that_starts() {
     assert!(states < 200 || (losses.len() == 3 && found.len() == FOUND_KINDS), "not everything happened");
 }
 
-/// Runs the test above in a process with a planted fault. Asserts that it fails and reports the effect of the fault.
-fn is_detected(fault: &str, effect: &str) {
+/// Runs the test above in a process with a planted fault. Asserts that it fails and reports an effect of the fault.
+fn is_detected(fault: &str, effects: &[&str]) {
     let test = format!("{}::every_power_cut_of_a_follower_leaves_a_state_that_starts", module_path!());
     let name = test.split_once("::").map_or(test.as_str(), |(_crate, name)| name);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--nocapture"]).env("VARVE_PLANTED", fault);
     let output = command.env("VARVE_CRASH_STATES", STATES_OF_A_FAULT.to_string()).output().unwrap();
     let output = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.contains("1 failed;") && output.contains(effect), "{fault} is not detected: {output}");
+    let has_effect = effects.iter().any(|effect| output.contains(effect));
+    assert!(output.contains("1 failed;") && has_effect, "{fault} is not detected: {output}");
 }
 
 #[test]
 fn a_state_that_is_written_before_its_log_is_synced_is_detected() {
-    is_detected("skip-barrier", "is ahead of its log");
+    is_detected("skip-barrier", &["is ahead of its log"]);
 }
 
 #[test]
 fn acknowledgements_without_a_sync_are_detected() {
-    is_detected("skip-sync", "were acknowledged");
+    // Either the log itself misses the writes, by its file `SYNCED`, or entries are missing from a log that opens.
+    is_detected("skip-sync", &["is the last that can be read", "were acknowledged"]);
 }
 
 #[test]
 fn forgotten_votes_are_detected() {
-    is_detected("forget-votes", "the member has voted for");
+    is_detected("forget-votes", &["the member has voted for"]);
 }

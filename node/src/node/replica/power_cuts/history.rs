@@ -27,6 +27,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_millis(100);
 const ENTRY_MS: i64 = 1_800_000;
 /// Percentage of the power cuts that come between the apply and the sync of entries.
 const UNSYNCED_PERCENT: usize = 60;
+/// Percentage of the power cuts that come during the installation of a snapshot.
+const INSTALLING_PERCENT: usize = 15;
 
 /// Facts about the follower at a moment.
 #[derive(Clone, Debug, Default)]
@@ -89,15 +91,17 @@ impl History {
 
     /// Draws the number of operations before a power cut.
     pub(super) fn draw(&self, random: &mut Random) -> usize {
-        if !random.chance(UNSYNCED_PERCENT) {
+        let kind = random.below(100);
+        let is_drawn = |facts: &Facts| match kind {
+            0..UNSYNCED_PERCENT => facts.is_unsynced(),
+            _ => kind < UNSYNCED_PERCENT + INSTALLING_PERCENT && facts.is_installing,
+        };
+        let drawn: Vec<_> = self.facts.windows(2).filter(|pair| is_drawn(&pair[0].1)).collect();
+        if drawn.is_empty() {
             return draw_cut(&self.operations, random);
         }
-        let unsynced: Vec<_> = self.facts.windows(2).filter(|pair| pair[0].1.is_unsynced()).collect();
-        if unsynced.is_empty() {
-            return draw_cut(&self.operations, random);
-        }
-        let [(start, _), (end, _)] = unsynced[random.below(unsynced.len())] else { unreachable!("it is a pair") };
-        if random.chance(50) { *start } else { start + random.below((end - start).max(1)) }
+        let [(start, facts), (end, _)] = drawn[random.below(drawn.len())] else { unreachable!("it is a pair") };
+        if facts.is_unsynced() && random.chance(50) { *start } else { start + random.below((end - start).max(1)) }
     }
 }
 
