@@ -178,7 +178,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise the errors of [`Engine::select`].
-    pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
+    pub fn select_while(
+        &self,
+        selection: &Selection,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Answer, SelectError> {
         select::select(&self.store, selection, is_wanted)
     }
 
@@ -195,7 +199,11 @@ impl Engine {
     ///
     /// # Errors
     /// The errors of [`Engine::select_while`].
-    pub fn series_while(&self, query: &SeriesQuery, is_wanted: &dyn Fn() -> bool) -> Result<SeriesAnswer, SelectError> {
+    pub fn series_while(
+        &self,
+        query: &SeriesQuery,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<SeriesAnswer, SelectError> {
         series::series(&self.store, query, is_wanted)
     }
 

@@ -1,8 +1,9 @@
 //! Queries: sums of samples by group, bucket and stack, and the list of series.
 //!
 //! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another. `read`
-//! passes the data of each series to a visitor. `accumulator` sums each partition by the partition's own pair numbers,
-//! without locks. It then merges the stacks of the sums into one tree, under the tenant dictionary's lock.
+//! passes the data of each series to a visitor; several threads share the series of a large partition.
+//! `accumulator` sums each partition by the partition's own pair numbers, without locks. It then merges the stacks of
+//! the sums into one tree, under the tenant dictionary's lock.
 
 pub(crate) mod accumulator;
 mod codes;
@@ -31,7 +32,7 @@ use crate::select::plan::Tiers;
 pub(crate) fn select(
     store: &Store,
     selection: &Selection,
-    is_wanted: &dyn Fn() -> bool,
+    is_wanted: &(dyn Fn() -> bool + Sync),
 ) -> Result<Answer, SelectError> {
     let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
     let matchers = ReadyMatcher::all(&selection.matchers)?;

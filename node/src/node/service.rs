@@ -81,8 +81,9 @@ impl Shards for Node {
     ) -> Result<bool, Status> {
         self.shared.check_leader(&*self.shared.hosted(shard)?)?;
         self.shared.check_placement(shard, placement_epoch).await?;
-        let holds =
-            move |replica: &Replica, _: &dyn Fn() -> bool| Ok(replica.shard().engine().holds_batch(&tenant, id)?);
+        let holds = move |replica: &Replica, _: &(dyn Fn() -> bool + Sync)| {
+            Ok(replica.shard().engine().holds_batch(&tenant, id)?)
+        };
         self.shared.read(shard, ReadAt { placement_epoch, applied_index: None }, holds).await
     }
 
@@ -101,7 +102,7 @@ impl Shards for Node {
 
     async fn select(&self, shard: u32, at: ReadAt, selection: Selection) -> Result<Answer, Status> {
         self.shared.check_placement(shard, at.placement_epoch).await?;
-        let select = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+        let select = move |replica: &Replica, is_wanted: &(dyn Fn() -> bool + Sync)| {
             replica.shard().engine().select_while(&selection, is_wanted)
         };
         self.shared.read(shard, at, select).await
@@ -120,7 +121,7 @@ impl Shards for Node {
 
     async fn series(&self, shard: u32, at: ReadAt, query: SeriesQuery) -> Result<SeriesAnswer, Status> {
         self.shared.check_placement(shard, at.placement_epoch).await?;
-        let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+        let read = move |replica: &Replica, is_wanted: &(dyn Fn() -> bool + Sync)| {
             replica.shard().engine().series_while(&query, is_wanted)
         };
         self.shared.read(shard, at, read).await

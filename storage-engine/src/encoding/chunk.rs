@@ -13,8 +13,8 @@
 
 use proto::{Samples, Tier};
 
-use crate::encoding::events::Events;
 use crate::encoding::events::sorted::put_events;
+use crate::encoding::events::{Events, MinuteColumns};
 use crate::encoding::slot_sums::SlotSums;
 use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
 use crate::encoding::timeline::{Timeline, timeline_of};
@@ -167,6 +167,7 @@ impl<'a> Chunk<'a> {
         let mut all = Samples::default();
         self.events(separate)?.for_each_minute(
             Some(&stacks),
+            &mut MinuteColumns::default(),
             |_, _| true,
             |minute| all.append(minute.samples.clone()),
         )?;

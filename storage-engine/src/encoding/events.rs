@@ -25,7 +25,7 @@ pub(crate) mod sorted;
 use pco::wrapped::{ChunkDecompressor, FileDecompressor};
 use proto::{Samples, Tier};
 
-use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag};
+use crate::encoding::varint::{skip, take, take_bytes, take_length, take_u32, unzigzag};
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
@@ -47,8 +47,8 @@ pub(crate) struct Events<'a> {
     window: u32,
     unit: i64,
     columns: Option<Columns>,
-    minutes: Vec<MinuteBody<'a>>,
-    stack_indexes: Vec<u32>,
+    /// The minutes in their stored form. Their numbers and lengths are checked already.
+    minutes: &'a [u8],
 }
 
 struct Columns {
@@ -63,13 +63,14 @@ struct MinuteBody<'a> {
     body: &'a [u8],
 }
 
-/// Samples of one minute, sorted by time within each attribute set.
+/// Samples of one minute, sorted by time within each attribute set. A reader of many chunks reuses the memory.
 #[derive(Debug, Default)]
 pub(crate) struct MinuteColumns {
     /// Samples of the minute. Their pair numbers are those of the chunk.
     pub(crate) samples: Samples,
     /// For each attribute set, the index after its last sample.
     pub(crate) set_ends: Vec<usize>,
+    stack_indexes: Vec<u32>,
 }
 
 impl<'a> Events<'a> {
@@ -85,54 +86,54 @@ impl<'a> Events<'a> {
             COLUMNS => Some(Columns::read(&mut bytes)?),
             _ => return None,
         };
-        let mut minutes: Vec<MinuteBody<'_>> = Vec::with_capacity(count);
+        let minutes = bytes;
+        let mut last = None;
+        let mut lengths = 0_usize;
         for _ in 0..count {
-            let (&minute, rest) = bytes.split_first()?;
-            bytes = rest;
-            let length = take_length(&mut bytes)?;
-            let body = take_bytes(&mut bytes)?;
-            let ascends = minutes.last().is_none_or(|last| last.minute < minute) && minute < MINUTES;
+            let MinuteBody { minute, length, body } = take_minute(&mut bytes)?;
+            let ascends = last < Some(minute) && minute < MINUTES;
             // A sample of form 0 takes at least three bytes.
             let length_max = if columns.is_some() { COLUMNS_SAMPLES_MAX } else { body.len() / 3 };
             let is_possible = 0 < length && length <= length_max;
             if !ascends || !is_possible {
                 return None;
             }
-            minutes.push(MinuteBody { minute, length, body });
+            last = Some(minute);
+            lengths = lengths.checked_add(length)?;
         }
-        let lengths = minutes.iter().try_fold(0_usize, |sum, minute| sum.checked_add(minute.length))?;
         let is_possible = columns.is_none() || lengths <= COLUMNS_SAMPLES_MAX;
         let is_whole = bytes.is_empty() && is_possible && lengths as u64 == samples;
-        is_whole.then_some(Self { window, unit, columns, minutes, stack_indexes: Vec::new() })
+        is_whole.then_some(Self { window, unit, columns, minutes })
     }
 
     /// Calls `is_wanted` with the `(start, end]` of each minute, and then `visit` if the minute is wanted. `stacks` are
     /// the stacks of the chunk's sums. Without `stacks`, samples have no pairs, and the column of stacks is not read.
-    /// Returns `None` if a wanted minute fails a check.
+    /// The samples of a minute are in `to`. Returns `None` if a wanted minute fails a check.
     pub(crate) fn for_each_minute(
         &mut self,
         stacks: Option<&[u32]>,
+        to: &mut MinuteColumns,
         mut is_wanted: impl FnMut(i64, i64) -> bool,
         mut visit: impl FnMut(&MinuteColumns),
     ) -> Option<()> {
-        let mut to = MinuteColumns::default();
-        for i in 0..self.minutes.len() {
-            let start_ns = minute_start_ns(self.window, self.minutes[i].minute);
+        let mut minutes = self.minutes;
+        while !minutes.is_empty() {
+            let stored = take_minute(&mut minutes)?;
+            let start_ns = minute_start_ns(self.window, stored.minute);
             if is_wanted(start_ns, start_ns + Tier::Minute.window_ns()) {
-                self.read_minute(i, stacks, &mut to)?;
-                visit(&to);
+                self.read_minute(stored, stacks, to)?;
+                visit(to);
             }
         }
         Some(())
     }
 
-    fn read_minute(&mut self, i: usize, stacks: Option<&[u32]>, to: &mut MinuteColumns) -> Option<()> {
-        let MinuteBody { minute, length, body } = self.minutes[i];
-        let mut body = body;
+    fn read_minute(&mut self, stored: MinuteBody<'_>, stacks: Option<&[u32]>, to: &mut MinuteColumns) -> Option<()> {
+        let MinuteBody { minute, length, mut body } = stored;
         let sets = take_length(&mut body).filter(|&sets| sets <= body.len())?;
-        let samples = &mut to.samples;
+        let MinuteColumns { samples, set_ends, stack_indexes } = to;
         samples.attribute_sets.clear();
-        to.set_ends.clear();
+        set_ends.clear();
         for _ in 0..sets {
             let set = take_u32(&mut body)?;
             let start = samples.attribute_sets.len();
@@ -142,7 +143,7 @@ impl<'a> Events<'a> {
                 return None;
             }
             samples.attribute_sets.resize(end, set);
-            to.set_ends.push(end);
+            set_ends.push(end);
         }
         if samples.attribute_sets.len() != length {
             return None;
@@ -151,17 +152,16 @@ impl<'a> Events<'a> {
         samples.times_ns.resize(length, 0);
         samples.values.clear();
         samples.values.resize(length, 0);
-        self.stack_indexes.clear();
-        if stacks.is_some() || self.columns.is_none() {
-            self.stack_indexes.resize(length, 0);
-        }
+        stack_indexes.clear();
+        let stack_indexes_read = stacks.map(|_| {
+            stack_indexes.resize(length, 0);
+            stack_indexes.as_mut_slice()
+        });
         match &mut self.columns {
-            None => read_plain(&mut body, &to.set_ends, samples, &mut self.stack_indexes)?,
-            Some(columns) => {
-                columns.read_pages(&mut body, samples, stacks.map(|_| self.stack_indexes.as_mut_slice()))?
-            }
+            None => read_plain(&mut body, set_ends, samples, stack_indexes_read)?,
+            Some(columns) => columns.read_pages(&mut body, samples, stack_indexes_read)?,
         }
-        if !times_are_of_a_minute(&samples.times_ns, &to.set_ends) {
+        if !times_are_of_a_minute(&samples.times_ns, set_ends) {
             return None;
         }
         let start_ns = minute_start_ns(self.window, minute);
@@ -172,8 +172,10 @@ impl<'a> Events<'a> {
             }
         }
         samples.pairs.clear();
-        for &index in stacks.map(|_| self.stack_indexes.as_slice()).unwrap_or_default() {
-            samples.pairs.push(*stacks?.get(index as usize)?);
+        if let Some(stacks) = stacks {
+            for &index in stack_indexes.iter() {
+                samples.pairs.push(*stacks.get(index as usize)?);
+            }
         }
         body.is_empty().then_some(())
     }
@@ -190,7 +192,15 @@ fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
     })
 }
 
-fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, stacks: &mut [u32]) -> Option<()> {
+fn take_minute<'a>(bytes: &mut &'a [u8]) -> Option<MinuteBody<'a>> {
+    let (&minute, rest) = bytes.split_first()?;
+    *bytes = rest;
+    let length = take_length(bytes)?;
+    Some(MinuteBody { minute, length, body: take_bytes(bytes)? })
+}
+
+/// Reads the body of a minute after its attribute sets. Without `stacks`, the stacks are skipped.
+fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, stacks: Option<&mut [u32]>) -> Option<()> {
     let mut start = 0;
     for &end in set_ends {
         let times = samples.times_ns.get_mut(start..end)?;
@@ -202,8 +212,13 @@ fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, stack
         }
         start = end;
     }
-    for stack in stacks {
-        *stack = take_u32(body)?;
+    match stacks {
+        None => skip(body, samples.times_ns.len())?,
+        Some(stacks) => {
+            for stack in stacks {
+                *stack = take_u32(body)?;
+            }
+        }
     }
     for value in &mut samples.values {
         *value = unzigzag(take(body)?);
@@ -257,7 +272,8 @@ mod tests {
     fn read_all(bytes: &[u8], count: usize, stacks: &[u32]) -> Option<Samples> {
         let mut all = Samples::default();
         let mut events = Events::read(bytes, WINDOW, count as u64)?;
-        events.for_each_minute(Some(stacks), |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        let mut to = MinuteColumns::default();
+        events.for_each_minute(Some(stacks), &mut to, |_, _| true, |minute| all.append(minute.samples.clone()))?;
         Some(all)
     }
 
@@ -291,7 +307,8 @@ mod tests {
             prop_assert!(read_all(&bytes, rows_in.len() + 1, &index).is_none(), "too few samples");
             let mut events = Events::read(&bytes, WINDOW, rows_in.len() as u64).unwrap();
             let wanted = |start: i64, end: i64| start < first && first <= end;
-            events.for_each_minute(Some(&index), wanted, |minute| {
+            let mut to = MinuteColumns::default();
+            events.for_each_minute(Some(&index), &mut to, wanted, |minute| {
                 assert!(minute.samples.times_ns.contains(&first));
                 let starts = std::iter::once(0).chain(minute.set_ends.iter().copied());
                 for (start, &end) in starts.zip(&minute.set_ends) {
@@ -300,6 +317,15 @@ mod tests {
                 seen += 1;
             }).unwrap();
             prop_assert_eq!(seen, 1);
+            // Without stacks, everything else is the same. `to` still has the samples of another minute.
+            let mut without_stacks = Samples::default();
+            events.for_each_minute(None, &mut to, |_, _| true, |minute| {
+                assert!(minute.samples.pairs.is_empty());
+                let pairs = vec![0; minute.samples.times_ns.len()];
+                without_stacks.append(Samples { pairs, ..minute.samples.clone() });
+            }).unwrap();
+            let all = read_all(&bytes, rows_in.len(), &[0; 50]).unwrap();
+            prop_assert_eq!(rows(&without_stacks), rows(&all));
         }
 
         #[test]

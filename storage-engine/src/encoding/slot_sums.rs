@@ -162,6 +162,14 @@ impl SlotSums {
         Some(())
     }
 
+    /// Moves all sums of another table here; `None` if one of its slots does not exist here.
+    pub(crate) fn take(&mut self, other: &mut Self) -> Option<()> {
+        self.reach(0, self.slots);
+        let mut taken = Some(());
+        other.drain(|slot, sum| taken = taken.and_then(|()| self.add(slot, sum)));
+        taken
+    }
+
     /// Returns an upper bound of the number of slots to which something was added.
     pub(crate) fn used_max(&self) -> usize {
         self.groups.iter().filter(|noted| **noted != 0).count() * GROUP
@@ -278,6 +286,29 @@ mod tests {
         let mut got = Vec::new();
         slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(3, 0), (70, 6), (71, 0), (72, 1 << 50)]);
+    }
+
+    #[test]
+    fn sums_of_several_tables_add_up() {
+        let mut tables: [SlotSums; 3] = Default::default();
+        for (at, table) in tables.iter_mut().enumerate() {
+            table.resize(200);
+            table.reach(100, 100);
+            let value = at as i128 + 1;
+            assert_eq!((table.add(5, value), table.add(6 + at as u32, 0)), (Some(()), Some(())));
+            // The tables alone fit 64 bits, and their sum does not.
+            assert_eq!(table.add(50, i128::from(i64::MAX) * value), Some(()));
+        }
+        let [first, others @ ..] = &mut tables;
+        assert!(others.iter_mut().all(|other| first.take(other) == Some(())));
+        let mut got = Vec::new();
+        first.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(105, 6), (106, 0), (107, 0), (108, 0), (150, i128::from(i64::MAX) * 6)]);
+        others.iter_mut().for_each(|other| other.drain(|_, _| panic!("the sums were moved")));
+        first.resize(10);
+        others[0].resize(20);
+        assert_eq!(others[0].add(10, 1), Some(()));
+        assert_eq!(first.take(&mut others[0]), None);
     }
 
     // Two values of 2^62 used to move all sums, so a push of millions of them took minutes.

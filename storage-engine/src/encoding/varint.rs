@@ -52,6 +52,25 @@ fn take_each(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// Removes `count` varints from the front of `bytes` without decoding them; `None` if the bytes end early. Reads eight
+/// bytes at once where there are as many.
+pub(crate) fn skip(bytes: &mut &[u8], mut count: usize) -> Option<()> {
+    while let Some((word, rest)) = bytes.split_first_chunk() {
+        let ends = (!u64::from_le_bytes(*word) & 0x8080_8080_8080_8080).count_ones() as usize;
+        if ends >= count {
+            break;
+        }
+        count -= ends;
+        *bytes = rest;
+    }
+    while count > 0 {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        count -= usize::from(*byte < 0x80);
+    }
+    Some(())
+}
+
 /// Removes a varint of at most 32 bits from the front of `bytes`.
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     u32::try_from(take(bytes)?).ok()
@@ -141,6 +160,22 @@ mod tests {
             prop_assert_eq!(taken, take_each(&mut each));
             if taken.is_some() {
                 prop_assert_eq!(at_once, each);
+            }
+        }
+
+        #[test]
+        fn skipped_numbers_end_where_read_ones_do(
+            numbers in prop::collection::vec(prop_oneof![3 => 0..200_u64, 1 => any::<u64>()], 0..40),
+            skipped in 0..42_usize,
+        ) {
+            let mut bytes = Vec::new();
+            numbers.iter().for_each(|number| put(&mut bytes, *number));
+            let mut rest = bytes.as_slice();
+            let mut each = bytes.as_slice();
+            let taken = (0..skipped).try_for_each(|_| take(&mut each).map(drop));
+            prop_assert_eq!(skip(&mut rest, skipped), taken);
+            if taken.is_some() {
+                prop_assert_eq!(rest, each);
             }
         }
 

@@ -17,13 +17,13 @@ use proto::answer::{Cell, Node, Unpassed};
 use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
 use crate::database::key::Section;
-use crate::encoding::slot_sums::SlotSums;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::tenant_dictionary::Pair;
 use crate::select::accumulator::fingerprints::Fingerprints;
 use crate::select::accumulator::sum_visitors::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, check_size};
 use crate::select::accumulator::totals::{Total, Totals};
+use crate::select::accumulator::whole_groups::Tables;
 use crate::select::gather::{Collector, Progress, ReadSummary};
 use crate::select::grouping::{Grouping, Groups, SeriesGroups};
 use crate::select::read::PartReader;
@@ -75,9 +75,8 @@ pub(crate) struct Accumulator<'a> {
     filtering: Option<StackFiltering<'a>>,
     /// Number of slots that are summed into at the same time: [`SLOTS_MAX`], except in tests.
     slots_max: usize,
-    dense: SlotSums,
-    /// Buckets that have samples, even if the stack filters exclude all of them. Filled only if there are filters.
-    seen: SlotSums,
+    /// Tables of each thread that reads series. They are reused for each partition.
+    tables: Vec<Tables>,
     tree: SelectedStacks,
     totals: Totals,
     added: Added,
@@ -131,8 +130,7 @@ impl<'a> Accumulator<'a> {
             groups: Groups::default(),
             filtering: StackFiltering::new(&selection.locations),
             slots_max: SLOTS_MAX,
-            dense: SlotSums::default(),
-            seen: SlotSums::default(),
+            tables: Vec::new(),
             tree: SelectedStacks::new(selection.stacks, selection.locations.known),
             totals: Totals::new(selection),
             added: Added::default(),
@@ -145,7 +143,6 @@ impl<'a> Accumulator<'a> {
     /// Returns the sums of the samples of a partition.
     fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, .. } = input;
-        let mut reader = PartReader::new(view, part);
         let mut sums = Vec::new();
         let by_attributes = match self.slots(part) {
             Some(slots) => {
@@ -158,17 +155,19 @@ impl<'a> Accumulator<'a> {
                     whole.sort_unstable_by_key(|(code, at)| (*code as usize / per_block, *at));
                 }
                 for of_block in whole.chunk_by(|a, b| a.0 as usize / per_block == b.0 as usize / per_block) {
-                    self.add_whole(input, &mut reader, of_block, slots, per_block.min(codes), &mut sums)?;
+                    self.add_whole(input, of_block, slots, per_block.min(codes), &mut sums)?;
                 }
                 by_attributes
             }
             None => (0..part.series.len()).collect(),
         };
         let mut sparse = Sparse::default();
+        let mut reader = None;
         for series in by_attributes.into_iter().map(|at| &part.series[at]) {
             let mut grouping = Grouping::new(self.selection, self.matchers, &part.labels(series));
             if grouping.simplify(|name| part.partition.read().is_attribute(name)) {
-                let added = self.add_by_attributes(input, series, None, &mut reader, &mut grouping, &mut sparse)?;
+                let reader = reader.get_or_insert_with(|| PartReader::new(view, part));
+                let added = self.add_by_attributes(input, series, None, reader, &mut grouping, &mut sparse)?;
                 self.count(added, series);
             }
         }
@@ -372,94 +371,4 @@ fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use parking_lot::RwLock;
-    use proto::{Label, Samples, TenantId, Tier, Window};
-
-    use super::*;
-    use crate::database::key::PartitionKey;
-    use crate::engine::store::Store;
-    use crate::memory::partition::Partition;
-    use crate::select::gather::{Aggregate, Query, gather};
-    use crate::select::plan::{Interval, PartPlan, Tiers};
-    use crate::{BudgetSizes, Budgets, Config};
-
-    const SERIES: u32 = 50;
-
-    /// Returns a partition of [`SERIES`] series, of which only number 7 has a sample. It is within `window`.
-    fn partition(window: Window) -> Partition {
-        let tenant = TenantId::default_tenant();
-        let mut partition = Partition::new(PartitionKey::of(Tier::Minute, 0, 0, window.end_ns), 0);
-        for pod in 0..SERIES {
-            let labels = LabelSet::new(vec![Label::new("pod", format!("{pod}"))]);
-            partition.add_series(labels.fingerprint(&tenant), || Arc::new(labels));
-        }
-        let mut samples = Samples::default();
-        samples.push(window.end_ns, 0, 1, 0);
-        partition.head.add(7, samples, window.end_ns);
-        partition
-    }
-
-    /// Opens an empty store.
-    pub(super) fn empty_store(directory: &std::path::Path) -> Store {
-        let sizes = BudgetSizes { engines: 1, head_bytes_max: 1, dictionary_bytes_max: 1, cache_bytes: 1 << 20 };
-        let store = Store::open(Config {
-            directory: directory.to_owned(),
-            budgets: Budgets::new(sizes),
-            barrier: crate::LogBarrier::default(),
-        });
-        store.unwrap()
-    }
-
-    // Regression: a query of five minutes counted the groups of all series of six hours against its limit.
-    #[test]
-    fn groups_of_series_without_samples_do_not_count() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = empty_store(directory.path());
-        let window = Window { start_ns: 0, end_ns: 1_000_000_000 };
-        let tenant = TenantId::default_tenant();
-        for fold in [Fold::Sum(vec![window]), Fold::Points(window)] {
-            for (group_by_series, stacks) in [(true, StackDetail::None), (false, StackDetail::Full)] {
-                let selection = Selection {
-                    tenant: tenant.clone(),
-                    matchers: Vec::new(),
-                    fold: fold.clone(),
-                    group_by: vec!["pod".to_owned()],
-                    group_by_series,
-                    stacks,
-                    locations: proto::LocationSets::default(),
-                };
-                let query = Query {
-                    tenant: &tenant,
-                    matchers: &[],
-                    buckets: &[window],
-                    group_by: &selection.group_by,
-                    listed_label: None,
-                    by_series: group_by_series,
-                    aggregate: Aggregate::Sums,
-                    tiers: Tiers::RAW,
-                    needs_stacks: true,
-                    is_wanted: &|| true,
-                };
-                let interval = Interval { start_ns: window.start_ns, end_ns: window.end_ns, bucket: 0 };
-                let plan = PartPlan { raw: vec![interval], ..PartPlan::default() };
-                let partition = partition(window);
-                let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
-                let view = View {
-                    shared: None,
-                    snapshot: store.database().snapshot(),
-                    is_wanted: &|| true,
-                    found: RefCell::default(),
-                };
-                let mut accumulator = Accumulator::new(&selection, &[]);
-                assert!(matches!(accumulator.add(&view, &part), Ok(Progress::Done)));
-                let bytes = accumulator.groups.memory_bytes();
-                let answer = accumulator.finish(ReadSummary::default());
-                assert_eq!((answer.groups.len(), answer.groups[0].get("pod")), (1, "7"));
-                assert_eq!(bytes, answer.groups[0].memory_bytes() + 64);
-            }
-        }
-    }
-}
+mod tests;

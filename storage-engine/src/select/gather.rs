@@ -4,11 +4,10 @@
 //! never delays `apply`. Partitions are read one after another, those with the newest times first. A query holds only
 //! the partition that it is reading, and others may be evicted from memory.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use proto::answer::{Missing, WindowsRead};
 use proto::{LabelSet, TenantId, Tier, Window};
 
@@ -53,7 +52,7 @@ pub(crate) struct Query<'a> {
     pub(crate) needs_stacks: bool,
     /// Function that returns false if the caller no longer waits for the response. The query calls it before each
     /// partition and each series.
-    pub(crate) is_wanted: &'a dyn Fn() -> bool,
+    pub(crate) is_wanted: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Query<'_> {
@@ -177,7 +176,7 @@ fn quarantine_found(
     damaged_passes: &mut usize,
 ) -> bool {
     let mut is_new = false;
-    for mut found in planned.view.found.take() {
+    for mut found in std::mem::take(planned.view.found.get_mut()) {
         if *damaged_passes > PASSES_MAX {
             // Each of these passes has found more damage.
             found.area = Area::whole(found.key, found.key.end_ns());
@@ -208,7 +207,7 @@ fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<
     let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
     let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
     let shared = tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant).map(Arc::clone));
-    let found = RefCell::default();
+    let found = Mutex::default();
     let view = View { shared, snapshot: store.database().snapshot(), is_wanted: query.is_wanted, found };
     Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
 }

@@ -1,12 +1,12 @@
 //! Reads the series of a partition as planned: sums of windows, and raw samples at the edges.
 
+pub(crate) mod threads;
 pub(crate) mod visitor;
 
 mod samples;
 mod stored_chunk;
 
-use std::cell::RefCell;
-
+use parking_lot::Mutex;
 use proto::Tier;
 
 use crate::database::Snapshot;
@@ -14,6 +14,7 @@ use crate::database::cursor::Cursor;
 use crate::database::frame;
 use crate::database::key::{PartitionKey, Section, two_numbers};
 use crate::encoding::chunk::Chunk;
+use crate::encoding::events::MinuteColumns;
 use crate::encoding::windows::{self, StoredWindow};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
@@ -38,8 +39,10 @@ pub(crate) struct PartReader<'a> {
     part: &'a PartView,
     windows: Cursor<'a>,
     chunks: Cursor<'a>,
-    is_wanted: &'a dyn Fn() -> bool,
-    found: &'a RefCell<Vec<NewDamage>>,
+    /// Memory for the samples of a chunk.
+    minute: MinuteColumns,
+    is_wanted: &'a (dyn Fn() -> bool + Sync),
+    found: &'a Mutex<Vec<NewDamage>>,
 }
 
 impl<'a> PartReader<'a> {
@@ -51,6 +54,7 @@ impl<'a> PartReader<'a> {
             part,
             windows: Cursor::new(snapshot, part.key.section(Section::Windows)),
             chunks: Cursor::new(snapshot, raw.section(Section::Chunks)),
+            minute: MinuteColumns::default(),
             is_wanted: view.is_wanted,
             found: &view.found,
         }
@@ -70,7 +74,7 @@ impl<'a> PartReader<'a> {
         };
         if skipped.is_some() || !self.part.damage.knows(is_raw, area) {
             let key = self.partition_of(section);
-            self.found.borrow_mut().push(NewDamage { key, area, what: damage.to_string(), skipped });
+            self.found.lock().push(NewDamage { key, area, what: damage.to_string(), skipped });
         }
     }
 
@@ -126,7 +130,10 @@ impl<'a> PartReader<'a> {
             self.read_windows(series, visitor)?;
         }
         if !visitor.is_done() {
-            self.read_chunks(series, visitor)?;
+            let mut minute = std::mem::take(&mut self.minute);
+            let read = self.read_chunks(series, &mut minute, visitor);
+            self.minute = minute;
+            read?;
         }
         Ok(())
     }
@@ -220,7 +227,12 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    fn read_chunks(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
+    fn read_chunks(
+        &mut self,
+        series: &SeriesView,
+        minute: &mut MinuteColumns,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), SelectError> {
         let raw = self.part.key.in_tier(Tier::Raw);
         let window_of = |interval: &Interval| Tier::Raw.window_of(interval.start_ns.saturating_add(1));
         let key_of = |interval: &Interval| raw.series_window(Section::Chunks, series.number, window_of(interval));
@@ -249,7 +261,7 @@ impl<'a> PartReader<'a> {
             let chunk =
                 frame::open(key, value).and_then(|value| Chunk::read(value, window).ok_or_else(|| corrupt(key)));
             if let Some(chunk) = self.readable(place, chunk) {
-                let visited = self.visit_chunk(StoredChunk { key, chunk: &chunk }, intervals, visitor);
+                let visited = self.visit_chunk(StoredChunk { key, chunk: &chunk }, intervals, minute, visitor);
                 self.visited(place, visited)?;
             }
             if visitor.is_done() {
@@ -266,6 +278,7 @@ impl<'a> PartReader<'a> {
         &self,
         stored: StoredChunk<'_>,
         intervals: &[Interval],
+        minute: &mut MinuteColumns,
         visitor: &mut impl Visitor,
     ) -> Result<(), VisitError> {
         let chunk = stored.chunk;
@@ -281,7 +294,7 @@ impl<'a> PartReader<'a> {
                 let read = ReadSums { samples: chunk.samples, total: chunk.total, last_ns: None, sums: chunk.sums };
                 visitor.sums(first.bucket, &read)
             }
-            Need::Samples => stored.read_samples(self.snapshot, wanted, visitor),
+            Need::Samples => stored.read_samples(self.snapshot, wanted, minute, visitor),
         }
     }
 }

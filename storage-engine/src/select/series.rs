@@ -24,6 +24,7 @@ use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
 use crate::select::grouping::{for_each_value, in_order_of_labels, value_in};
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
+use crate::select::read::threads::{pieces, run};
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
@@ -32,7 +33,7 @@ use crate::select::view::{PartView, SeriesView, View};
 pub(crate) fn series(
     store: &Store,
     query: &SeriesQuery,
-    is_wanted: &dyn Fn() -> bool,
+    is_wanted: &(dyn Fn() -> bool + Sync),
 ) -> Result<SeriesAnswer, SelectError> {
     match series_as(store, query, true, is_wanted) {
         // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
@@ -47,7 +48,7 @@ fn series_as(
     store: &Store,
     of: &SeriesQuery,
     whole: bool,
-    is_wanted: &dyn Fn() -> bool,
+    is_wanted: &(dyn Fn() -> bool + Sync),
 ) -> Result<SeriesAnswer, SelectError> {
     let ready = ReadyMatcher::all(&of.matchers)?;
     let query = Query {
@@ -106,6 +107,11 @@ impl<'a> SampleFinder<'a> {
         Ok(matching.is_found)
     }
 
+    /// Returns whether the series at this index of the partition's list has matching samples.
+    fn has_samples_at(&mut self, at: u32) -> Result<bool, SelectError> {
+        self.part.series.get(at as usize).map_or(Ok(false), |series| self.has_samples(series))
+    }
+
     /// Returns whether any matching series has samples.
     fn has_any(&mut self) -> Result<bool, SelectError> {
         for series in &self.part.series {
@@ -115,6 +121,20 @@ impl<'a> SampleFinder<'a> {
         }
         Ok(false)
     }
+}
+
+/// Splits `items`, each of which is about one series of a partition, among threads. Returns what `look` returned for
+/// each part of them.
+fn find<T: Sync, R: Send>(
+    view: &View<'_>,
+    part: &PartView,
+    matchers: &[ReadyMatcher],
+    items: &[T],
+    look: impl Fn(&mut SampleFinder<'_>, &[T]) -> Result<R, SelectError> + Sync,
+) -> Result<Vec<R>, SelectError> {
+    let look = &look;
+    let job = |piece| move || look(&mut SampleFinder::new(view, part, matchers), piece);
+    run(pieces(items).into_iter().map(job).collect()).into_iter().collect()
 }
 
 /// Visitor that stops at the first sample whose attributes match.
@@ -198,18 +218,27 @@ impl<'a> List<'a> {
     }
 
     /// Adds the series of a partition that have samples. Returns whether there is any that was not known.
-    fn add_series(&mut self, finder: &mut SampleFinder<'_>) -> Result<bool, SelectError> {
-        let part = finder.part;
+    fn add_series(&mut self, view: &View<'_>, part: &PartView) -> Result<bool, SelectError> {
         let is_first = self.series.is_empty();
         let fingerprints: Vec<Fingerprint> = {
             let partition = part.partition.read();
             let of_number = |series: &SeriesView| partition.series.get_index(series.number as usize);
             part.series.iter().filter_map(of_number).map(|(fingerprint, _)| *fingerprint).collect()
         };
-        let mut is_new = Vec::with_capacity(part.series.len());
-        for (series, fingerprint) in part.series.iter().zip(&fingerprints) {
-            let is_known = !is_first && self.fingerprints.contains(*fingerprint);
-            is_new.push(!is_known && finder.has_samples(series)?);
+        let unknown = |fingerprint: Fingerprint| is_first || !self.fingerprints.contains(fingerprint);
+        let to_read: Vec<u32> = (0..).zip(&fingerprints).filter(|(_, of)| unknown(**of)).map(|(at, _)| at).collect();
+        let mut is_new = vec![false; part.series.len()];
+        let with_samples = |finder: &mut SampleFinder<'_>, piece: &[u32]| {
+            let mut found = Vec::new();
+            for at in piece {
+                if finder.has_samples_at(*at)? {
+                    found.push(*at);
+                }
+            }
+            Ok(found)
+        };
+        for at in find(view, part, self.matchers, &to_read, with_samples)?.into_iter().flatten() {
+            is_new[at as usize] = true;
         }
         let before = self.series.len();
         for at in in_order_of_labels(part).into_iter().map(|at| at as usize).filter(|at| is_new.get(*at) == Some(&true))
@@ -226,8 +255,7 @@ impl<'a> List<'a> {
 
     /// Adds the values that a label has among the series of a partition that have samples. Finds one such series for
     /// each value. Returns whether there is any value that was not known.
-    fn add_values(&mut self, finder: &mut SampleFinder<'_>, label: &str) -> Result<bool, SelectError> {
-        let part = finder.part;
+    fn add_values(&mut self, view: &View<'_>, part: &PartView, label: &str) -> Result<bool, SelectError> {
         // Values that are not known yet, ascending, and whether a series with the value has a sample.
         let mut new: Vec<(ArcStr, bool)> = Vec::new();
         // Series that must be read to find a sample, and the indexes of their values.
@@ -247,12 +275,15 @@ impl<'a> List<'a> {
         });
         // Reads are cheapest in the order of the series.
         to_read.sort_unstable();
-        for (at, value) in to_read {
-            if let (Some(series), Some((_, is_found))) = (part.series.get(at as usize), new.get_mut(value))
-                && !*is_found
-            {
-                *is_found = finder.has_samples(series)?;
+        let with_samples = |finder: &mut SampleFinder<'_>, piece: &[(u32, usize)]| {
+            let mut is_found = vec![false; new.len()];
+            for (at, value) in piece {
+                is_found[*value] = is_found[*value] || finder.has_samples_at(*at)?;
             }
+            Ok(is_found)
+        };
+        for of_piece in find(view, part, self.matchers, &to_read, with_samples)? {
+            new.iter_mut().zip(of_piece).for_each(|((_, is_found), of_piece)| *is_found |= of_piece);
         }
         let is_first = self.values.is_empty();
         let before = self.values.len();
@@ -285,13 +316,13 @@ impl Collector for List<'_> {
                 }
             }
         }
-        let mut finder = SampleFinder::new(view, part, self.matchers);
         let has_new = match &of.label {
-            Some(label) => self.add_values(&mut finder, label)?,
-            None => self.add_series(&mut finder)?,
+            Some(label) => self.add_values(view, part, label)?,
+            None => self.add_series(view, part)?,
         };
         // A series without a dropped label may be known already, and may stand for several series with the label.
-        if !part.plan.windows.is_empty() && !dropped_labels.is_empty() && (has_new || finder.has_any()?) {
+        let has_any = || SampleFinder::new(view, part, self.matchers).has_any();
+        if !part.plan.windows.is_empty() && !dropped_labels.is_empty() && (has_new || has_any()?) {
             self.dropped_labels.extend(dropped_labels);
         }
         Ok(Progress::Done)

@@ -1,10 +1,9 @@
 //! Data that a query reads, as of one moment.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use proto::LabelSet;
 use roaring::RoaringBitmap;
 
@@ -22,9 +21,9 @@ pub(crate) struct View<'a> {
     pub(crate) shared: Option<Arc<RwLock<TenantDictionary>>>,
     pub(crate) snapshot: Snapshot<'a>,
     /// Function `is_wanted` of the query. It returns false if the caller no longer waits.
-    pub(crate) is_wanted: &'a dyn Fn() -> bool,
+    pub(crate) is_wanted: &'a (dyn Fn() -> bool + Sync),
     /// Damage that the query found and that was unknown before. A query that finds any is planned again.
-    pub(crate) found: RefCell<Vec<NewDamage>>,
+    pub(crate) found: Mutex<Vec<NewDamage>>,
 }
 
 /// Data that a query reads from one partition.

@@ -8,6 +8,7 @@
 mod cases;
 mod checkpoints;
 mod classes;
+mod fleet;
 mod label_drops;
 mod missing;
 mod partitions;

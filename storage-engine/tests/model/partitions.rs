@@ -1,8 +1,8 @@
 //! Tests of partitions: expiry, refused entries, deletions and memory.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use proto::entry::Deletion;
@@ -310,26 +310,23 @@ fn a_cancelled_query_reads_nothing_more() {
         stacks: StackDetail::Full,
         locations: proto::LocationSets::default(),
     };
-    let looks = Cell::new(0);
+    let looks = AtomicU32::new(0);
     let until = |last: u32| {
-        looks.set(0);
-        move |looks: &Cell<u32>| {
-            looks.set(looks.get() + 1);
-            looks.get() < last
-        }
+        looks.store(0, Ordering::Relaxed);
+        move |looks: &AtomicU32| looks.fetch_add(1, Ordering::Relaxed) + 1 < last
     };
     for last in [1, 2, 5, 9] {
         let is_wanted = until(last);
         let cancelled = world.engine().select_while(&selection, &|| is_wanted(&looks));
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
-        assert_eq!(looks.get(), last, "no check follows the one that cancels");
+        assert_eq!(looks.load(Ordering::Relaxed), last, "no check follows the one that cancels");
         let is_wanted = until(last);
         let cancelled = world.engine().series_while(&every_series(window), &|| is_wanted(&looks));
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
-        assert_eq!(looks.get(), last);
+        assert_eq!(looks.load(Ordering::Relaxed), last);
     }
     // There are eight partitions with one series each, and each partition and each series is one call of `is_wanted`.
     let is_wanted = until(100);
     assert_eq!(world.engine().select_while(&selection, &|| is_wanted(&looks)).unwrap().samples, 8);
-    assert_eq!(looks.get(), 16);
+    assert_eq!(looks.load(Ordering::Relaxed), 16);
 }

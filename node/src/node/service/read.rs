@@ -50,7 +50,7 @@ impl Shared {
         &self,
         shard: u32,
         at: ReadAt,
-        answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
+        answer: impl FnOnce(&Replica, &(dyn Fn() -> bool + Sync)) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
         let readable = self.readable(shard).await?;
         match at.applied_index {

@@ -77,7 +77,7 @@ async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
             let node = Arc::clone(&node);
             let began = began.clone();
             tokio::spawn(async move {
-                let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
+                let answer = move |_: &Replica, is_wanted: &(dyn Fn() -> bool + Sync)| {
                     began.send(()).unwrap();
                     let start = Instant::now();
                     while is_wanted() {

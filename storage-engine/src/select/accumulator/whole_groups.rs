@@ -5,14 +5,64 @@
 
 use proto::LabelSet;
 
-use crate::error::SelectError;
+use crate::database::key::Section;
+use crate::encoding::slot_sums::SlotSums;
+use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::select::accumulator::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
 use crate::select::accumulator::{Accumulator, Input, PartSum};
 use crate::select::read::PartReader;
+use crate::select::read::threads::{pieces, run};
 
 /// Number of sums that get their groups while the lock of the partition is held without a break. This takes a few
 /// milliseconds. In unit tests, few sums make several pieces.
 const SUMS_PER_LOCK: usize = if cfg!(test) { 5 } else { 4096 };
+
+/// Sums by slot of the series that one thread reads.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    dense: SlotSums,
+    /// Buckets that have samples, even if the stack filters exclude all of them. Filled only if there are filters.
+    seen: SlotSums,
+}
+
+/// Block of groups whose slots are next to each other.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    input: Input<'a>,
+    slots: Slots,
+    /// Number of groups of each block.
+    groups: usize,
+}
+
+impl Block<'_> {
+    /// Adds the samples of series to the slots of their groups. `series` has the code and the index of each series.
+    /// Returns the numbers of the series that had samples, and the numbers of these samples and rows.
+    fn add(self, series: &[(u32, u32)], tables: &mut Tables) -> Result<(Vec<u32>, Added), SelectError> {
+        let Self { input: Input { view, part, passing }, slots, groups } = self;
+        let per_group = slots.count();
+        let Tables { dense, seen } = tables;
+        dense.resize(groups * per_group);
+        seen.resize(if passing.is_some() { groups * per_group } else { 0 });
+        let mut reader = PartReader::new(view, part);
+        let mut with_samples = Vec::new();
+        let mut all = Added::default();
+        for (code, at) in series {
+            let Some(series) = part.series.get(*at as usize) else { continue };
+            let first = *code as usize % groups * per_group;
+            dense.reach(first, per_group);
+            seen.reach(first, per_group);
+            let mut adder = WholeAdder { dense, slots, passing, seen, added: Added::default() };
+            reader.read(series, &mut adder)?;
+            let added = adder.added;
+            all.samples += added.samples;
+            all.rows += added.rows;
+            if added.samples > 0 {
+                with_samples.push(series.number);
+            }
+        }
+        Ok((with_samples, all))
+    }
+}
 
 impl Accumulator<'_> {
     /// Adds the samples of the series of one block of `per_block` groups to slots, regardless of the attributes of the
@@ -21,7 +71,6 @@ impl Accumulator<'_> {
     pub(super) fn add_whole(
         &mut self,
         input: Input<'_>,
-        reader: &mut PartReader<'_>,
         of_block: &[(u32, u32)],
         slots: Slots,
         per_block: usize,
@@ -29,28 +78,27 @@ impl Accumulator<'_> {
     ) -> Result<(), SelectError> {
         let Input { part, passing, .. } = input;
         let per_group = slots.count();
-        self.dense.resize(per_block * per_group);
-        self.seen.resize(if passing.is_some() { per_block * per_group } else { 0 });
-        // One series of each group, by the code of the group in its block.
-        let mut members = vec![None; per_block];
-        for (code, at) in of_block {
-            let Some(series) = part.series.get(*at as usize) else { continue };
-            let in_block = *code as usize % per_block;
-            self.dense.reach(in_block * per_group, per_group);
-            self.seen.reach(in_block * per_group, per_group);
-            let mut adder =
-                WholeAdder { dense: &mut self.dense, slots, passing, seen: &mut self.seen, added: Added::default() };
-            reader.read(series, &mut adder)?;
-            let added = adder.added;
-            self.count(added, series);
-            members[in_block] = Some(series);
+        let block = Block { input, slots, groups: per_block };
+        let pieces = pieces(of_block);
+        self.tables.resize_with(self.tables.len().max(pieces.len()), Tables::default);
+        let with_tables = pieces.iter().zip(&mut self.tables);
+        for read in run(with_tables.map(|(piece, tables)| move || block.add(piece, tables)).collect()) {
+            let (with_samples, added) = read?;
+            self.with_samples.extend(with_samples);
+            self.added.samples += added.samples;
+            self.added.rows += added.rows;
+        }
+        let Some((Tables { dense, seen }, others)) = self.tables.split_first_mut() else { return Ok(()) };
+        for other in others {
+            let corrupt = || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
+            dense.take(&mut other.dense).and_then(|()| seen.take(&mut other.seen)).ok_or_else(corrupt)?;
         }
         let first = sums.len();
         let mut with_unpassed = None;
         let no_stack = |group, bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
         let split = |slot: u32| (slot / per_group as u32, slot % per_group as u32);
-        sums.reserve(self.dense.used_max());
-        self.dense.drain(|slot, sum| match (slots, split(slot)) {
+        sums.reserve(dense.used_max());
+        dense.drain(|slot, sum| match (slots, split(slot)) {
             (Slots::Buckets(_), (group, bucket)) => {
                 sums.push(PartSum { group, bucket: bucket.into(), pair: 0, series: 0, sum });
             }
@@ -62,10 +110,15 @@ impl Accumulator<'_> {
                 sums.extend((!is_known).then(|| no_stack(group, 0)));
             }
         });
-        self.seen.drain(|slot, _| {
+        seen.drain(|slot, _| {
             let (group, bucket) = split(slot);
             sums.push(no_stack(group, bucket.into()));
         });
+        // A series of each group, by the code of the group in its block.
+        let mut members = vec![None; per_block];
+        for (code, at) in of_block {
+            members[*code as usize % per_block] = part.series.get(*at as usize);
+        }
         let mut numbers = vec![None; per_block];
         let no_labels = LabelSet::default();
         for piece in sums.get_mut(first..).unwrap_or_default().chunks_mut(SUMS_PER_LOCK) {
@@ -92,11 +145,10 @@ impl Accumulator<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use parking_lot::RwLock;
+    use parking_lot::{Mutex, RwLock};
     use proptest::prelude::*;
     use proto::{Answer, Fold, Label, LabelSet, LocationSets, Samples, Selection, StackDetail, TenantId, Tier, Window};
 
@@ -175,7 +227,7 @@ mod tests {
             let plan = PartPlan { raw: raw.collect(), ..PartPlan::default() };
             let partition = partition(&samples);
             let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
-            let found = RefCell::default();
+            let found = Mutex::default();
             let view = View { shared: None, snapshot: store.database().snapshot(), is_wanted: &|| true, found };
             for slots_max in [1, 4, 7, 1000] {
                 let mut accumulator = Accumulator::new(&selection, &[]);

@@ -4,6 +4,7 @@ use crate::database::Snapshot;
 use crate::database::frame;
 use crate::database::key::events_key;
 use crate::encoding::chunk::Chunk;
+use crate::encoding::events::MinuteColumns;
 use crate::encoding::sums::Sums;
 use crate::error::SelectError;
 use crate::select::plan::Interval;
@@ -19,18 +20,19 @@ pub(super) struct StoredChunk<'a> {
 
 impl StoredChunk<'_> {
     /// Passes the samples in these intervals to the visitor, or totals of the timeline if the visitor needs only
-    /// totals.
+    /// totals. `minute` is memory for samples.
     pub(super) fn read_samples(
         self,
         snapshot: &Snapshot<'_>,
         intervals: &[Interval],
+        minute: &mut MinuteColumns,
         visitor: &mut impl Visitor,
     ) -> Result<(), VisitError> {
         if !visitor.takes_totals() || !self.chunk.has_timeline() {
-            return self.read_events(snapshot, intervals, visitor);
+            return self.read_events(snapshot, intervals, minute, visitor);
         }
         let parts = self.read_timeline(intervals, visitor)?;
-        if parts.is_empty() { Ok(()) } else { self.read_events(snapshot, &parts, visitor) }
+        if parts.is_empty() { Ok(()) } else { self.read_events(snapshot, &parts, minute, visitor) }
     }
 
     /// Passes the totals of whole bins to the visitor. Returns the parts of the intervals whose events must be read.
@@ -58,6 +60,7 @@ impl StoredChunk<'_> {
         self,
         snapshot: &Snapshot<'_>,
         intervals: &[Interval],
+        minute: &mut MinuteColumns,
         visitor: &mut impl Visitor,
     ) -> Result<(), VisitError> {
         let Self { key, chunk } = self;
@@ -71,7 +74,7 @@ impl StoredChunk<'_> {
             intervals.get(from).is_some_and(|interval| interval.start_ns < end_ns)
         };
         let mut result = Ok(());
-        let read = events.for_each_minute(stacks.as_deref(), wanted, |minute| {
+        let read = events.for_each_minute(stacks.as_deref(), minute, wanted, |minute| {
             let mut start = 0;
             for &end in &minute.set_ends {
                 if result.is_ok() {
