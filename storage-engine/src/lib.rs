@@ -8,8 +8,8 @@
 //! more hours and days may refuse such a query, list series without the label, or report more times as missing. Missing
 //! times may also differ in times without samples.
 //! # Limits
-//! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network, starts no
-//! thread, and reads no clock.
+//! The engine knows neither Raft (it does not interpret log IDs) nor limits of tenants. It uses no network and reads no
+//! clock. It starts threads only for the time of a large query.
 //! # Read in this order
 //! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! interface, store and state, entries, upkeep) → `select` (queries) → `integrity` (damage).

@@ -162,12 +162,30 @@ impl SlotSums {
         Some(())
     }
 
-    /// Moves all sums of another table here; `None` if one of its slots does not exist here.
+    /// Moves all sums of another table here; `None` if it has more slots than this one, or if a sum overflows.
     pub(crate) fn take(&mut self, other: &mut Self) -> Option<()> {
-        self.reach(0, self.slots);
-        let mut taken = Some(());
-        other.drain(|slot, sum| taken = taken.and_then(|()| self.add(slot, sum)));
-        taken
+        if other.slots > self.slots {
+            return None;
+        }
+        if self.bound.saturating_add(other.bound) > i64::MAX.unsigned_abs() {
+            self.spill();
+            other.spill();
+        }
+        self.bound += std::mem::take(&mut other.bound);
+        let theirs = other.narrow.chunks_mut(GROUP).zip(&mut other.groups).zip(&mut other.zeros);
+        let ours = self.narrow.chunks_mut(GROUP).zip(&mut self.groups).zip(&mut self.zeros);
+        for (((to, noted), zeros), ((from, of_other), zeros_of_other)) in ours.zip(theirs) {
+            if std::mem::take(of_other) != 0 {
+                *noted = 1;
+                *zeros |= std::mem::take(zeros_of_other);
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += std::mem::take(from));
+            }
+        }
+        for (slot, sum) in other.wide.drain() {
+            let wide = self.wide.entry(slot).or_default();
+            *wide = wide.checked_add(sum)?;
+        }
+        Some(())
     }
 
     /// Returns an upper bound of the number of slots to which something was added.
@@ -296,19 +314,24 @@ mod tests {
             table.reach(100, 100);
             let value = at as i128 + 1;
             assert_eq!((table.add(5, value), table.add(6 + at as u32, 0)), (Some(()), Some(())));
-            // The tables alone fit 64 bits, and their sum does not.
             assert_eq!(table.add(50, i128::from(i64::MAX) * value), Some(()));
+            // Each of the tables fits 64 bits, and their sum does not.
+            assert!(table.reserve(1 << 62, 1 << 23));
+            assert_eq!((table.add_same(&[60], 1 << 62), table.wide.len()), (Some(()), 1));
         }
         let [first, others @ ..] = &mut tables;
         assert!(others.iter_mut().all(|other| first.take(other) == Some(())));
         let mut got = Vec::new();
         first.drain(|slot, sum| got.push((slot, sum)));
-        assert_eq!(got, [(105, 6), (106, 0), (107, 0), (108, 0), (150, i128::from(i64::MAX) * 6)]);
+        let large = i128::from(i64::MAX) * 6;
+        assert_eq!(got, [(105, 6), (106, 0), (107, 0), (108, 0), (150, large), (160, 3 << 62)]);
         others.iter_mut().for_each(|other| other.drain(|_, _| panic!("the sums were moved")));
-        first.resize(10);
-        others[0].resize(20);
-        assert_eq!(others[0].add(10, 1), Some(()));
-        assert_eq!(first.take(&mut others[0]), None);
+        others[0].resize(201);
+        assert_eq!(first.take(&mut others[0]), None, "more slots");
+        first.resize(200);
+        others[0].resize(200);
+        assert_eq!((first.add(7, i128::MAX), others[0].add(7, 1 << 70)), (Some(()), Some(())));
+        assert_eq!(first.take(&mut others[0]), None, "overflow");
     }
 
     // Two values of 2^62 used to move all sums, so a push of millions of them took minutes.

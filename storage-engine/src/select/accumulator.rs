@@ -144,6 +144,7 @@ impl<'a> Accumulator<'a> {
     fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
         let Input { view, part, .. } = input;
         let mut sums = Vec::new();
+        let mut readers = Vec::new();
         let by_attributes = match self.slots(part) {
             Some(slots) => {
                 let SeriesGroups { mut whole, codes, by_attributes } =
@@ -155,19 +156,18 @@ impl<'a> Accumulator<'a> {
                     whole.sort_unstable_by_key(|(code, at)| (*code as usize / per_block, *at));
                 }
                 for of_block in whole.chunk_by(|a, b| a.0 as usize / per_block == b.0 as usize / per_block) {
-                    self.add_whole(input, of_block, slots, per_block.min(codes), &mut sums)?;
+                    self.add_whole(input, &mut readers, of_block, slots, per_block.min(codes), &mut sums)?;
                 }
                 by_attributes
             }
             None => (0..part.series.len()).collect(),
         };
         let mut sparse = Sparse::default();
-        let mut reader = None;
+        let mut reader = readers.pop().unwrap_or_else(|| PartReader::new(view, part));
         for series in by_attributes.into_iter().map(|at| &part.series[at]) {
             let mut grouping = Grouping::new(self.selection, self.matchers, &part.labels(series));
             if grouping.simplify(|name| part.partition.read().is_attribute(name)) {
-                let reader = reader.get_or_insert_with(|| PartReader::new(view, part));
-                let added = self.add_by_attributes(input, series, None, reader, &mut grouping, &mut sparse)?;
+                let added = self.add_by_attributes(input, series, None, &mut reader, &mut grouping, &mut sparse)?;
                 self.count(added, series);
             }
         }

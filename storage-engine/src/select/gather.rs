@@ -51,7 +51,7 @@ pub(crate) struct Query<'a> {
     /// dictionaries.
     pub(crate) needs_stacks: bool,
     /// Function that returns false if the caller no longer waits for the response. The query calls it before each
-    /// partition and each series.
+    /// partition and each series that it reads.
     pub(crate) is_wanted: &'a (dyn Fn() -> bool + Sync),
 }
 

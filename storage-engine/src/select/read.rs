@@ -25,6 +25,9 @@ use crate::select::read::stored_chunk::StoredChunk;
 use crate::select::read::visitor::{AnySample, Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
+/// Largest number of samples whose memory a reader keeps for the next chunk. They take about 2 MB.
+const SAMPLES_KEPT_MAX: usize = 1 << 16;
+
 /// Section, area and key of a value, for reports of damage.
 #[derive(Clone, Copy)]
 struct Place<'a> {
@@ -132,7 +135,9 @@ impl<'a> PartReader<'a> {
         if !visitor.is_done() {
             let mut minute = std::mem::take(&mut self.minute);
             let read = self.read_chunks(series, &mut minute, visitor);
-            self.minute = minute;
+            if minute.samples.times_ns.capacity() <= SAMPLES_KEPT_MAX {
+                self.minute = minute;
+            }
             read?;
         }
         Ok(())

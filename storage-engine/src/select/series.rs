@@ -134,7 +134,7 @@ fn find<T: Sync, R: Send>(
 ) -> Result<Vec<R>, SelectError> {
     let look = &look;
     let job = |piece| move || look(&mut SampleFinder::new(view, part, matchers), piece);
-    run(pieces(items).into_iter().map(job).collect()).into_iter().collect()
+    run(pieces(items, usize::MAX).into_iter().map(job).collect()).into_iter().collect()
 }
 
 /// Visitor that stops at the first sample whose attributes match.
@@ -225,9 +225,18 @@ impl<'a> List<'a> {
             let of_number = |series: &SeriesView| partition.series.get_index(series.number as usize);
             part.series.iter().filter_map(of_number).map(|(fingerprint, _)| *fingerprint).collect()
         };
-        let unknown = |fingerprint: Fingerprint| is_first || !self.fingerprints.contains(fingerprint);
-        let to_read: Vec<u32> = (0..).zip(&fingerprints).filter(|(_, of)| unknown(**of)).map(|(at, _)| at).collect();
         let mut is_new = vec![false; part.series.len()];
+        let mut to_read: Vec<u32> = Vec::new();
+        for (((at, series), fingerprint), is_new) in (0..).zip(&part.series).zip(&fingerprints).zip(&mut is_new) {
+            if !is_first && self.fingerprints.contains(*fingerprint) {
+                continue;
+            }
+            if series.has_samples {
+                *is_new = true;
+            } else {
+                to_read.push(at);
+            }
+        }
         let with_samples = |finder: &mut SampleFinder<'_>, piece: &[u32]| {
             let mut found = Vec::new();
             for at in piece {

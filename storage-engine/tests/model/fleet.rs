@@ -2,12 +2,14 @@
 //! samples, from the head and from sealed chunks, whichever part of the series has samples in the window.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{
-    Batch, Dictionary, Fold, Label, LabelSet, LocationSets, Samples, Selection, SeriesQuery, SeriesSamples,
-    StackDetail, StackPair, TenantId, Window,
+    Batch, Dictionary, Fold, FramePlace, Label, LabelSet, LocationSets, Samples, Selection, SeriesQuery, SeriesSamples,
+    StackDetail, StackFilter, StackPair, TenantId, Window,
 };
+use storage_engine::SelectError;
 use storage_model::samples::{SECOND, T0};
 use storage_model::steps::Step;
 use storage_model::world::World;
@@ -58,6 +60,22 @@ fn windows() -> Vec<Window> {
     edges.into_iter().chain([(-MINUTE, -SECOND)]).map(window).collect()
 }
 
+/// Filters of stacks. All stacks are empty, so a filter says whether they pass.
+const FILTERS: [Option<bool>; 3] = [None, Some(true), Some(false)];
+
+fn selection(window: Window, label: Option<&str>, stacks: StackDetail, passes: Option<bool>) -> Selection {
+    let filter = |has_empty| StackFilter::new(FramePlace::Leaf, false, has_empty);
+    Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![window]),
+        group_by: label.into_iter().map(str::to_owned).collect(),
+        group_by_series: false,
+        stacks,
+        locations: LocationSets { filters: passes.map(filter).into_iter().collect(), ..LocationSets::default() },
+    }
+}
+
 fn is_in(window: Window, time: i64) -> bool {
     window.start_ns < time && time <= window.end_ns
 }
@@ -76,25 +94,23 @@ fn check_sums(world: &World, window: Window) {
                 *expected.entry(group.clone()).or_default() += i128::from(value);
             }
         }
-        for stacks in [StackDetail::None, StackDetail::Full] {
-            let selection = Selection {
-                tenant: TenantId::default_tenant(),
-                matchers: Vec::new(),
-                fold: Fold::Sum(vec![window]),
-                group_by: label.into_iter().map(str::to_owned).collect(),
-                group_by_series: false,
-                stacks,
-                locations: LocationSets::default(),
-            };
-            let answer = world.engine().select(&selection).unwrap();
-            let group = |cell: &proto::answer::Cell| answer.groups[cell.group as usize].get(label.unwrap_or_default());
-            let sums: BTreeMap<String, i128> =
-                answer.cells.iter().map(|cell| (group(cell).to_owned(), cell.sum)).collect();
-            assert_eq!(sums.len(), answer.cells.len());
-            assert_eq!(sums, expected, "{label:?}, {stacks:?}, {window:?}");
-            let in_window = |pod: i64| samples_of(pod).filter(|(time, _)| is_in(window, *time)).count() as u64;
-            assert_eq!(answer.samples, (0..PODS).map(in_window).sum::<u64>());
-            assert_eq!(answer.series, (0..PODS).filter(|pod| in_window(*pod) > 0).count() as u64);
+        let in_window = |pod: i64| samples_of(pod).filter(|(time, _)| is_in(window, *time)).count() as u64;
+        let stacks = [StackDetail::None, StackDetail::Full];
+        for (stacks, filter) in stacks.into_iter().flat_map(|stacks| FILTERS.map(|filter| (stacks, filter))) {
+            let answer = world.engine().select(&selection(window, label, stacks, filter)).unwrap();
+            let group = |group: u32| answer.groups[group as usize].get(label.unwrap_or_default()).to_owned();
+            let sums: BTreeMap<String, i128> = answer.cells.iter().map(|cell| (group(cell.group), cell.sum)).collect();
+            let unpassed: BTreeSet<String> = answer.unpassed.iter().map(|unpassed| group(unpassed.group)).collect();
+            assert_eq!((sums.len(), unpassed.len()), (answer.cells.len(), answer.unpassed.len()));
+            let case = format!("{label:?}, {stacks:?}, {filter:?}, {window:?}");
+            match filter {
+                Some(false) => {
+                    assert_eq!((sums.len(), unpassed.iter().eq(expected.keys())), (0, true), "{case}");
+                }
+                _ => assert_eq!((&sums, unpassed.len()), (&expected, 0), "{case}"),
+            }
+            assert_eq!(answer.samples, (0..PODS).map(in_window).sum::<u64>(), "{case}");
+            assert_eq!(answer.series, (0..PODS).filter(|pod| in_window(*pod) > 0).count() as u64, "{case}");
         }
     }
 }
@@ -131,5 +147,12 @@ fn a_fleet_read_by_several_threads_has_the_sums_of_its_samples() {
             check_sums(&world, window);
             check_lists(&world, window);
         }
+        // A caller that goes away ends the work of all threads.
+        let looks = AtomicUsize::new(0);
+        let is_wanted = || looks.fetch_add(1, Ordering::Relaxed) < 9000;
+        let of_pods = selection(windows()[0], Some("pod"), StackDetail::None, None);
+        let cancelled = world.engine().select_while(&of_pods, &is_wanted);
+        assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
+        assert!(looks.into_inner() < 9000 + 10, "work goes on without a caller");
     }
 }

@@ -300,6 +300,8 @@ fn a_cancelled_query_reads_nothing_more() {
     let days: Vec<Drawn> =
         (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
     world.step(&Step::Append(days, None));
+    // The list of series reads no samples in memory.
+    world.step(&Step::Compact);
     let window = Window { start_ns: T0 - DAY, end_ns: T0 + 3 * DAY };
     let selection = Selection {
         tenant: TenantId::default_tenant(),

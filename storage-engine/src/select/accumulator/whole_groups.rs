@@ -5,17 +5,19 @@
 
 use proto::LabelSet;
 
-use crate::database::key::Section;
 use crate::encoding::slot_sums::SlotSums;
-use crate::error::{Corruption, CorruptionCheck, SelectError};
+use crate::error::SelectError;
 use crate::select::accumulator::sum_visitors::{Added, Slots, UNPASSED, WholeAdder, check_size};
-use crate::select::accumulator::{Accumulator, Input, PartSum};
+use crate::select::accumulator::{Accumulator, Input, PartSum, SLOTS_MAX};
 use crate::select::read::PartReader;
 use crate::select::read::threads::{pieces, run};
 
 /// Number of sums that get their groups while the lock of the partition is held without a break. This takes a few
 /// milliseconds. In unit tests, few sums make several pieces.
 const SUMS_PER_LOCK: usize = if cfg!(test) { 5 } else { 4096 };
+
+/// Largest number of slots of the tables of all threads together, unless one table alone has more.
+const TABLES_SLOTS_MAX: usize = 2 * SLOTS_MAX;
 
 /// Sums by slot of the series that one thread reads.
 #[derive(Debug, Default)]
@@ -37,13 +39,17 @@ struct Block<'a> {
 impl Block<'_> {
     /// Adds the samples of series to the slots of their groups. `series` has the code and the index of each series.
     /// Returns the numbers of the series that had samples, and the numbers of these samples and rows.
-    fn add(self, series: &[(u32, u32)], tables: &mut Tables) -> Result<(Vec<u32>, Added), SelectError> {
-        let Self { input: Input { view, part, passing }, slots, groups } = self;
+    fn add(
+        self,
+        series: &[(u32, u32)],
+        reader: &mut PartReader<'_>,
+        tables: &mut Tables,
+    ) -> Result<(Vec<u32>, Added), SelectError> {
+        let Self { input: Input { part, passing, .. }, slots, groups } = self;
         let per_group = slots.count();
         let Tables { dense, seen } = tables;
         dense.resize(groups * per_group);
         seen.resize(if passing.is_some() { groups * per_group } else { 0 });
-        let mut reader = PartReader::new(view, part);
         let mut with_samples = Vec::new();
         let mut all = Added::default();
         for (code, at) in series {
@@ -67,10 +73,11 @@ impl Block<'_> {
 impl Accumulator<'_> {
     /// Adds the samples of the series of one block of `per_block` groups to slots, regardless of the attributes of the
     /// samples. `of_block` has the code and the index of each series, ordered by series. A group counts against the
-    /// limits only if it has samples.
-    pub(super) fn add_whole(
+    /// limits only if it has samples. `readers` has the reader of each thread, and grows as needed.
+    pub(super) fn add_whole<'a>(
         &mut self,
-        input: Input<'_>,
+        input: Input<'a>,
+        readers: &mut Vec<PartReader<'a>>,
         of_block: &[(u32, u32)],
         slots: Slots,
         per_block: usize,
@@ -78,21 +85,8 @@ impl Accumulator<'_> {
     ) -> Result<(), SelectError> {
         let Input { part, passing, .. } = input;
         let per_group = slots.count();
-        let block = Block { input, slots, groups: per_block };
-        let pieces = pieces(of_block);
-        self.tables.resize_with(self.tables.len().max(pieces.len()), Tables::default);
-        let with_tables = pieces.iter().zip(&mut self.tables);
-        for read in run(with_tables.map(|(piece, tables)| move || block.add(piece, tables)).collect()) {
-            let (with_samples, added) = read?;
-            self.with_samples.extend(with_samples);
-            self.added.samples += added.samples;
-            self.added.rows += added.rows;
-        }
-        let Some((Tables { dense, seen }, others)) = self.tables.split_first_mut() else { return Ok(()) };
-        for other in others {
-            let corrupt = || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
-            dense.take(&mut other.dense).and_then(|()| seen.take(&mut other.seen)).ok_or_else(corrupt)?;
-        }
+        self.read_block(Block { input, slots, groups: per_block }, readers, of_block)?;
+        let Some(Tables { dense, seen }) = self.tables.first_mut() else { return Ok(()) };
         let first = sums.len();
         let mut with_unpassed = None;
         let no_stack = |group, bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
@@ -141,6 +135,53 @@ impl Accumulator<'_> {
         }
         check_size(sums.len(), &self.groups)
     }
+
+    /// Reads the series of a block on several threads. The sums are then in the first tables.
+    fn read_block<'a>(
+        &mut self,
+        block: Block<'a>,
+        readers: &mut Vec<PartReader<'a>>,
+        of_block: &[(u32, u32)],
+    ) -> Result<(), SelectError> {
+        // Each thread has tables of its own.
+        let table_slots = block.groups.saturating_mul(block.slots.count()).max(1);
+        let pieces = pieces(of_block, (TABLES_SLOTS_MAX / table_slots).max(1));
+        self.tables.resize_with(self.tables.len().max(pieces.len()), Tables::default);
+        let missing = pieces.len().saturating_sub(readers.len());
+        readers.extend((0..missing).map(|_| PartReader::new(block.input.view, block.input.part)));
+        let with_tables = pieces.iter().zip(readers.iter_mut()).zip(&mut self.tables);
+        let jobs = with_tables.map(|((piece, reader), tables)| move || block.add(piece, reader, tables)).collect();
+        let mut read = run(jobs).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let tables = self.tables.get_mut(..pieces.len()).unwrap_or_default();
+        if merge(tables).is_none()
+            && let (Some(tables), Some(reader)) = (self.tables.first_mut(), readers.first_mut())
+        {
+            // Only damaged sums overflow 128 bits. One thread finds the damaged value, and leaves it out.
+            read = vec![block.add(of_block, reader, tables)?];
+        }
+        for (with_samples, added) in read {
+            self.with_samples.extend(with_samples);
+            self.added.samples += added.samples;
+            self.added.rows += added.rows;
+        }
+        Ok(())
+    }
+}
+
+/// Moves the sums of all tables to the first one. If a sum overflows, returns `None` and clears all tables.
+fn merge(tables: &mut [Tables]) -> Option<()> {
+    let (first, others) = tables.split_first_mut()?;
+    let merged = others.iter_mut().try_for_each(|other| {
+        first.dense.take(&mut other.dense)?;
+        first.seen.take(&mut other.seen)
+    });
+    if merged.is_none() {
+        for Tables { dense, seen } in tables {
+            dense.drain(|_, _| {});
+            seen.drain(|_, _| {});
+        }
+    }
+    merged
 }
 
 #[cfg(test)]
@@ -186,6 +227,30 @@ mod tests {
             partition.head.add(series, one, 1);
         }
         partition
+    }
+
+    #[test]
+    fn tables_whose_sums_overflow_are_cleared() {
+        let mut tables: [Tables; 3] = Default::default();
+        for Tables { dense, seen } in &mut tables {
+            dense.resize(3);
+            seen.resize(3);
+            assert_eq!((dense.add(1, i128::MAX / 2), dense.add(2, 7), seen.add(0, 0)), (Some(()), Some(()), Some(())));
+        }
+        assert_eq!(merge(&mut tables[..2]), Some(()));
+        let mut sums = Vec::new();
+        tables[0].dense.drain(|slot, sum| sums.push((slot, sum)));
+        assert_eq!(sums, [(1, i128::MAX / 2 * 2), (2, 14)]);
+        let [first, second, third] = &mut tables;
+        for dense in [&mut first.dense, &mut second.dense] {
+            assert_eq!((dense.add(1, i128::MAX / 2), dense.add(2, 7)), (Some(()), Some(())));
+        }
+        assert_eq!(third.dense.add(1, 2), Some(()));
+        assert_eq!(merge(&mut tables), None);
+        for Tables { dense, seen } in &mut tables {
+            dense.drain(|slot, sum| panic!("slot {slot} has {sum}"));
+            seen.drain(|slot, _| panic!("slot {slot} was seen"));
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! not depend on the order in which series are read, so the response is the same for any number of threads.
 
 use std::num::NonZero;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, available_parallelism, scope};
 
 use parking_lot::Mutex;
@@ -14,26 +16,60 @@ const SERIES_MIN: usize = if cfg!(test) { 3 } else { 4096 };
 /// Largest number of threads of a query.
 const THREADS_MAX: usize = 4;
 
-/// Splits series into consecutive pieces of about equal length, one for each thread. There is at least one piece.
-pub(crate) fn pieces<T>(series: &[T]) -> Vec<&[T]> {
-    let cpus = if cfg!(test) { THREADS_MAX } else { available_parallelism().map_or(1, NonZero::get) };
-    let threads = cpus.min(THREADS_MAX).min(series.len() / SERIES_MIN).max(1);
-    let pieces: Vec<&[T]> = series.chunks(series.len().div_ceil(threads).max(1)).collect();
-    if pieces.is_empty() { vec![series] } else { pieces }
+/// Number of threads that run now beside those that called [`run`], for all queries of the process together. The other
+/// work of a node needs the CPUs too.
+static HELPERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Number of CPUs of this process. The system is asked once, because that takes as long as to read tens of series.
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    if cfg!(test) { THREADS_MAX } else { *CPUS.get_or_init(|| available_parallelism().map_or(1, NonZero::get)) }
 }
 
-/// Runs all jobs, on this thread and, if there are several, on new ones. Returns their results in order. If the system
-/// refuses new threads, this thread runs all of them.
+/// Splits series into consecutive pieces of about equal length, one for each thread. There are at most `pieces_max`,
+/// and none without series.
+pub(crate) fn pieces<T>(series: &[T], pieces_max: usize) -> Vec<&[T]> {
+    if series.len() < 2 * SERIES_MIN {
+        return Vec::from_iter((!series.is_empty()).then_some(series));
+    }
+    let count = cpus().min(THREADS_MAX).min(pieces_max).min(series.len() / SERIES_MIN).max(1);
+    let end = |piece: usize| series.len() * piece / count;
+    (0..count).filter_map(|piece| series.get(end(piece)..end(piece + 1))).collect()
+}
+
+/// Threads that a query may start.
+struct Helpers(usize);
+
+impl Helpers {
+    /// Takes at most `wanted` threads of those that may run now. All queries together have one thread less than there
+    /// are CPUs.
+    fn take(wanted: usize) -> Self {
+        let helpers_max = if cfg!(test) { usize::MAX } else { cpus() - 1 };
+        let taken = |running: usize| wanted.min(helpers_max.saturating_sub(running));
+        let more = |running: usize| Some(running + taken(running));
+        let before = HELPERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        Self(before.map_or(0, taken))
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Runs all jobs, on this thread and, if there are several, on new ones. Returns their results in order. While other
+/// queries use the CPUs, or if the system refuses new threads, this thread runs more of the jobs, or all of them.
 pub(crate) fn run<R: Send, F: FnOnce() -> R + Send>(jobs: Vec<F>) -> Vec<R> {
-    let helpers = jobs.len().saturating_sub(1);
+    let helpers = Helpers::take(jobs.len().saturating_sub(1));
     let waiting = Mutex::new(jobs.into_iter().enumerate());
     let next = || waiting.lock().next();
     let work = || std::iter::from_fn(|| next().map(|(at, job)| (at, job()))).collect::<Vec<_>>();
     let mut results = scope(|scope| {
         let helper = |_: usize| Builder::new().name("varve-query".to_owned()).spawn_scoped(scope, work).ok();
-        let helpers: Vec<_> = (0..helpers).filter_map(helper).collect();
+        let started: Vec<_> = (0..helpers.0).filter_map(helper).collect();
         let mut results = work();
-        for helper in helpers {
+        for helper in started {
             results.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         results
@@ -50,12 +86,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_hold_all_series_in_order_and_results_follow_them(length in 0..40_usize) {
+        fn pieces_hold_all_series_in_order_and_results_follow_them(length in 0..40_usize, pieces_max in 1..6_usize) {
             let series: Vec<usize> = (0..length).collect();
-            let pieces = pieces(&series);
-            prop_assert_eq!(pieces.len(), (length / SERIES_MIN).clamp(1, THREADS_MAX).min(pieces.len()));
-            prop_assert!(pieces.len() > 1 || length < 2 * SERIES_MIN);
-            prop_assert!(pieces.len() == 1 || pieces[0].len() >= SERIES_MIN);
+            let pieces = pieces(&series, pieces_max);
+            let count = (length / SERIES_MIN).clamp(1, THREADS_MAX).min(pieces_max).min(length);
+            prop_assert_eq!(pieces.len(), count);
+            prop_assert!(pieces.len() < 2 || pieces.iter().all(|piece| piece.len() >= SERIES_MIN));
             let jobs = pieces.iter().map(|piece| || piece.to_vec()).collect();
             prop_assert_eq!(run(jobs).concat(), series);
         }
