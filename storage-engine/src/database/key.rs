@@ -112,6 +112,8 @@ impl Section {
 
 /// Length of a partition's key prefix, in bytes: first byte, tier, class, start, tenant.
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
+/// Capacity of new keys, in bytes: a query makes a key for each series, and it must not grow piece by piece.
+const KEY_CAPACITY: usize = PARTITION_PREFIX + 1 + 4 + 4 + 8;
 
 impl PartitionKey {
     /// Returns the partition that holds a time. The first partition also holds times up to 1970, although a push with
@@ -161,7 +163,8 @@ impl PartitionKey {
     }
 
     pub(crate) fn prefix(self) -> Vec<u8> {
-        let mut key = vec![PARTITIONS, self.tier.number(), self.class];
+        let mut key = Vec::with_capacity(KEY_CAPACITY);
+        key.extend([PARTITIONS, self.tier.number(), self.class]);
         key.extend(self.start.to_be_bytes());
         key.extend(self.tenant.to_be_bytes());
         key

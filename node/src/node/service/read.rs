@@ -63,14 +63,18 @@ impl Shared {
         let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let caller = Caller::default();
         let has_gone = Arc::clone(&caller.has_gone);
-        let closing = self.closing.clone();
         let answered = spawn_blocking(move || {
             // Lock and permit are held until the work is done, even if the caller has gone.
             let _held = (of_shard, permit);
-            let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
+            // Queries ask for each series, so this must be fast.
+            let is_wanted = || !has_gone.load(Ordering::Relaxed);
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
         });
-        answered.await.map_err(|panic| Status::internal(panic.to_string()))?
+        tokio::select! {
+            answered = answered => answered.map_err(|panic| Status::internal(panic.to_string()))?,
+            // The caller is dropped, and the query stops.
+            () = self.closing.cancelled() => Err(Status::unavailable("the node is stopping")),
+        }
     }
 
     async fn readable(&self, shard: u32) -> Result<Readable, Status> {
