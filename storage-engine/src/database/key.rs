@@ -27,10 +27,14 @@
 //! of minutes, `window` counts ten minutes, as for chunks. Raw samples use the series and the dictionary of the
 //! partition of minutes of the same time.
 
+mod section;
+
 use std::iter;
 
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
+
+pub(crate) use crate::database::key::section::Section;
 
 pub(crate) const FORMAT: &[u8] = &[0, b'f'];
 pub(crate) const APPLIED: &[u8] = &[0, b'a'];
@@ -55,59 +59,6 @@ pub(crate) struct PartitionKey {
     pub(crate) class: u8,
     start: u32,
     pub(crate) tenant: u32,
-}
-
-/// Kind of the values of a partition. The keys of one kind are adjacent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Section {
-    Chunks,
-    Events,
-    Head,
-    BatchIds,
-    Series,
-    Dictionary,
-    DroppedNames,
-    Windows,
-}
-
-impl Section {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Chunks,
-        Self::Events,
-        Self::Head,
-        Self::BatchIds,
-        Self::Series,
-        Self::Dictionary,
-        Self::DroppedNames,
-        Self::Windows,
-    ];
-
-    /// Returns the name of the section in reports and metrics.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Chunks => "sums and totals",
-            Self::Events => "events",
-            Self::Head => "head",
-            Self::BatchIds => "batch ids",
-            Self::Series => "series",
-            Self::Dictionary => "dictionary",
-            Self::DroppedNames => "dropped names",
-            Self::Windows => "windows",
-        }
-    }
-
-    fn tag(self) -> u8 {
-        match self {
-            Self::Chunks => b'c',
-            Self::Events => b'e',
-            Self::Head => b'h',
-            Self::BatchIds => b'i',
-            Self::Series => b's',
-            Self::Dictionary => b'd',
-            Self::DroppedNames => b'n',
-            Self::Windows => b'w',
-        }
-    }
 }
 
 /// Length of a partition's key prefix, in bytes: first byte, tier, class, start, tenant.
