@@ -33,7 +33,7 @@ const STATES_OF_A_SCRIPT: u64 = 40;
 const CUTS_AT_ONCE: usize = 4;
 /// Number of failures after which the test ends.
 const FAILED_MAX: usize = 3;
-/// Number of power cuts among which a planted fault must have an effect. About one in 40 shows the rarest fault. The
+/// Number of power cuts among which a planted fault must have an effect. About one in 20 shows the rarest fault. The
 /// test ends as soon as it has its failures.
 const STATES_OF_A_FAULT: u64 = 1000;
 
