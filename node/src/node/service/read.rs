@@ -71,6 +71,7 @@ impl Shared {
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
         });
         tokio::select! {
+            biased;
             answered = answered => answered.map_err(|panic| Status::internal(panic.to_string()))?,
             // The caller is dropped, and the query stops.
             () = self.closing.cancelled() => Err(Status::unavailable("the node is stopping")),
