@@ -178,7 +178,7 @@ impl SlotSums {
             if std::mem::take(of_other) != 0 {
                 *noted = 1;
                 *zeros |= std::mem::take(zeros_of_other);
-                to.iter_mut().zip(from).for_each(|(to, from)| *to += std::mem::take(from));
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = to.wrapping_add(std::mem::take(from)));
             }
         }
         for (slot, sum) in other.wide.drain() {
