@@ -174,7 +174,7 @@ impl Engine {
     }
 
     /// Does the same as [`Engine::select`], but stops when `is_wanted` returns false. `is_wanted` is called before each
-    /// partition and each series.
+    /// partition and each series that is read, by several threads at the same time.
     ///
     /// # Errors
     /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise the errors of [`Engine::select`].

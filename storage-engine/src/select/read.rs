@@ -25,7 +25,7 @@ use crate::select::read::stored_chunk::StoredChunk;
 use crate::select::read::visitor::{AnySample, Need, ReadSums, VisitError, Visitor};
 use crate::select::view::{PartView, SeriesView, View};
 
-/// Largest number of samples whose memory a reader keeps for the next chunk. They take about 2 MB.
+/// Largest number of samples whose memory a reader keeps for the next series. They take about 2 MB.
 const SAMPLES_KEPT_MAX: usize = 1 << 16;
 
 /// Section, area and key of a value, for reports of damage.

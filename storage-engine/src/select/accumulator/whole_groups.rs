@@ -168,7 +168,8 @@ impl Accumulator<'_> {
     }
 }
 
-/// Moves the sums of all tables to the first one. If a sum overflows, returns `None` and clears all tables.
+/// Moves the sums of all tables to the first one, of which there must be one. If a sum overflows, returns `None` and
+/// clears all tables.
 fn merge(tables: &mut [Tables]) -> Option<()> {
     let (first, others) = tables.split_first_mut()?;
     let merged = others.iter_mut().try_for_each(|other| {
