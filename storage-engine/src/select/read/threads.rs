@@ -37,37 +37,40 @@ pub(crate) fn pieces<T>(series: &[T], pieces_max: usize) -> Vec<&[T]> {
     (0..count).filter_map(|piece| series.get(end(piece)..end(piece + 1))).collect()
 }
 
-/// Threads that a query may start.
-struct Helpers(usize);
+/// Threads that a query may start. They count as running until this value is dropped.
+struct Helpers<'a> {
+    running: &'a AtomicUsize,
+    taken: usize,
+}
 
-impl Helpers {
-    /// Takes at most `wanted` threads of those that may run now. All queries together have one thread less than there
-    /// are CPUs.
-    fn take(wanted: usize) -> Self {
-        let helpers_max = if cfg!(test) { usize::MAX } else { cpus() - 1 };
+impl<'a> Helpers<'a> {
+    /// Takes `wanted` threads, or as many as may run beside those in `running`, which are `helpers_max` in total.
+    fn take(running: &'a AtomicUsize, helpers_max: usize, wanted: usize) -> Self {
         let taken = |running: usize| wanted.min(helpers_max.saturating_sub(running));
         let more = |running: usize| Some(running + taken(running));
-        let before = HELPERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        Self(before.map_or(0, taken))
+        let before = running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        Self { running, taken: before.map_or(0, taken) }
     }
 }
 
-impl Drop for Helpers {
+impl Drop for Helpers<'_> {
     fn drop(&mut self) {
-        HELPERS.fetch_sub(self.0, Ordering::Relaxed);
+        self.running.fetch_sub(self.taken, Ordering::Relaxed);
     }
 }
 
 /// Runs all jobs, on this thread and, if there are several, on new ones. Returns their results in order. While other
 /// queries use the CPUs, or if the system refuses new threads, this thread runs more of the jobs, or all of them.
 pub(crate) fn run<R: Send, F: FnOnce() -> R + Send>(jobs: Vec<F>) -> Vec<R> {
-    let helpers = Helpers::take(jobs.len().saturating_sub(1));
+    // All queries together have one thread less than there are CPUs.
+    let helpers_max = if cfg!(test) { usize::MAX } else { cpus() - 1 };
+    let helpers = Helpers::take(&HELPERS, helpers_max, jobs.len().saturating_sub(1));
     let waiting = Mutex::new(jobs.into_iter().enumerate());
     let next = || waiting.lock().next();
     let work = || std::iter::from_fn(|| next().map(|(at, job)| (at, job()))).collect::<Vec<_>>();
     let mut results = scope(|scope| {
         let helper = |_: usize| Builder::new().name("varve-query".to_owned()).spawn_scoped(scope, work).ok();
-        let started: Vec<_> = (0..helpers.0).filter_map(helper).collect();
+        let started: Vec<_> = (0..helpers.taken).filter_map(helper).collect();
         let mut results = work();
         for helper in started {
             results.extend(helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -95,6 +98,19 @@ mod tests {
             let jobs = pieces.iter().map(|piece| || piece.to_vec()).collect();
             prop_assert_eq!(run(jobs).concat(), series);
         }
+    }
+
+    #[test]
+    fn queries_share_the_threads_that_may_run() {
+        let running = AtomicUsize::new(0);
+        let take = |wanted| Helpers::take(&running, 3, wanted);
+        let [first, second, third] = [take(2), take(2), take(1)];
+        assert_eq!((first.taken, second.taken, third.taken), (2, 1, 0));
+        drop(first);
+        let [fourth, fifth] = [take(4), take(1)];
+        assert_eq!((fourth.taken, fifth.taken), (2, 0));
+        drop((second, third, fourth, fifth));
+        assert_eq!(running.load(Ordering::Relaxed), 0);
     }
 
     #[test]
