@@ -3,7 +3,6 @@
 mod database;
 mod families;
 mod keys;
-mod purged_ranges;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod simulated;

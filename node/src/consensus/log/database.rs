@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -30,7 +31,6 @@ use tokio::sync::oneshot;
 
 use crate::consensus::log::families::{LOG, META, family};
 use crate::consensus::log::keys::{DIRECTORY_KEY, NODE_KEY, PURGED, REPLICA, SHARDS_KEY, TIME_KEY, VOTE, meta_key};
-use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::recovery;
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::log::tail::TailBytes;
@@ -61,8 +61,8 @@ pub(crate) struct LogDatabase {
     identity: Identity,
     /// Size of the entries in memory.
     tail_bytes: TailBytes,
-    /// Ranges of keys whose entries were purged but still take space.
-    purged: Arc<Mutex<PurgedRanges>>,
+    /// True if entries were purged that still take space.
+    purged: Arc<AtomicBool>,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
     /// The last stored accepted time, in nanoseconds since 1970; `None` if none was stored.
@@ -89,7 +89,7 @@ impl LogDatabase {
         let path = &directory.raft();
         let database = Arc::new(recovery::open(path)?);
         let mark = SyncedMark::open(path)?;
-        let purged = Arc::<Mutex<PurgedRanges>>::default();
+        let purged = Arc::<AtomicBool>::default();
         let writer = Writer {
             database: Arc::clone(&database),
             mark,
@@ -119,16 +119,12 @@ impl LogDatabase {
         Ok(log)
     }
 
-    /// Reads the records of replicas, and the ranges that earlier processes purged, because their entries may still
-    /// take space.
+    /// Reads the records of replicas, and whether earlier processes purged entries, because these may still take space.
     fn read_shards(&self) -> Result<(), ReplicaError> {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
-            if let [a, b, c, d, PURGED] = *key {
-                let shard = u32::from_be_bytes([a, b, c, d]);
-                let last = record::decode_log_id(&value)?;
-                let range = PurgedRange { from: entry_key(shard, 0), to: entry_key(shard, last.index + 1) };
-                self.purged.lock().add(shard, range);
+            if let [_, _, _, _, PURGED] = *key {
+                self.purged.store(true, Ordering::Relaxed);
             } else if let [a, b, c, d, REPLICA] = *key {
                 self.replicas.lock().insert(u32::from_be_bytes([a, b, c, d]), record::decode_replica(&value)?);
             }
@@ -348,25 +344,25 @@ impl LogDatabase {
 
     /// Returns true if [`LogDatabase::reclaim`] has space to reclaim.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        !self.purged.lock().is_empty()
+        self.purged.load(Ordering::Relaxed)
     }
 
-    /// Returns the space of purged entries to the file system. Blocks for a long time.
+    /// Returns the space of purged entries to the file system. Blocks for a long time, and writes the other entries of
+    /// all shards again. Each file of a flush has entries of all shards, so the shards cannot be merged separately.
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
         let _reclaiming = self.reclaiming.lock();
-        let purged = std::mem::take(&mut *self.purged.lock());
-        if purged.is_empty() {
+        if !self.purged.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         if let Err(error) = self.flush() {
-            self.purged.lock().add_all(purged);
+            self.purged.store(true, Ordering::Relaxed);
             return Err(error);
         }
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
-        for PurgedRange { from, to } in purged.iter() {
-            self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
-        }
+        // One call for all shards. With a call for each one, every flush in between would make the next call write all
+        // entries again.
+        self.database.compact_range_cf_opt(self.family(LOG)?, None::<&[u8]>, None::<&[u8]>, &options);
         Ok(())
     }
 

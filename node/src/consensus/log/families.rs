@@ -15,6 +15,15 @@ pub(super) const META: &str = "meta";
 /// files.
 const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
 const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
+/// Number of unmerged files of [`LOG`] at which RocksDB merges them by itself. Each one has the size of a write buffer.
+///
+/// Each of these files has entries of all shards, so a merge writes all kept entries again. As long as the log keeps
+/// less than 4 GiB, only [`LogDatabase::reclaim`](super::database::LogDatabase::reclaim) merges files. A read of the
+/// log looks into each file, which takes up to 20 ms for 128 files.
+const LOG_FILES_MAX: i32 = 128;
+/// Size of the merged files of [`LOG`], in bytes, at which RocksDB would divide them among several levels, and write
+/// entries again to move them from one to the next: never.
+const LOG_LEVEL_BYTES: u64 = 1 << 50;
 /// Largest total size of the files of the write-ahead log (WAL), in bytes. A column family that is rarely written keeps
 /// old WAL files from deletion until this limit is reached.
 const WAL_BYTES_MAX: u64 = 128 << 20;
@@ -56,5 +65,9 @@ fn log_options() -> Options {
     // A restart reads entries once and in order: caching them would only evict blocks of the engine.
     table.disable_cache();
     options.set_block_based_table_factory(&table);
+    options.set_level_zero_file_num_compaction_trigger(LOG_FILES_MAX);
+    options.set_level_zero_slowdown_writes_trigger(2 * LOG_FILES_MAX);
+    options.set_level_zero_stop_writes_trigger(3 * LOG_FILES_MAX);
+    options.set_max_bytes_for_level_base(LOG_LEVEL_BYTES);
     options
 }

@@ -8,6 +8,7 @@
 //! the error is reported.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::consensus::log::families::{LOG, META, family};
 use crate::consensus::log::keys::{PURGED, REPLICA, TIME_KEY, VOTE, meta_key};
-use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
 use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::log::tail::Tail;
 use crate::consensus::member::ReplicaRecord;
@@ -160,8 +160,8 @@ pub(super) struct Writer {
     pub(super) mark: SyncedMark,
     pub(super) failure: Failure,
     pub(super) metrics: Metrics,
-    /// Ranges of keys whose entries were purged but still take space.
-    pub(super) purged: Arc<Mutex<PurgedRanges>>,
+    /// True if entries were purged that still take space.
+    pub(super) purged: Arc<AtomicBool>,
     pub(super) in_flight: Arc<Mutex<()>>,
 }
 
@@ -219,9 +219,9 @@ impl Writer {
             self.add(&mut batch, write, &mut purged)?;
         }
         self.database.write(batch).map_err(ReplicaError::Log)?;
-        for (shard, range, end) in purged {
+        for (shard, end) in purged {
             self.metrics.of_shard(shard).first_log_index.set(gauge(end));
-            self.purged.lock().add(shard, range);
+            self.purged.store(true, Ordering::Relaxed);
         }
         for write in writes {
             match write {
@@ -243,13 +243,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a write to the batch, and a purged range with the index after it to `purged`.
-    fn add(
-        &self,
-        batch: &mut WriteBatch,
-        write: &Write,
-        purged: &mut Vec<(u32, PurgedRange, u64)>,
-    ) -> Result<(), ReplicaError> {
+    /// Adds a write to the batch, and to `purged` the shard of a purge with the index after the purged entries.
+    fn add(&self, batch: &mut WriteBatch, write: &Write, purged: &mut Vec<(u32, u64)>) -> Result<(), ReplicaError> {
         let log = family(&self.database, LOG)?;
         let meta = family(&self.database, META)?;
         match write {
@@ -272,12 +267,11 @@ impl Writer {
                 batch.delete_range_cf(log, entry_key(*shard, last.index + 1), entry_key(*shard, u64::MAX));
             }
             Write::Renew { shard, replica } => {
-                let range = PurgedRange { from: entry_key(*shard, 0), to: entry_key(*shard, u64::MAX) };
-                batch.delete_range_cf(log, range.from, range.to);
+                batch.delete_range_cf(log, entry_key(*shard, 0), entry_key(*shard, u64::MAX));
                 batch.delete_cf(meta, meta_key(*shard, VOTE));
                 batch.delete_cf(meta, meta_key(*shard, PURGED));
                 batch.put_cf(meta, meta_key(*shard, REPLICA), record::encode_replica(replica));
-                purged.push((*shard, range, 0));
+                purged.push((*shard, 0));
             }
             Write::Time(accepted_ns) => batch.put_cf(meta, TIME_KEY, record::encode_time(*accepted_ns)),
             Write::Nothing => {}
@@ -285,14 +279,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds the deletion of a shard's entries up to and including `last` to the batch, and the purged range with the
-    /// index after it to `purged`.
+    /// Adds the deletion of a shard's entries up to and including `last` to the batch, and the shard with the index
+    /// after `last` to `purged`.
     fn add_purge(
         &self,
         batch: &mut WriteBatch,
         shard: u32,
         last: &LogId,
-        purged: &mut Vec<(u32, PurgedRange, u64)>,
+        purged: &mut Vec<(u32, u64)>,
     ) -> Result<(), ReplicaError> {
         let meta = family(&self.database, META)?;
         let key = meta_key(shard, PURGED);
@@ -301,10 +295,9 @@ impl Writer {
         // The range begins at the end of the last purge. A range that always began at 0 would overlap every file.
         let first = before.map_or(0, |log_id| log_id.index + 1);
         let end = last.index + 1;
-        let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, end) };
-        batch.delete_range_cf(family(&self.database, LOG)?, range.from, range.to);
+        batch.delete_range_cf(family(&self.database, LOG)?, entry_key(shard, first), entry_key(shard, end));
         batch.put_cf(meta, key, record::encode_log_id(last));
-        purged.push((shard, range, end));
+        purged.push((shard, end));
         Ok(())
     }
 }

@@ -267,6 +267,32 @@ async fn used_mib(folder: &TempDir) -> u64 {
 }
 
 #[tokio::test]
+async fn only_a_reclaim_merges_files_of_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(folder.path());
+    let mut stores = [1, 2].map(|shard| LogStore::new(shard, Arc::clone(&log)));
+    for index in 0..128 {
+        for store in &mut stores {
+            append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
+        }
+    }
+    log.flush().unwrap();
+    used_mib(&folder).await;
+    let tables = || {
+        let files = std::fs::read_dir(log.directory().raft()).unwrap().map(|file| file.unwrap());
+        let tables = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sst"));
+        tables.map(|file| file.metadata().unwrap().len()).collect::<Vec<_>>()
+    };
+    let unmerged = tables();
+    assert!(unmerged.len() >= 8 && unmerged.iter().all(|&bytes| bytes < 40 << 20), "{unmerged:?}");
+    stores[0].purge(entry(0, 0).log_id).await.unwrap();
+    log.reclaim().unwrap();
+    used_mib(&folder).await;
+    let merged = tables();
+    assert!(merged.len() < unmerged.len() && merged.iter().any(|&bytes| bytes > 60 << 20), "{merged:?}");
+}
+
+#[tokio::test]
 async fn purged_space_is_reclaimed_for_every_order_of_shards() {
     for (large, small) in [(1, 2), (2, 1)] {
         let folder = tempfile::tempdir().unwrap();
@@ -325,8 +351,8 @@ async fn space_purged_before_a_restart_is_reclaimed_after_it() {
 }
 
 #[tokio::test]
-async fn a_failed_reclaim_forgets_no_range() {
-    let test = "a_failed_reclaim_forgets_no_range";
+async fn a_failed_reclaim_forgets_no_purge() {
+    let test = "a_failed_reclaim_forgets_no_purge";
     let Some(disk) = SmallDisk::mount(test, 64) else { return };
     let (log, _metrics) = open(disk.path());
     for shard in [2, 1] {
@@ -340,7 +366,7 @@ async fn a_failed_reclaim_forgets_no_range() {
     assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
     let error = log.reclaim().unwrap_err();
     assert!(error.is_disk_full(), "{error}");
-    assert!(log.is_reclaimable(), "the ranges are forgotten");
+    assert!(log.is_reclaimable(), "the purge is forgotten");
 }
 
 #[tokio::test]
