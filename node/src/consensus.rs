@@ -25,7 +25,7 @@ pub(crate) use group::Group;
 pub(crate) use group::membership::{Change, Voters, Wanted};
 #[cfg(test)]
 pub(crate) use log::simulated as simulated_log;
-pub(crate) use log::{LogDatabase, LogStore, random_identity};
+pub(crate) use log::{LogDatabase, LogStore, Terms, random_identity};
 pub(crate) use member::{DirectoryId, Member, ReplicaRecord};
 pub(crate) use payload::{Payload, Proposal};
 #[cfg(test)]

@@ -177,12 +177,13 @@ impl Shard {
         self.write(Engine::flush).map(drop)
     }
 
-    /// Records that the log is purged up to `purged`, when the shard is opened.
-    pub(crate) fn begin_log(&self, purged: Option<Position>) {
+    /// Records that the log is purged up to `purged`, when the shard is opened. The log has `flushed_bytes` bytes of
+    /// flushed entries.
+    pub(crate) fn begin_log(&self, purged: Option<Position>, flushed_bytes: u64) {
         // The membership at the end of the state, because none is stored for `purged`. Consensus only uses the
         // position.
         let membership = self.engine.membership();
-        self.kept_log.lock().begin(Flushed { position: purged, membership });
+        self.kept_log.lock().begin(Flushed { position: purged, membership }, flushed_bytes);
     }
 
     /// Allows the log to be purged, except for flushed entries within `limits` and for entries after `kept_index`;
@@ -191,9 +192,9 @@ impl Shard {
         self.kept_log.lock().release(Instant::now(), limits, kept_index);
     }
 
-    /// Size in the log of the flushed entries that it keeps for members that lag, in bytes.
-    pub(crate) fn kept_log_bytes(&self) -> u64 {
-        self.kept_log.lock().bytes()
+    /// Returns the size of the entries in the log that are not released, in bytes.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.kept_log.lock().bytes() + self.unflushed_log_bytes.load(Ordering::Relaxed)
     }
 
     /// Flushes, and writes an image of the state to a folder that must not exist yet. Returns its position. Blocks.

@@ -8,6 +8,7 @@ mod recovery;
 pub(crate) mod simulated;
 mod store;
 mod synced_mark;
+mod tables;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -15,3 +16,4 @@ mod write_thread;
 
 pub(crate) use database::{LogDatabase, random_identity};
 pub(crate) use store::LogStore;
+pub(crate) use tables::Terms;

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::clock::ClockReport;
-use crate::node::raft_log::reclaim;
+use crate::error::ReplicaError;
 use crate::node::replica::Replica;
 use crate::node::retention::expired_before_ns;
 use crate::node::shared::Shared;
@@ -29,7 +29,7 @@ pub(super) async fn run(shared: &Shared, shard: u32, task: AdministrationTask) -
         shared.hosted(shard)?.serving().ok_or_else(refused)
     };
     let report = match task {
-        AdministrationTask::Compact => compact(&replica()?).await?,
+        AdministrationTask::Compact => compact(shared, &replica()?).await?,
         AdministrationTask::Statistics => {
             let statistics = read(&replica()?, |replica| replica.shard().engine().statistics()).await?;
             statistics_report(&statistics)
@@ -73,9 +73,9 @@ async fn read<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.to_string()))
 }
 
-/// Seals, rolls up and compacts all data. If the shard has one member, also waits until the log is purged and its space
-/// reclaimed.
-async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
+/// Seals, rolls up and compacts all data. If the shard has one member, also waits until the log is purged, and reclaims
+/// the space of the log.
+async fn compact(shared: &Shared, replica: &Arc<Replica>) -> Result<Value, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
     replica.compact().await.map_err(|error| failed(&error))?;
     let flushed = replica.shard().flushed_index();
@@ -84,14 +84,15 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
         return Ok(json!({"compacted_to": flushed}));
     }
     let purge = async {
-        while replica.last_purged().await.map_err(|error| failed(&error))? < flushed {
+        while replica.last_purged().await? < flushed {
             tokio::time::sleep(PURGE_INTERVAL).await;
         }
-        reclaim(Arc::clone(replica.log())).await.map_err(|error| failed(&error))
+        Ok::<(), Arc<ReplicaError>>(())
     };
     let late =
         |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));
-    tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)??;
+    tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)?.map_err(|error| failed(&error))?;
+    shared.reclaim_log(u64::MAX).await;
     Ok(json!({"compacted_to": flushed}))
 }
 

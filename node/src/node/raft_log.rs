@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use crate::config::Config;
-use crate::consensus::{DirectoryId, LogDatabase};
+use crate::consensus::{DirectoryId, LogDatabase, Terms};
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
@@ -118,12 +118,12 @@ impl RaftLog {
         self.open.try_lock().ok().and_then(|open| open.clone())
     }
 
-    /// Returns the space of purged entries to the file system, if there are any. Does nothing while the log is closed.
-    /// Returns true if space was reclaimed.
-    pub(super) async fn reclaim(&self) -> bool {
+    /// Returns the space of purged entries to the file system ([`LogDatabase::reclaim`]). Does nothing while the log is
+    /// closed. Returns true if space was reclaimed.
+    pub(super) async fn reclaim(&self, terms: Terms) -> bool {
         match self.current().filter(|log| log.is_reclaimable()) {
             // An error is reported, and ends the replicas.
-            Some(log) => reclaim(log).await.is_ok(),
+            Some(log) => reclaim(log, terms).await.unwrap_or(false),
             None => false,
         }
     }
@@ -136,18 +136,19 @@ impl RaftLog {
     }
 }
 
-/// Returns the space of purged entries to the file system. If another call of this function is running, waits for it
-/// first.
-pub(super) async fn reclaim(log: Arc<LogDatabase>) -> Result<(), Arc<ReplicaError>> {
+/// Returns the space of purged entries to the file system ([`LogDatabase::reclaim`]). If another call of this function
+/// is running, waits for it first.
+async fn reclaim(log: Arc<LogDatabase>, terms: Terms) -> Result<bool, Arc<ReplicaError>> {
     // The error is reported before this reference to the log is dropped. Otherwise, the log could be closed and opened
     // again in between, and the error would count as one of the new log.
-    let reclaim = move || log.reclaim().map_err(|error| log.failure().report(error));
+    let reclaim = move || log.reclaim(&terms).map_err(|error| log.failure().report(error));
     let reclaimed = spawn_blocking(reclaim).await;
     reclaimed.unwrap_or_else(|panic| Err(Arc::new(ReplicaError::Consensus(panic.into()))))
 }
 
 async fn close(log: Arc<LogDatabase>) {
     let open = log.while_open();
+    log.stop_merges();
     // On a blocking thread, because closing writes to disk.
     if let Err(error) = spawn_blocking(move || drop(log)).await {
         tracing::error!(%error, "closing the Raft log panicked");

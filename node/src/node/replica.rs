@@ -24,6 +24,9 @@ use crate::shard::snapshot::receiver::{Staged, discard_overtaken};
 use crate::shard::{KeepLimits, Shard};
 use crate::sharers::Sharers;
 
+/// Time for which flushed entries are kept in the log of a node with a full disk.
+const SAVING_KEEP_TIME: Duration = Duration::from_secs(10);
+
 /// An open replica.
 #[derive(Debug)]
 pub(crate) struct Replica {
@@ -221,11 +224,27 @@ impl Replica {
         write: impl FnOnce(&Shard) -> Result<(), ReplicaError> + Send + 'static,
     ) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
+        self.blocking(move || write(&shard)).await?;
+        self.purge(self.keep_limits()).await
+    }
+
+    /// Purges flushed entries, although members may lag, to save space. A member that needs them then installs a
+    /// snapshot. Those that were flushed in the last [`SAVING_KEEP_TIME`] are kept, because nearly every member needs
+    /// them.
+    pub(crate) async fn save_log_space(&self) -> Result<(), Arc<ReplicaError>> {
+        if self.last_purged().await? >= self.shard.flushed_index() {
+            return Ok(());
+        }
+        let saving = |limits: KeepLimits| KeepLimits { time: SAVING_KEEP_TIME, ..limits };
+        self.purge(self.keep_limits().map(saving)).await
+    }
+
+    /// Purges flushed entries beyond the limits; without limits, all of them. Keeps what a snapshot in use needs.
+    async fn purge(&self, limits: Option<KeepLimits>) -> Result<(), Arc<ReplicaError>> {
+        let shard = Arc::clone(&self.shard);
         let leases = Arc::clone(&self.leases);
-        let limits = self.keep_limits();
         self.blocking(move || {
-            write(&shard)?;
-            // Read after the write: the position of a lease that is made from now on is not before that of the write.
+            // Read after a flush: the position of a lease that is made from now on is not before that of the flush.
             let leased = leases.kept_index(shard.id());
             shard.release_log(limits, leased.filter(|_| !is_planted("purge-leased")));
             Ok(())
@@ -337,7 +356,9 @@ impl StateToOpen {
             let flushed = index.unwrap_or_default();
             return Err(ReplicaError::Gap { shard: *shard, flushed, purged });
         }
-        opened.begin_log(purged);
+        let bytes_from = |last: Option<u64>| log.table_bytes(*shard, last.map_or(0, |index| index.saturating_add(1)));
+        let flushed_bytes = bytes_from(purged_index)?.saturating_sub(bytes_from(index)?);
+        opened.begin_log(purged, flushed_bytes);
         Ok(Arc::new(opened))
     }
 

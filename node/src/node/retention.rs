@@ -28,6 +28,10 @@ use crate::node::shared::Shared;
 /// a compaction, use this space.
 const MARGIN_PART: u64 = 8;
 
+/// Largest number of bytes that a reclaim of the log's space may write for each byte that it returns, before data is
+/// dropped for the cap. A reclaim after each purge would write the whole log each time.
+const WRITTEN_MAX: u64 = 4;
+
 /// Returns the time at which retention begins, in nanoseconds since 1970. Samples before this time are refused, and
 /// partitions that end at or before it are dropped.
 pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
@@ -52,7 +56,7 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured again, because an earlier measurement may include space that the last drop has freed since.
     let Some(mut used) = measure(shared).await else { return };
     // Purged entries of the log take space until it is reclaimed, for which no data must be dropped.
-    if used.total() > limit(shared.config.disk_bytes_max) && shared.raft_log.reclaim().await {
+    if used.total() > limit(shared.config.disk_bytes_max) && shared.reclaim_log(WRITTEN_MAX).await {
         let Some(reclaimed) = measure(shared).await else { return };
         used = reclaimed;
     }

@@ -20,9 +20,10 @@ use tonic::Status;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::consensus::{DirectoryId, Peers};
+use crate::consensus::{DirectoryId, Peers, Terms};
 use crate::directory::DataDirectory;
 use crate::error::NodeError;
+use crate::meta::META_GROUP;
 use crate::metrics::Metrics;
 use crate::node::cluster::Cluster;
 use crate::node::hosted::{Hosted, State};
@@ -32,6 +33,7 @@ use crate::node::supervise::supervised;
 use crate::shard::snapshot::lease::Leases;
 use crate::shard::snapshot::receiver::Staged;
 use crate::sharers::Sharers;
+use crate::space::Space;
 
 /// Largest total size of the appends in flight, in bytes. Each append counts with one form of its batch. With the other
 /// forms, encoded and decoded, appends take a few times as much memory.
@@ -268,10 +270,21 @@ impl Shared {
         bytes
     }
 
-    /// Returns the total size of the flushed entries that the log keeps for members that lag, in bytes.
-    pub(super) fn kept_log_bytes(&self) -> u64 {
-        let serving = self.shards().into_values().filter_map(|hosted| hosted.serving());
-        serving.map(|replica| replica.shard().kept_log_bytes()).sum()
+    /// Returns the space of purged log entries to the file system, if that writes at most `written_max` bytes for each
+    /// byte that it returns ([`LogDatabase::reclaim`](crate::consensus::LogDatabase::reclaim)). Returns true if it did.
+    pub(super) async fn reclaim_log(&self, written_max: u64) -> bool {
+        let live_bytes = |hosted: &Hosted| Some(hosted.serving()?.shard().log_bytes());
+        let shards = self.shards().into_iter().map(|(number, hosted)| (number, live_bytes(&hosted)));
+        let live = shards.chain([(META_GROUP, None)]).collect();
+        // On a full disk, a merge may use what is left, because it returns more.
+        let reserve_bytes = if self.is_full() {
+            0
+        } else {
+            // If the space is not known, the disk counts as full from the next check on.
+            let space = Space::of(self.directory.path()).map_or(0, Space::reserve_bytes);
+            space.saturating_add(self.unflushed_bytes().saturating_mul(2))
+        };
+        self.raft_log.reclaim(Terms { written_max, live, reserve_bytes }).await
     }
 
     /// Returns the total size of the unflushed entries of all shards, in bytes, as it was last computed.

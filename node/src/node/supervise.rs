@@ -380,6 +380,10 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
             }
             flushed_at = Instant::now();
         }
+        // Members that lag can do without the log. This one cannot do without space.
+        if is_full && let Err(error) = replica.save_log_space().await {
+            return error;
+        }
         if shard.engine().needs_repair() {
             // Flushed entries need not be applied again after the repair.
             let flushed = replica.flush().await;

@@ -61,20 +61,17 @@ async fn end_idle_leases(shared: &Arc<Shared>) {
 }
 
 /// Reclaims the space of purged log entries: at once if space is short, and otherwise at most once in
-/// [`RECLAIM_INTERVAL`]. It then also waits until as many bytes were appended as are kept, because a reclaim writes
-/// many of the kept entries again.
+/// [`RECLAIM_INTERVAL`]. It then also waits until they take as much space as the other entries, because a reclaim
+/// writes these again.
 async fn reclaim_log(shared: Arc<Shared>) {
-    // Time of the last reclaim, and the size of the entries that were appended before it.
-    let mut last: Option<(Instant, u64)> = None;
+    let mut last = Instant::now();
     let mut ticks = interval(RECLAIM_CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while shared.closing.run_until_cancelled(ticks.tick()).await.is_some() {
-        let appended = shared.metrics.entry_bytes.get();
-        let is_due = last.is_none_or(|(at, before)| {
-            at.elapsed() >= RECLAIM_INTERVAL && appended - before >= shared.kept_log_bytes()
-        });
-        if (is_due || shared.is_full() || shared.is_over_cap()) && shared.raft_log.reclaim().await {
-            last = Some((Instant::now(), appended));
+        let is_short = shared.is_full() || shared.is_over_cap();
+        let is_due = is_short || last.elapsed() >= RECLAIM_INTERVAL;
+        if is_due && shared.reclaim_log(if is_short { u64::MAX } else { 1 }).await {
+            last = Instant::now();
         }
     }
 }

@@ -38,9 +38,13 @@ impl KeptLog {
         self.parts.push_back(Part { flushed_at: now, end, bytes });
     }
 
-    /// Begins with a log that was purged up to a position.
-    pub(crate) fn begin(&mut self, purged: Flushed) {
+    /// Begins with a log that was purged up to a position. `bytes` is the size of the flushed entries in it, which are
+    /// the first part.
+    pub(crate) fn begin(&mut self, purged: Flushed, bytes: u64) {
         self.purgeable = purged;
+        if let Some(first) = self.parts.front_mut() {
+            first.bytes = bytes;
+        }
     }
 
     /// Releases the parts beyond the limits; without limits, all parts. Keeps everything after `kept_index`.
@@ -59,7 +63,7 @@ impl KeptLog {
         }
     }
 
-    /// Size of the flushed entries that are kept, in bytes.
+    /// Returns the size of the flushed entries that are kept, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
@@ -103,6 +107,22 @@ mod tests {
     }
 
     #[test]
+    fn the_log_of_an_earlier_process_counts_against_the_size() {
+        let mut log = KeptLog::default();
+        log.add(Instant::now(), at(6), 0);
+        log.begin(at(2), 45);
+        let limits = Some(KeepLimits { time: Duration::from_secs(100), bytes: 50 });
+        for (index, expected) in [(7, 2), (8, 6), (9, 6)] {
+            log.add(Instant::now(), at(index), 5);
+            log.release(Instant::now(), limits, None);
+            assert_eq!(purgeable(&log), expected);
+        }
+        assert_eq!(log.bytes(), 15);
+        log.release(Instant::now(), None, None);
+        assert_eq!(log.bytes(), 0);
+    }
+
+    #[test]
     fn without_limits_nothing_is_kept() {
         let mut log = KeptLog::default();
         log.add(Instant::now(), at(7), 1 << 30);
@@ -113,7 +133,7 @@ mod tests {
     #[test]
     fn the_log_after_a_leased_snapshot_is_kept() {
         let mut log = KeptLog::default();
-        log.begin(at(5));
+        log.begin(at(5), 0);
         assert_eq!(purgeable(&log), 5);
         for index in [10, 20, 30] {
             log.add(Instant::now(), at(index), 1);

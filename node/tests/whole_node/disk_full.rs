@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use testkit::small_disk::SmallDisk;
 use tonic::Code;
 
+use crate::lagging::cluster::{Cluster, PATIENCE};
+use crate::lagging::{APPLIED, FIRST, append_until};
 use crate::support::{self, Opened, batch_of, config, long_name, open, open_with, times_of};
 
 /// Fills the disk except for `left_bytes`. This takes some milliseconds.
@@ -228,4 +230,34 @@ async fn a_full_disk_stops_all_shards_and_all_resume() {
         assert_eq!(support::times_in(&opened.node, shard).await.unwrap(), times_of([0, next]), "shard {shard}");
     }
     opened.node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_a_full_disk_keeps_no_log_for_members_that_lag() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
+    let mut cluster = Cluster::start(|config| {
+        config.flush_interval = Duration::from_millis(100);
+        if config.node_id == 1 {
+            config.data_dir = disk.path().join("data");
+        }
+    })
+    .await;
+    let next = append_until(&cluster, 0, "nothing is applied", || cluster.metric(0, APPLIED) >= 100.0).await;
+    assert!(cluster.metric(0, FIRST) <= 1.0, "the log is purged while there is space");
+    fill(&disk, 8 << 20);
+    let start = Instant::now();
+    while cluster.metric(0, FIRST) < 100.0 {
+        assert!(start.elapsed() < PATIENCE, "the log is not purged");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(cluster.metric(1, FIRST) <= 1.0 && cluster.metric(2, FIRST) <= 1.0, "another node purges its log");
+    empty(&disk);
+    let last = next + 20;
+    let caught_up = || cluster.metric(0, APPLIED) > last as f64;
+    let next = append_until(&cluster, next, "the member does not resume", caught_up).await;
+    cluster.make_leader(0).await;
+    assert_eq!(cluster.times(0).await, times_of(0..next));
+    for member in 0..3 {
+        cluster.stop(member).await;
+    }
 }

@@ -13,7 +13,7 @@ use crate::support::{batch, batch_of, long_name, times_of};
 
 pub(crate) const INSTALLED: &str = "varve_node_snapshots_installed_total";
 pub(crate) const APPLIED: &str = "varve_node_applied_index";
-const FIRST: &str = "varve_node_log_first_index";
+pub(crate) const FIRST: &str = "varve_node_log_first_index";
 const FLUSHED: &str = "varve_node_flushed_index{shard=\"1\"}";
 
 /// Flushes often, and keeps flushed entries for a second.

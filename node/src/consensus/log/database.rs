@@ -23,9 +23,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
-use rocksdb::{
-    BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
-};
+use rocksdb::{ColumnFamily, DB, Direction, IteratorMode, ReadOptions, WriteBatch};
 use storage_engine::Position;
 use tokio::sync::oneshot;
 
@@ -54,7 +52,7 @@ struct Identity {
 /// The logs of all shards. The methods that are not `async` block.
 #[derive(Debug)]
 pub(crate) struct LogDatabase {
-    database: Arc<DB>,
+    pub(super) database: Arc<DB>,
     // Declared after `database`: the thread holds the last reference to the database, and drops it when it ends.
     write_thread: WriteThread,
     failure: Failure,
@@ -62,9 +60,11 @@ pub(crate) struct LogDatabase {
     /// Size of the entries in memory.
     tail_bytes: TailBytes,
     /// True if entries were purged that still take space.
-    purged: Arc<AtomicBool>,
+    pub(super) purged: Arc<AtomicBool>,
+    /// True once [`LogDatabase::stop_merges`] was called.
+    pub(super) is_closing: AtomicBool,
     /// Lock that is held while [`LogDatabase::reclaim`] runs.
-    reclaiming: Mutex<()>,
+    pub(super) reclaiming: Mutex<()>,
     /// The last stored accepted time, in nanoseconds since 1970; `None` if none was stored.
     accepted_ns: Mutex<Option<i64>>,
     /// Records of replicas, by shard. A shard without a record has the identity of the data directory.
@@ -107,6 +107,7 @@ impl LogDatabase {
             identity: Identity { directory: DirectoryId::default(), shards: NonZeroU16::MIN },
             tail_bytes: TailBytes::default(),
             purged,
+            is_closing: AtomicBool::default(),
             reclaiming: Mutex::default(),
             accepted_ns: Mutex::default(),
             replicas: Mutex::default(),
@@ -124,7 +125,7 @@ impl LogDatabase {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
             if let [_, _, _, _, PURGED] = *key {
-                self.purged.store(true, Ordering::Relaxed);
+                self.purged.store(true, Ordering::Release);
             } else if let [a, b, c, d, REPLICA] = *key {
                 self.replicas.lock().insert(u32::from_be_bytes([a, b, c, d]), record::decode_replica(&value)?);
             }
@@ -224,7 +225,7 @@ impl LogDatabase {
         &self.failure
     }
 
-    fn family(&self, name: &'static str) -> Result<&ColumnFamily, ReplicaError> {
+    pub(super) fn family(&self, name: &'static str) -> Result<&ColumnFamily, ReplicaError> {
         family(&self.database, name)
     }
 
@@ -340,30 +341,6 @@ impl LogDatabase {
     pub(crate) fn last_purged(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
         let Some(value) = self.get(&meta_key(shard, PURGED))? else { return Ok(None) };
         Ok(Some(record::decode_log_id(&value)?))
-    }
-
-    /// Returns true if [`LogDatabase::reclaim`] has space to reclaim.
-    pub(crate) fn is_reclaimable(&self) -> bool {
-        self.purged.load(Ordering::Relaxed)
-    }
-
-    /// Returns the space of purged entries to the file system. Blocks for a long time, and writes the other entries of
-    /// all shards again. Each file of a flush has entries of all shards, so the shards cannot be merged separately.
-    pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
-        let _reclaiming = self.reclaiming.lock();
-        if !self.purged.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        if let Err(error) = self.flush() {
-            self.purged.store(true, Ordering::Relaxed);
-            return Err(error);
-        }
-        let mut options = CompactOptions::default();
-        options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
-        // One call for all shards. With a call for each one, every flush in between would make the next call write all
-        // entries again.
-        self.database.compact_range_cf_opt(self.family(LOG)?, None::<&[u8]>, None::<&[u8]>, &options);
-        Ok(())
     }
 
     /// Writes everything to table files, so that no old WAL file is needed any more.

@@ -15,11 +15,12 @@ pub(super) const META: &str = "meta";
 /// files.
 const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
 const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// Number of unmerged files of [`LOG`] at which RocksDB merges them by itself. Each one has the size of a write buffer.
+/// Number of unmerged files of [`LOG`] at which RocksDB merges them by itself. The largest of them have the size of a
+/// write buffer.
 ///
 /// Each of these files has entries of all shards, so a merge writes all kept entries again. As long as the log keeps
-/// less than 4 GiB, only [`LogDatabase::reclaim`](super::database::LogDatabase::reclaim) merges files. A read of the
-/// log looks into each file, which takes up to 20 ms for 128 files.
+/// less than about 4 GiB, only [`LogDatabase::reclaim`](super::database::LogDatabase::reclaim) merges files. A read of
+/// the log looks into each file, which takes up to 20 ms for 128 files.
 const LOG_FILES_MAX: i32 = 128;
 /// Size of the merged files of [`LOG`], in bytes, at which RocksDB would divide them among several levels, and write
 /// entries again to move them from one to the next: never.
@@ -32,7 +33,8 @@ pub(super) fn options(mode: DBRecoveryMode) -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
-    options.set_max_background_jobs(2);
+    // One flush, a merge of the log, which may take a minute, and meanwhile one of the other family.
+    options.set_max_background_jobs(3);
     options.set_max_total_wal_size(WAL_BYTES_MAX);
     options.set_keep_log_file_num(4);
     options.set_wal_recovery_mode(mode);

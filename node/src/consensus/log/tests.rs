@@ -4,6 +4,7 @@ mod align;
 mod recovery;
 mod replicas;
 mod store;
+mod tables;
 
 use std::io;
 use std::path::Path;
@@ -18,7 +19,7 @@ use openraft::type_config::TypeConfigExt as _;
 use openraft::vote::RaftLeaderId as _;
 use prometheus_client::registry::Registry;
 
-use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::log::{LogDatabase, LogStore, Terms};
 use crate::consensus::payload::Payload;
 use crate::consensus::types::{LeaderId, LogEntry, LogId, Types};
 use crate::directory::DataDirectory;
@@ -53,4 +54,11 @@ async fn append(store: &mut LogStore, entries: Vec<LogEntry>) -> impl Future<Out
     let (sender, receiver) = Types::oneshot();
     store.append(entries, IOFlushed::signal(sender)).await.unwrap();
     async { receiver.await.unwrap() }
+}
+
+/// Reclaims the space of purged entries, if that writes at most `written_max` bytes for each returned byte. All shards
+/// together have `live_bytes` bytes that are not purged.
+fn reclaim(log: &LogDatabase, written_max: u64, live_bytes: u64) -> bool {
+    let live = [(1, Some(live_bytes))].into();
+    log.reclaim(&Terms { written_max, live, reserve_bytes: 0 }).unwrap()
 }

@@ -221,7 +221,7 @@ impl Writer {
         self.database.write(batch).map_err(ReplicaError::Log)?;
         for (shard, end) in purged {
             self.metrics.of_shard(shard).first_log_index.set(gauge(end));
-            self.purged.store(true, Ordering::Relaxed);
+            self.purged.store(true, Ordering::Release);
         }
         for write in writes {
             match write {

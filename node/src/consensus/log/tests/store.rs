@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use futures::{Stream, TryStreamExt as _};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
@@ -22,7 +21,6 @@ use super::{append, entry, locked, open};
 use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::state::Outcome;
 use crate::consensus::types::{LogId, StoredMembership, Types, Vote};
-use crate::directory::used_bytes;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
@@ -226,147 +224,6 @@ async fn many_appends_share_few_syncs() {
     let syncs = metrics.syncs.get();
     assert!(syncs < 1000, "{syncs} syncs for 2000 appends");
     assert_eq!(metrics.entries.get(), 2000);
-}
-
-#[tokio::test]
-async fn purged_entries_return_their_space_to_the_file_system() {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(folder.path());
-    let mut store = LogStore::new(1, Arc::clone(&log));
-    let mut next = 0;
-    let mut largest = 0;
-    let start = Instant::now();
-    for _round in 0..8 {
-        for _ in 0..64 {
-            append(&mut store, vec![entry(next, 1 << 20)]).await.await.unwrap();
-            next += 1;
-        }
-        store.purge(entry(next - 1, 0).log_id).await.unwrap();
-        log.reclaim().unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        largest = largest.max(used_bytes(folder.path()).unwrap());
-    }
-    println!("{} MiB went through in {:?}, at most {} MiB on disk between", next, start.elapsed(), largest >> 20);
-    assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
-}
-
-/// Appends 64 entries of 1 MiB, from the index `first` on, and purges all of them but the last. Returns the index of
-/// the last entry.
-async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
-    for index in first..first + 64 {
-        append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
-    }
-    store.purge(entry(first + 62, 0).log_id).await.unwrap();
-    first + 63
-}
-
-/// Returns the disk space of the logs in MiB, after RocksDB has deleted unused files.
-async fn used_mib(folder: &TempDir) -> u64 {
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    used_bytes(folder.path()).unwrap() >> 20
-}
-
-#[tokio::test]
-async fn only_a_reclaim_merges_files_of_entries() {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(folder.path());
-    let mut stores = [1, 2].map(|shard| LogStore::new(shard, Arc::clone(&log)));
-    for index in 0..128 {
-        for store in &mut stores {
-            append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
-        }
-    }
-    log.flush().unwrap();
-    used_mib(&folder).await;
-    let tables = || {
-        let files = std::fs::read_dir(log.directory().raft()).unwrap().map(|file| file.unwrap());
-        let tables = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sst"));
-        tables.map(|file| file.metadata().unwrap().len()).collect::<Vec<_>>()
-    };
-    let unmerged = tables();
-    assert!(unmerged.len() >= 8 && unmerged.iter().all(|&bytes| bytes < 40 << 20), "{unmerged:?}");
-    stores[0].purge(entry(0, 0).log_id).await.unwrap();
-    log.reclaim().unwrap();
-    used_mib(&folder).await;
-    let merged = tables();
-    assert!(merged.len() < unmerged.len() && merged.iter().any(|&bytes| bytes > 60 << 20), "{merged:?}");
-}
-
-#[tokio::test]
-async fn purged_space_is_reclaimed_for_every_order_of_shards() {
-    for (large, small) in [(1, 2), (2, 1)] {
-        let folder = tempfile::tempdir().unwrap();
-        let (log, _metrics) = open(folder.path());
-        let mut store = LogStore::new(large, Arc::clone(&log));
-        let mut other = LogStore::new(small, Arc::clone(&log));
-        append(&mut store, (0..24).map(|index| entry(index, 1 << 20)).collect()).await.await.unwrap();
-        // Both files are of this shard alone, one with its entries and one with the purge. RocksDB does not compact a
-        // single file.
-        log.flush().unwrap();
-        store.purge(entry(23, 0).log_id).await.unwrap();
-        log.flush().unwrap();
-        append(&mut other, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
-        other.purge(entry(0, 0).log_id).await.unwrap();
-        log.reclaim().unwrap();
-        let used = used_mib(&folder).await;
-        assert!(used < 12, "shard {large}, then shard {small}: {used} MiB are left");
-    }
-}
-
-#[tokio::test]
-async fn interleaved_purges_and_a_truncate_lose_no_live_entry() {
-    let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(folder.path());
-    let [mut one, mut two, mut three] = [1, 2, 3].map(|shard| LogStore::new(shard, Arc::clone(&log)));
-    append(&mut two, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
-    let last = append_and_purge(&mut three, 0).await;
-    append_and_purge(&mut one, 0).await;
-    three.truncate_after(Some(entry(last - 1, 0).log_id)).await.unwrap();
-    append_and_purge(&mut three, last).await;
-    append_and_purge(&mut one, 64).await;
-    log.reclaim().unwrap();
-    assert!(!log.is_reclaimable());
-    let used = used_mib(&folder).await;
-    assert!(used < 32, "{used} MiB are left");
-    for (store, entries) in [(&mut one, vec![127]), (&mut two, vec![0, 1]), (&mut three, vec![126])] {
-        let read = store.try_get_log_entries(..).await.unwrap();
-        assert_eq!(read.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), entries);
-    }
-}
-
-#[tokio::test]
-async fn space_purged_before_a_restart_is_reclaimed_after_it() {
-    let folder = tempfile::tempdir().unwrap();
-    {
-        let (log, _metrics) = open(folder.path());
-        for shard in [1, 2] {
-            append_and_purge(&mut LogStore::new(shard, Arc::clone(&log)), 0).await;
-        }
-    }
-    let (log, _metrics) = open(folder.path());
-    assert!(log.is_reclaimable());
-    log.reclaim().unwrap();
-    let used = used_mib(&folder).await;
-    assert!(used < 32, "{used} MiB are left");
-}
-
-#[tokio::test]
-async fn a_failed_reclaim_forgets_no_purge() {
-    let test = "a_failed_reclaim_forgets_no_purge";
-    let Some(disk) = SmallDisk::mount(test, 64) else { return };
-    let (log, _metrics) = open(disk.path());
-    for shard in [2, 1] {
-        let mut store = LogStore::new(shard, Arc::clone(&log));
-        append(&mut store, (0..80).map(|index| entry(index, 100_000)).collect()).await.await.unwrap();
-        store.purge(entry(78, 0).log_id).await.unwrap();
-    }
-    // A file takes all the space, so the flush before the compaction fails.
-    let ballast = disk.path().join("ballast");
-    let filled = std::fs::write(&ballast, vec![1; 64 << 20]).unwrap_err();
-    assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
-    let error = log.reclaim().unwrap_err();
-    assert!(error.is_disk_full(), "{error}");
-    assert!(log.is_reclaimable(), "the purge is forgotten");
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ impl Model {
     pub(super) fn open(saved: Saved, purged: Flushed, applies_twice: bool) -> Self {
         let mut kept_log = KeptLog::default();
         kept_log.add(Instant::now(), saved.at.clone(), 0);
-        kept_log.begin(purged);
+        kept_log.begin(purged, 0);
         let (applied, contents) = (saved.at.clone(), Contents::clone(&saved.contents));
         Self { inner: Mutex::new(Inner { applied, contents, saved, kept_log, unflushed: 0 }), applies_twice }
     }
