@@ -24,7 +24,7 @@ use crate::shard::snapshot::receiver::{Staged, discard_overtaken};
 use crate::shard::{KeepLimits, Shard};
 use crate::sharers::Sharers;
 
-/// Time for which flushed entries are kept in the log of a node with a full disk.
+/// Longest time for which flushed entries are kept in the log of a node with a full disk.
 const SAVING_KEEP_TIME: Duration = Duration::from_secs(10);
 
 /// An open replica.
@@ -235,7 +235,7 @@ impl Replica {
         if self.last_purged().await? >= self.shard.flushed_index() {
             return Ok(());
         }
-        let saving = |limits: KeepLimits| KeepLimits { time: SAVING_KEEP_TIME, ..limits };
+        let saving = |limits: KeepLimits| KeepLimits { time: limits.time.min(SAVING_KEEP_TIME), ..limits };
         self.purge(self.keep_limits().map(saving)).await
     }
 
