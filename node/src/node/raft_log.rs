@@ -119,7 +119,7 @@ impl RaftLog {
     }
 
     /// Returns the space of purged entries to the file system ([`LogDatabase::reclaim`]). Does nothing while the log is
-    /// closed. Returns true if space was reclaimed.
+    /// closed. Returns true if it was tried.
     pub(super) async fn reclaim(&self, terms: Terms) -> bool {
         match self.current().filter(|log| log.is_reclaimable()) {
             // An error is reported, and ends the replicas.

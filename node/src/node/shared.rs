@@ -271,7 +271,8 @@ impl Shared {
     }
 
     /// Returns the space of purged log entries to the file system, if that writes at most `written_max` bytes for each
-    /// byte that it returns ([`LogDatabase::reclaim`](crate::consensus::LogDatabase::reclaim)). Returns true if it did.
+    /// byte that it returns ([`LogDatabase::reclaim`](crate::consensus::LogDatabase::reclaim)). Returns true if it
+    /// was tried.
     pub(super) async fn reclaim_log(&self, written_max: u64) -> bool {
         let live_bytes = |hosted: &Hosted| Some(hosted.serving()?.shard().log_bytes());
         let shards = self.shards().into_iter().map(|(number, hosted)| (number, live_bytes(&hosted)));

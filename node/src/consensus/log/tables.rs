@@ -29,8 +29,8 @@ impl LogDatabase {
         self.purged.load(Ordering::Acquire)
     }
 
-    /// Returns the space of purged entries to the file system, if the terms allow it. Returns true if it did. Blocks
-    /// for a long time.
+    /// Returns the space of purged entries to the file system, if the terms allow it. Returns true if it was tried. If
+    /// that failed, [`LogDatabase::is_reclaimable`] stays true. Blocks for a long time.
     ///
     /// This writes the entries of all shards again that are not purged, so it needs space for them. Each file of a
     /// flush has entries of all shards, so the shards cannot be merged separately.
@@ -56,7 +56,7 @@ impl LogDatabase {
             self.purged.store(true, Ordering::Release);
         }
         // The end of the merge is no failure if the log is being closed.
-        if self.is_closing.load(Ordering::Acquire) { Ok(false) } else { merged }
+        if self.is_closing.load(Ordering::Acquire) { Ok(false) } else { merged.map(|_| true) }
     }
 
     /// Merges all table files of entries. Returns false if RocksDB failed to do this. It does not return the error, but
