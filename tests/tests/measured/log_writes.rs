@@ -42,9 +42,10 @@ const WINDOW_TIME: Duration = Duration::from_secs(90);
 /// Largest number of bytes written for each byte of entries.
 ///
 /// An entry is written to the write-ahead log, and with the memtable to a table. A reclaim writes the kept entries
-/// again: the window and the unflushed entries, at most two windows. It waits until as many bytes were appended. If
-/// two reclaims are in the measured time of one and a half windows, the second one thus writes at most these. Together
-/// they write three and a half windows, which is 2.4 times the entries.
+/// again: the window and the unflushed entries, at most two windows. It waits until the purged entries take as much
+/// space, which is until as many bytes were appended. If two reclaims are in the measured time of one and a half
+/// windows, the second one thus writes at most these. Together they write three and a half windows, which is 2.4 times
+/// the entries.
 const AMPLIFICATION_MAX: f64 = 2.0 + 2.4;
 /// Samples in a push, all in one window of raw samples. Their times and counts cannot be compressed.
 const SAMPLES: usize = 200_000;
