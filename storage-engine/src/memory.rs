@@ -15,6 +15,4 @@ pub(crate) mod label_index;
 pub(crate) mod matcher;
 pub(crate) mod partition;
 pub(crate) mod run;
-pub(crate) mod stored_partition;
 pub(crate) mod tenant_dictionary;
-pub(crate) mod unwritten;

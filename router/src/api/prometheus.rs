@@ -20,6 +20,9 @@ use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
 use crate::query::{ErrorKind, QueryError, Reader};
 
+/// Number of texts of a list that are loaded into the CPU's cache before they are written. They take about 64 KiB.
+const TEXTS_PER_LOAD: usize = 1024;
+
 /// Returns the routes of the Prometheus API, which accept GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
     Router::new()
@@ -176,7 +179,13 @@ async fn buildinfo() -> Response {
 }
 
 fn texts(to: &mut JsonText, texts: &[impl AsRef<str>]) {
-    to.list(texts, |to, text| {
+    // Texts may be far from each other in memory. Loads that do not depend on each other overlap, so the CPU waits much
+    // less for all texts of a piece here than for each of them below.
+    let loaded = texts.chunks(TEXTS_PER_LOAD).flat_map(|piece| {
+        std::hint::black_box(piece.iter().map(|text| text.as_ref().len()).sum::<usize>());
+        piece
+    });
+    to.list(loaded, |to, text| {
         to.text(text.as_ref());
     });
 }

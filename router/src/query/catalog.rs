@@ -118,6 +118,8 @@ impl Reader {
 
     async fn values(&self, name: &str, request: &CatalogRequest, run: &mut Run) -> Result<Listed<ArcStr>, QueryError> {
         let mut values: Vec<ArcStr> = Vec::new();
+        // The values of one list are sorted. A check of hundreds of thousands of values would take milliseconds.
+        let mut is_sorted = true;
         let mut lists = Vec::new();
         let mut missing = MissingData::default();
         let mut refused = BTreeSet::new();
@@ -128,7 +130,8 @@ impl Reader {
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
                 let query = request.series(matchers.clone(), Some(label));
                 let mut found = self.list_series(&query, run).await?;
-                values.extend(std::mem::take(&mut found.values));
+                is_sorted &= values.is_empty();
+                values.append(&mut found.values);
                 let is_attribute = found.attribute_names.iter().any(|attribute| attribute == name);
                 lists.push(found);
                 if !is_attribute {
@@ -137,6 +140,7 @@ impl Reader {
             }
             match self.values_of_samples(name, selector, matchers, request, run).await {
                 Ok((of_samples, missing_of_samples)) => {
+                    is_sorted &= of_samples.is_empty();
                     values.extend(of_samples);
                     missing.extend(missing_of_samples);
                 }
@@ -148,8 +152,10 @@ impl Reader {
                 Err(error) => return Err(error),
             }
         }
-        values.sort_unstable();
-        values.dedup();
+        if !is_sorted {
+            values.sort_unstable();
+            values.dedup();
+        }
         let mut warnings = warnings(lists, missing, |label| label == name);
         warnings.extend(refused);
         Ok(Listed { list: values, warnings })

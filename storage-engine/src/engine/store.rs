@@ -16,7 +16,7 @@ use crate::engine::store::state_database::StateDatabase;
 use crate::error::EngineError;
 use crate::integrity::quarantine::found_damage::quarantine_partition;
 use crate::memory::budgets::Shares;
-use crate::memory::stored_partition::StoredPartition;
+use crate::memory::partition::stored_partition::StoredPartition;
 
 /// Database and state of a shard.
 ///

@@ -78,6 +78,8 @@ pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) runs: Vec<Arc<Run>>,
+    /// Times of the first and of the last sample, in nanoseconds since 1970.
+    pub(crate) times_ns: (i64, i64),
     /// Number of runs, counted from the first, that were on disk at that moment.
     pub(crate) written: usize,
     /// Log indexes of the flushes that wrote these runs, one for each head value.
@@ -140,11 +142,12 @@ impl Head {
     pub(crate) fn freeze(&mut self) -> Vec<Frozen> {
         let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
             chunk.is_open = false;
-            let HeadChunk { runs, written, written_at, since_ns, .. } = &*chunk;
+            let HeadChunk { runs, times_ns, written, written_at, since_ns, .. } = &*chunk;
             Frozen {
                 window,
                 series,
                 runs: runs.clone(),
+                times_ns: *times_ns,
                 written: *written as usize,
                 written_at: written_at.clone(),
                 since_ns: *since_ns,

@@ -5,6 +5,10 @@
 //! disk refer to these numbers. The lists only grow. `persisted` counts the entries of each list that are in the state
 //! database, so a flush writes only new entries.
 
+pub(crate) mod sample_times;
+pub(crate) mod stored_partition;
+pub(crate) mod unwritten;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,11 +27,15 @@ use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::Head;
 use crate::memory::interner::{Interner, saturating_u32};
 use crate::memory::label_index::LabelIndex;
+use crate::memory::partition::sample_times::SampleTimes;
+use crate::memory::partition::unwritten::{FramedValue, UncompressedValue, Unwritten};
 use crate::memory::tenant_dictionary::{BatchNodes, Pair, ROOT, TenantDictionary, label_set_bytes};
-use crate::memory::unwritten::{FramedValue, UncompressedValue, Unwritten};
 
 /// Approximate memory of a name in a set, in addition to its text, in bytes.
 const NAME_BYTES: usize = 64;
+
+/// Approximate memory of a series in the list of series, without its label set, in bytes.
+const SERIES_BYTES: usize = 56;
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
@@ -64,6 +72,7 @@ pub(crate) struct Partition {
     /// Labels and attributes that samples had, but that the windows of this tier do not have.
     dropped_names: IndexSet<DroppedName, FixedState>,
     pub(crate) head: Head,
+    pub(crate) sample_times: SampleTimes,
     persisted: Lengths,
     dictionary_blocks: u32,
     dropped_name_blocks: u32,
@@ -88,6 +97,7 @@ impl Partition {
             index: LabelIndex::default(),
             dropped_names: IndexSet::default(),
             head: Head::default(),
+            sample_times: SampleTimes::default(),
             persisted: Lengths::default(),
             dictionary_blocks: 0,
             dropped_name_blocks: 0,
@@ -353,11 +363,13 @@ impl Partition {
 
     /// Returns the approximate memory use, in bytes, without the tenant's dictionary and the head.
     pub(crate) fn memory_bytes(&self) -> usize {
+        // Only partitions of minutes have chunks.
+        let sample_times_bytes = if self.key.tier == Tier::Minute { sample_times::SERIES_BYTES } else { 0 };
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()
             + self.name_bytes
             + self.label_set_bytes
-            + self.series.len() * 56
+            + self.series.len() * (SERIES_BYTES + sample_times_bytes)
             + self.stacks.serialized_size()
             + self.index.memory_bytes()
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use proto::answer::{Missing, WindowsRead};
 use proto::{LabelSet, TenantId, Tier, Window};
 
@@ -24,8 +24,8 @@ use crate::memory::partition::Partition;
 use crate::memory::run::Run;
 use crate::select::missing::missing_times;
 use crate::select::plan::conflict::{Conflict, refuse};
-use crate::select::plan::{PartPlan, Plan, Tiers, plan, sort_missing};
-use crate::select::view::{PartView, SeriesView, View};
+use crate::select::plan::{PartPlan, Plan, Tiers, covers, plan, sort_missing};
+use crate::select::view::{FoundTimes, PartView, SeriesView, View};
 
 /// Number of passes in which a query may find new damage and mark exactly the damaged areas. If it still finds more,
 /// the partitions with this damage are quarantined as a whole.
@@ -56,6 +56,13 @@ pub(crate) struct Query<'a> {
 }
 
 impl Query<'_> {
+    /// Returns whether the query needs to know only which series of a partition have samples. Attributes of the samples
+    /// must not decide whether they match.
+    fn is_about_presence(&self, partition: &Partition) -> bool {
+        let is_attribute = |matcher: &ReadyMatcher| partition.is_attribute(&matcher.name);
+        self.aggregate == Aggregate::Any && !self.matchers.iter().any(is_attribute)
+    }
+
     fn check_wanted(&self) -> Result<(), SelectError> {
         if (self.is_wanted)() { Ok(()) } else { Err(SelectError::Cancelled) }
     }
@@ -82,6 +89,9 @@ pub(crate) struct PlannedQuery<'a> {
     damage: BTreeMap<PartitionKey, PartDamage>,
     /// Times of damage in the partitions that were read.
     damaged: Vec<Missing>,
+    /// Number of flushes, and of pieces of deletions, before the query.
+    flushes: u64,
+    deletions: u64,
     pub(crate) view: View<'a>,
 }
 
@@ -134,6 +144,7 @@ pub(crate) fn read<C: Collector>(
         }
         let mut collector = new();
         let read = read_parts(store, query, &mut planned, &mut collector);
+        keep_sample_times(store, &mut planned);
         // Values of a partition that was dropped meanwhile may be missing, which is no damage.
         let is_dropped = matches!(read, Ok(Progress::Dropped));
         if is_dropped || quarantine_found(store, &mut planned, &mut met, &mut damaged_passes) {
@@ -188,10 +199,45 @@ fn quarantine_found(
     is_new
 }
 
+/// Keeps the times of samples that the query found, for later queries.
+fn keep_sample_times(store: &Store, planned: &mut PlannedQuery<'_>) {
+    let found = std::mem::take(planned.view.sample_times.get_mut());
+    if found.is_empty() {
+        return;
+    }
+    let state = store.state();
+    if state.partitions.deletions() != planned.deletions {
+        return;
+    }
+    for FoundTimes { partition, of_series } in found {
+        // Others may read the partition for long, and entries wait for the state. Then a later list finds the times.
+        if let Some(mut partition) = partition.try_write() {
+            let series = partition.series.len();
+            partition.sample_times.add(series, planned.flushes, of_series);
+        }
+    }
+}
+
+/// Marks the series that are known to have planned samples, if the query needs no more. `flushes` is the number of
+/// flushes before the query. If the partition knows samples of later flushes, no series is marked.
+fn mark_known(query: &Query<'_>, part: &mut PartView, flushes: u64) {
+    let PartView { key, partition, plan, series, .. } = part;
+    let partition = partition.read();
+    if !query.is_about_presence(&partition) || partition.sample_times.flushes() > flushes {
+        return;
+    }
+    for series in series.iter_mut().filter(|series| !series.has_samples) {
+        let times = partition.sample_times.of(series.number);
+        series.has_samples =
+            times.is_some_and(|(first, last)| plan.has_time(key.tier, first) || plan.has_time(key.tier, last));
+    }
+}
+
 fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<PlannedQuery<'a>, SelectError> {
     let state = store.state();
     let tenant = state.tenants.number(query.tenant);
     let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();
+    let flushes = state.partitions.flushes();
     let mut with_heads = BTreeMap::new();
     for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
         if !state.partitions.exists(key) {
@@ -201,15 +247,17 @@ fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<
         }
         let loaded = state.partitions.loaded(key);
         if let Some(partition) = loaded.filter(|partition| !partition.read().head.is_empty()) {
-            with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), query));
+            let mut part = gather(*key, Arc::clone(partition), part.clone(), query);
+            mark_known(query, &mut part, flushes);
+            with_heads.insert(*key, part);
         }
     }
     let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
     let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
     let shared = tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant).map(Arc::clone));
-    let found = Mutex::default();
-    let view = View { shared, snapshot: store.database().snapshot(), is_wanted: query.is_wanted, found };
-    Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
+    let view = View::new(shared, store.database().snapshot(), query.is_wanted);
+    let deletions = state.partitions.deletions();
+    Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), flushes, deletions, view })
 }
 
 fn read_parts(
@@ -260,6 +308,7 @@ fn read_each(
                 // left out.
                 let mut part = gather(*key, partition, plan, query);
                 part.series.iter_mut().for_each(|series| *series = SeriesView::without_head(series.number));
+                mark_known(query, &mut part, planned.flushes);
                 part
             }
         };
@@ -317,13 +366,9 @@ pub(crate) fn gather(
         let windows = Tier::Raw.window_of(first.start_ns.saturating_add(1))..=Tier::Raw.window_of(last.end_ns);
         let interval_of = |time_ns: i64| plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < time_ns));
         let is_planned = |(from, to): (i64, i64)| interval_of(from).is_some_and(|interval| interval.start_ns < to);
-        // A query for the presence of samples does not need the runs if an end of the chunk is planned, unless the
-        // attributes of the samples decide whether they match.
-        let is_about_samples = query.matchers.iter().any(|matcher| inner.is_attribute(&matcher.name));
-        let needs_runs = query.aggregate != Aggregate::Any || is_about_samples;
-        let has_planned = |(from, to): (i64, i64)| {
-            [from, to].into_iter().any(|time| interval_of(time).is_some_and(|interval| interval.start_ns < time))
-        };
+        // A query for the presence of samples does not need the runs if an end of the chunk is planned.
+        let needs_runs = !query.is_about_presence(&inner);
+        let has_planned = |(from, to): (i64, i64)| covers(&plan.raw, from) || covers(&plan.raw, to);
         let mut before = None;
         let mut at = 0;
         for (window, number, chunk) in inner.head.in_windows(windows) {

@@ -81,6 +81,19 @@ impl PartPlan {
         let windows = self.windows.last().map(|run| tier.window_start_ns(run.end));
         raw.max(windows).unwrap_or(i64::MIN)
     }
+
+    /// Returns whether a sample of this time is in the planned data. `tier` is the tier of the partition.
+    pub(crate) fn has_time(&self, tier: Tier, time_ns: i64) -> bool {
+        let window = tier.window_of(time_ns);
+        let run = self.windows.get(self.windows.partition_point(|run| run.end <= window));
+        covers(&self.raw, time_ns) || run.is_some_and(|run| run.first <= window)
+    }
+}
+
+/// Returns whether one of the intervals, which ascend, has a time.
+pub(crate) fn covers(intervals: &[Interval], time_ns: i64) -> bool {
+    let interval = intervals.get(intervals.partition_point(|interval| interval.end_ns < time_ns));
+    interval.is_some_and(|interval| interval.start_ns < time_ns)
 }
 
 /// Tiers that a query may read, and labels that their windows must have. Raw samples are always among them.

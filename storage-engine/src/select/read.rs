@@ -19,7 +19,7 @@ use crate::encoding::windows::{self, StoredWindow};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damage::NewDamage;
-use crate::select::plan::{Interval, WindowRun};
+use crate::select::plan::{Interval, WindowRun, covers};
 use crate::select::read::samples::visit_run;
 use crate::select::read::stored_chunk::StoredChunk;
 use crate::select::read::visitor::{AnySample, Need, ReadSums, VisitError, Visitor};
@@ -46,6 +46,8 @@ pub(crate) struct PartReader<'a> {
     minute: MinuteColumns,
     is_wanted: &'a (dyn Fn() -> bool + Sync),
     found: &'a Mutex<Vec<NewDamage>>,
+    /// Series with samples in chunks, and the times of the first and of the last sample of such a chunk.
+    pub(crate) sample_times: Vec<(u32, (i64, i64))>,
 }
 
 impl<'a> PartReader<'a> {
@@ -60,6 +62,7 @@ impl<'a> PartReader<'a> {
             minute: MinuteColumns::default(),
             is_wanted: view.is_wanted,
             found: &view.found,
+            sample_times: Vec::new(),
         }
     }
 
@@ -159,9 +162,10 @@ impl<'a> PartReader<'a> {
                 return Ok(true);
             }
         }
-        let mut any = AnySample(false);
+        let mut any = AnySample::default();
         self.read_planned(series, &mut any)?;
-        Ok(any.0)
+        self.sample_times.extend(any.chunk_ns.map(|times_ns| (series.number, times_ns)));
+        Ok(any.is_found)
     }
 
     fn read_windows(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
@@ -302,12 +306,6 @@ impl<'a> PartReader<'a> {
             Need::Samples => stored.read_samples(self.snapshot, wanted, minute, visitor),
         }
     }
-}
-
-/// Returns whether one of the intervals, which ascend, has a time.
-fn covers(intervals: &[Interval], time_ns: i64) -> bool {
-    let interval = intervals.get(intervals.partition_point(|interval| interval.end_ns < time_ns));
-    interval.is_some_and(|interval| interval.start_ns < time_ns)
 }
 
 /// Returns the series and window numbers in the key of a chunk or of a value of windows.

@@ -26,7 +26,7 @@ use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 use crate::select::read::threads::{pieces, run};
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
-use crate::select::view::{PartView, SeriesView, View};
+use crate::select::view::{FoundTimes, PartView, SeriesView, View};
 
 /// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label that
 /// one tier dropped is listed if another tier still has it for these times. Stops when `is_wanted` returns false.
@@ -112,6 +112,15 @@ impl<'a> SampleFinder<'a> {
         self.part.series.get(at as usize).map_or(Ok(false), |series| self.has_samples(series))
     }
 
+    /// Hands the times of the found samples to the query.
+    fn keep_times(self) {
+        let of_series = self.reader.sample_times;
+        if !of_series.is_empty() {
+            let partition = Arc::clone(&self.part.partition);
+            self.view.sample_times.lock().push(FoundTimes { partition, of_series });
+        }
+    }
+
     /// Returns whether any matching series has samples.
     fn has_any(&mut self) -> Result<bool, SelectError> {
         for series in &self.part.series {
@@ -133,7 +142,14 @@ fn find<T: Sync, R: Send>(
     look: impl Fn(&mut SampleFinder<'_>, &[T]) -> Result<R, SelectError> + Sync,
 ) -> Result<Vec<R>, SelectError> {
     let look = &look;
-    let job = |piece| move || look(&mut SampleFinder::new(view, part, matchers), piece);
+    let job = |piece| {
+        move || {
+            let mut finder = SampleFinder::new(view, part, matchers);
+            let found = look(&mut finder, piece);
+            finder.keep_times();
+            found
+        }
+    };
     run(pieces(items, usize::MAX).into_iter().map(job).collect()).into_iter().collect()
 }
 
@@ -270,13 +286,14 @@ impl<'a> List<'a> {
         // Series that must be read to find a sample, and the indexes of their values.
         let mut to_read: Vec<(u32, usize)> = Vec::new();
         let mut known = self.values.iter().peekable();
+        // Values are not in the order of their series, so they look series up in a short list.
+        let have_samples: Vec<bool> = part.series.iter().map(|series| series.has_samples).collect();
         for_each_value(part, label, true, |value, series| {
             while known.next_if(|known| *known < value).is_some() {}
             if known.peek().is_some_and(|known| *known == value) {
                 return;
             }
-            let has_samples = |at: &u32| part.series.get(*at as usize).is_some_and(|series| series.has_samples);
-            let is_found = series.iter().any(has_samples);
+            let is_found = series.iter().any(|at| have_samples.get(*at as usize) == Some(&true));
             if !is_found {
                 to_read.extend(series.iter().map(|at| (*at, new.len())));
             }

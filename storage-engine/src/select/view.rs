@@ -24,6 +24,25 @@ pub(crate) struct View<'a> {
     pub(crate) is_wanted: &'a (dyn Fn() -> bool + Sync),
     /// Damage that the query found and that was unknown before. A query that finds any is planned again.
     pub(crate) found: Mutex<Vec<NewDamage>>,
+    /// Times of samples that the query found in chunks.
+    pub(crate) sample_times: Mutex<Vec<FoundTimes>>,
+}
+
+impl<'a> View<'a> {
+    /// Returns the view of a query that has found nothing yet.
+    pub(crate) fn new(
+        shared: Option<Arc<RwLock<TenantDictionary>>>,
+        snapshot: Snapshot<'a>,
+        is_wanted: &'a (dyn Fn() -> bool + Sync),
+    ) -> Self {
+        Self { shared, snapshot, is_wanted, found: Mutex::default(), sample_times: Mutex::default() }
+    }
+}
+
+/// Times of samples in chunks of one partition: the number of each series, and the times of two of its samples.
+pub(crate) struct FoundTimes {
+    pub(crate) partition: Arc<RwLock<Partition>>,
+    pub(crate) of_series: Vec<(u32, (i64, i64))>,
 }
 
 /// Data that a query reads from one partition.
@@ -61,8 +80,8 @@ pub(crate) struct SeriesView {
     pub(crate) number: u32,
     /// Indexes of its runs in [`PartView::runs`].
     pub(crate) runs: Range<u32>,
-    /// True if the head is known to have planned samples of the series that match. The runs of the series are then
-    /// left out.
+    /// True if the series is known to have planned samples that match. The runs of the series are then left out if the
+    /// head has such samples.
     pub(crate) has_samples: bool,
 }
 

@@ -9,6 +9,7 @@ mod cases;
 mod checkpoints;
 mod classes;
 mod fleet;
+mod known_samples;
 mod label_drops;
 mod missing;
 mod partitions;
@@ -224,8 +225,10 @@ impl Case {
 fn run(case: &Case) -> Result<(), TestCaseError> {
     let dropped: Dropped = if case.drops_labels { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
     let mut world = World::with(case.has_small_head, dropped);
-    for step in &case.steps {
+    for (step, (selection, _)) in case.steps.iter().zip(case.selections.iter().cycle()) {
         world.step(step);
+        // Later lists use what earlier ones have read.
+        check_series(&world, selection)?;
     }
     let verified = world.engine().verify().unwrap();
     prop_assert_eq!(&verified.described, &Vec::<String>::new());

@@ -300,8 +300,9 @@ fn a_cancelled_query_reads_nothing_more() {
     let days: Vec<Drawn> =
         (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
     world.step(&Step::Append(days, None));
-    // The list of series reads no samples in memory.
+    // The list of series reads no samples in memory, and none of a series with a known sample.
     world.step(&Step::Compact);
+    world.step(&Step::Restart);
     let window = Window { start_ns: T0 - DAY, end_ns: T0 + 3 * DAY };
     let selection = Selection {
         tenant: TenantId::default_tenant(),

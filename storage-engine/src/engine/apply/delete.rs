@@ -122,7 +122,9 @@ fn write_piece(writing: &Writing<'_>, changes: &mut Changes) -> Result<(), Engin
     };
     damage.write(&mut batch);
     writing.write(batch)?;
-    writing.state_mut().damage.wrote(&damage);
+    let mut state = writing.state_mut();
+    state.damage.wrote(&damage);
+    state.partitions.forget_samples();
     Ok(())
 }
 

@@ -55,6 +55,10 @@ pub(crate) struct Partitions {
     /// Number of times that partitions were dropped. If the number changes during a read, the data that was read may
     /// belong to a dropped partition.
     drops: u64,
+    /// Number of flushes. If it changes during a read, the database may have got more samples meanwhile.
+    flushes: u64,
+    /// Number of pieces of deletions. If it changes during a read, samples that were read may have been deleted.
+    deletions: u64,
     /// Memory of tenants' dictionaries and partitions, including evicted ones that a running query still holds.
     definitions: MemoryTotal,
     /// Tenants whose dictionary may hold entries that no partition in memory needs any more.
@@ -128,6 +132,30 @@ impl Partitions {
     /// Returns all partitions in memory, by key.
     pub(crate) fn all_loaded(&self) -> impl Iterator<Item = (&PartitionKey, &SharedPartition)> {
         self.loaded.iter()
+    }
+
+    /// Returns the number of flushes.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// Counts a flush. Returns the number of flushes.
+    pub(crate) fn count_flush(&mut self) -> u64 {
+        self.flushes += 1;
+        self.flushes
+    }
+
+    /// Forgets which samples the database holds, because some of them were deleted.
+    pub(crate) fn forget_samples(&mut self) {
+        self.deletions += 1;
+        for partition in self.loaded.values().chain(self.outlines.all()) {
+            partition.write().sample_times.forget();
+        }
+    }
+
+    /// Returns the number of pieces of deletions.
+    pub(crate) fn deletions(&self) -> u64 {
+        self.deletions
     }
 
     /// Returns the total size of all heads.

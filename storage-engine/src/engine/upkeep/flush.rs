@@ -122,9 +122,13 @@ fn write(writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Resul
     // The lock is exclusive, so that no query finds samples both in the database and in the head.
     let mut state = writing.state_mut();
     writing.write(encoded.sealed.batch)?;
+    let flushes = state.partitions.count_flush();
     for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
         let mut inner = partition.partition.write();
         inner.wrote(partition.lengths);
+        let as_chunks = partition.chunks.iter().zip(fates).filter(|(_, fate)| **fate != Fate::Kept);
+        let (series, times) = (inner.series.len(), as_chunks.map(|(chunk, _)| (chunk.series, chunk.times_ns)));
+        inner.sample_times.add(series, flushes, times);
         state.partitions.change_head(&mut inner, |head| {
             for (chunk, fate) in partition.chunks.iter().zip(fates) {
                 match fate {

@@ -1,6 +1,6 @@
 //! Tests of the accumulator.
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use proto::{Label, Samples, TenantId, Tier, Window};
 
 use super::*;
@@ -72,12 +72,7 @@ fn groups_of_series_without_samples_do_not_count() {
             let plan = PartPlan { raw: vec![interval], ..PartPlan::default() };
             let partition = partition(window);
             let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
-            let view = View {
-                shared: None,
-                snapshot: store.database().snapshot(),
-                is_wanted: &|| true,
-                found: Mutex::default(),
-            };
+            let view = View::new(None, store.database().snapshot(), &|| true);
             let mut accumulator = Accumulator::new(&selection, &[]);
             assert!(matches!(accumulator.add(&view, &part), Ok(Progress::Done)));
             let bytes = accumulator.groups.memory_bytes();

@@ -190,7 +190,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use parking_lot::{Mutex, RwLock};
+    use parking_lot::RwLock;
     use proptest::prelude::*;
     use proto::{Answer, Fold, Label, LabelSet, LocationSets, Samples, Selection, StackDetail, TenantId, Tier, Window};
 
@@ -293,8 +293,7 @@ mod tests {
             let plan = PartPlan { raw: raw.collect(), ..PartPlan::default() };
             let partition = partition(&samples);
             let part = gather(partition.key, Arc::new(RwLock::new(partition)), plan, &query);
-            let found = Mutex::default();
-            let view = View { shared: None, snapshot: store.database().snapshot(), is_wanted: &|| true, found };
+            let view = View::new(None, store.database().snapshot(), &|| true);
             for slots_max in [1, 4, 7, 1000] {
                 let mut accumulator = Accumulator::new(&selection, &[]);
                 accumulator.slots_max = slots_max;

@@ -82,13 +82,19 @@ impl From<SelectError> for VisitError {
     }
 }
 
-/// Visitor that stops at the first sample. The field is true once there was a sample.
-pub(crate) struct AnySample(pub(crate) bool);
+/// Visitor that stops at the first sample.
+#[derive(Debug, Default)]
+pub(crate) struct AnySample {
+    pub(crate) is_found: bool,
+    /// Times of the first and of the last sample of the chunk that has the sample, if it was found there.
+    pub(crate) chunk_ns: Option<(i64, i64)>,
+}
 
 impl Visitor for AnySample {
-    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+    fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need {
         // Every chunk has a sample.
-        self.0 = true;
+        self.is_found = true;
+        self.chunk_ns = Some((first_ns, last_ns));
         Need::Nothing
     }
 
@@ -97,16 +103,16 @@ impl Visitor for AnySample {
     }
 
     fn is_done(&self) -> bool {
-        self.0
+        self.is_found
     }
 
     fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<(), VisitError> {
-        self.0 = true;
+        self.is_found = true;
         Ok(())
     }
 
     fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<(), VisitError> {
-        self.0 = true;
+        self.is_found = true;
         Ok(())
     }
 }

@@ -123,3 +123,25 @@ fn unneeded_definitions_are_evicted_before_loaded_partitions() {
     partitions.evict(usize::MAX);
     assert!(partitions.definitions.bytes() < 10_000, "{} bytes", partitions.definitions.bytes());
 }
+
+#[test]
+fn a_deletion_forgets_the_samples_of_partitions_and_outlines() {
+    let mut partitions = Partitions::default();
+    partition(&mut partitions, 0, 10);
+    partition(&mut partitions, 1, 10);
+    let [loaded, stored] = [0, 1].map(|at| *partitions.all_loaded().nth(at).unwrap().0);
+    partitions.forget(&stored);
+    let mut outline = Partition::new(stored, 0);
+    let labels = LabelSet::new(vec![Label::new("pod", "a")]);
+    outline.add_series(labels.fingerprint(&TenantId::default_tenant()), || Arc::new(labels));
+    let both = [
+        partitions.keep_outline(outline, partitions.changes(), usize::MAX),
+        Arc::clone(partitions.loaded(&loaded).unwrap()),
+    ];
+    both.iter().for_each(|partition| partition.write().sample_times.add(1, 1, [(0, (5, 6))]));
+    let known = || both.iter().filter(|partition| partition.read().sample_times.of(0).is_some()).count();
+    assert_eq!(known(), 2);
+    let deletions = partitions.deletions();
+    partitions.forget_samples();
+    assert_eq!((known(), partitions.deletions()), (0, deletions + 1));
+}
