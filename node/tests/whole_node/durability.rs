@@ -84,6 +84,19 @@ fn said(line: &str) -> Option<&str> {
     Some(text.split("\\n").next().unwrap_or(text))
 }
 
+/// Returns whether the call in a line succeeded. If another thread makes a call meanwhile, strace splits the call into
+/// two lines. Each line begins with the number of its thread.
+fn has_succeeded(lines: &[String], at: usize) -> bool {
+    let thread_of = |line: &String| line.split_whitespace().next().map(str::to_owned);
+    let line = &lines[at];
+    let end = if line.ends_with("<unfinished ...>") {
+        lines[at + 1..].iter().find(|later| thread_of(later) == thread_of(line))
+    } else {
+        Some(line)
+    };
+    end.is_some_and(|end| end.ends_with("= 0"))
+}
+
 fn acked(lines: &[String]) -> Vec<i64> {
     lines.iter().filter_map(|line| said(line)?.strip_prefix("acked ")?.parse().ok()).collect()
 }
@@ -158,9 +171,11 @@ async fn new_folders_are_synced_before_the_first_acknowledgement() {
     let shard = data_dir.join("shard-0001");
     for folder in [data_dir.join("raft"), shard.join("state-1"), shard, data_dir.clone()] {
         let made = format!("\"{}\"", folder.display());
-        let made =
-            before.iter().rposition(|line| line.contains("mkdir") && line.contains(&made) && line.ends_with("= 0"));
-        let made = made.unwrap_or_else(|| panic!("{} was not made", folder.display()));
+        let is_made = |at: &usize| {
+            let line = &before[*at];
+            line.contains("mkdir") && line.contains(&made) && has_succeeded(before, *at)
+        };
+        let made = (0..before.len()).rfind(is_made).unwrap_or_else(|| panic!("{} was not made", folder.display()));
         let synced = format!("<{}>", folder.parent().unwrap().display());
         let is_synced = before[made..].iter().any(|line| line.contains("fsync(") && line.contains(&synced));
         assert!(is_synced, "that {} is there was not synced", folder.display());
