@@ -156,6 +156,7 @@ impl Reader {
             values.sort_unstable();
             values.dedup();
         }
+        debug_assert!(values.is_sorted(), "a shard lists its values in order");
         let mut warnings = warnings(lists, missing, |label| label == name);
         warnings.extend(refused);
         Ok(Listed { list: values, warnings })

@@ -25,7 +25,8 @@ use crate::memory::run::Run;
 use crate::select::missing::missing_times;
 use crate::select::plan::conflict::{Conflict, refuse};
 use crate::select::plan::{PartPlan, Plan, Tiers, covers, plan, sort_missing};
-use crate::select::view::{FoundTimes, PartView, SeriesView, View};
+use crate::select::read::known_samples::KnownSince;
+use crate::select::view::{PartView, SeriesView, View};
 
 /// Number of passes in which a query may find new damage and mark exactly the damaged areas. If it still finds more,
 /// the partitions with this damage are quarantined as a whole.
@@ -89,9 +90,7 @@ pub(crate) struct PlannedQuery<'a> {
     damage: BTreeMap<PartitionKey, PartDamage>,
     /// Times of damage in the partitions that were read.
     damaged: Vec<Missing>,
-    /// Number of flushes, and of pieces of deletions, before the query.
-    flushes: u64,
-    deletions: u64,
+    since: KnownSince,
     pub(crate) view: View<'a>,
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn read<C: Collector>(
         }
         let mut collector = new();
         let read = read_parts(store, query, &mut planned, &mut collector);
-        keep_sample_times(store, &mut planned);
+        planned.since.keep(store, std::mem::take(planned.view.sample_times.get_mut()));
         // Values of a partition that was dropped meanwhile may be missing, which is no damage.
         let is_dropped = matches!(read, Ok(Progress::Dropped));
         if is_dropped || quarantine_found(store, &mut planned, &mut met, &mut damaged_passes) {
@@ -199,45 +198,10 @@ fn quarantine_found(
     is_new
 }
 
-/// Keeps the times of samples that the query found, for later queries.
-fn keep_sample_times(store: &Store, planned: &mut PlannedQuery<'_>) {
-    let found = std::mem::take(planned.view.sample_times.get_mut());
-    if found.is_empty() {
-        return;
-    }
-    let state = store.state();
-    if state.partitions.deletions() != planned.deletions {
-        return;
-    }
-    for FoundTimes { partition, of_series } in found {
-        // Others may read the partition for long, and entries wait for the state. Then a later list finds the times.
-        if let Some(mut partition) = partition.try_write() {
-            let series = partition.series.len();
-            partition.sample_times.add(series, planned.flushes, of_series);
-        }
-    }
-}
-
-/// Marks the series that are known to have planned samples, if the query needs no more. `flushes` is the number of
-/// flushes before the query. If the partition knows samples of later flushes, no series is marked.
-fn mark_known(query: &Query<'_>, part: &mut PartView, flushes: u64) {
-    let PartView { key, partition, plan, series, .. } = part;
-    let partition = partition.read();
-    if !query.is_about_presence(&partition) || partition.sample_times.flushes() > flushes {
-        return;
-    }
-    for series in series.iter_mut().filter(|series| !series.has_samples) {
-        let times = partition.sample_times.of(series.number);
-        series.has_samples =
-            times.is_some_and(|(first, last)| plan.has_time(key.tier, first) || plan.has_time(key.tier, last));
-    }
-}
-
 fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<PlannedQuery<'a>, SelectError> {
     let state = store.state();
     let tenant = state.tenants.number(query.tenant);
     let plan = tenant.map(|tenant| plan(&state, tenant, query.buckets, tiers)).unwrap_or_default();
-    let flushes = state.partitions.flushes();
     let mut with_heads = BTreeMap::new();
     for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
         if !state.partitions.exists(key) {
@@ -247,17 +211,15 @@ fn plan_query<'a>(store: &'a Store, query: &Query<'a>, tiers: &Tiers) -> Result<
         }
         let loaded = state.partitions.loaded(key);
         if let Some(partition) = loaded.filter(|partition| !partition.read().head.is_empty()) {
-            let mut part = gather(*key, Arc::clone(partition), part.clone(), query);
-            mark_known(query, &mut part, flushes);
-            with_heads.insert(*key, part);
+            with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), query));
         }
     }
     let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
     let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
     let shared = tenant.and_then(|tenant| state.partitions.loaded_dictionary(tenant).map(Arc::clone));
     let view = View::new(shared, store.database().snapshot(), query.is_wanted);
-    let deletions = state.partitions.deletions();
-    Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), flushes, deletions, view })
+    let since = KnownSince::now(&state);
+    Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), since, view })
 }
 
 fn read_parts(
@@ -308,11 +270,13 @@ fn read_each(
                 // left out.
                 let mut part = gather(*key, partition, plan, query);
                 part.series.iter_mut().for_each(|series| *series = SeriesView::without_head(series.number));
-                mark_known(query, &mut part, planned.flushes);
                 part
             }
         };
         part.damage = damage;
+        if query.is_about_presence(&part.partition.read()) {
+            planned.since.mark_known(&mut part);
+        }
         if let Some(conflict) = part.conflict(query) {
             return Ok(Progress::Conflict(conflict));
         }

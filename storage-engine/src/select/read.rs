@@ -1,5 +1,6 @@
 //! Reads the series of a partition as planned: sums of windows, and raw samples at the edges.
 
+pub(crate) mod known_samples;
 pub(crate) mod threads;
 pub(crate) mod visitor;
 

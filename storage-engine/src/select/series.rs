@@ -24,9 +24,10 @@ use crate::select::gather::{Aggregate, Collector, Progress, Query, read};
 use crate::select::grouping::{for_each_value, in_order_of_labels, value_in};
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
+use crate::select::read::known_samples::FoundTimes;
 use crate::select::read::threads::{pieces, run};
 use crate::select::read::visitor::{Need, ReadSums, VisitError, Visitor};
-use crate::select::view::{FoundTimes, PartView, SeriesView, View};
+use crate::select::view::{PartView, SeriesView, View};
 
 /// Returns the series that have samples in the window, and the times for which the list may be incomplete. A label that
 /// one tier dropped is listed if another tier still has it for these times. Stops when `is_wanted` returns false.

@@ -15,6 +15,7 @@ use crate::memory::partition::{Lengths, Partition};
 use crate::memory::run::Run;
 use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::select::plan::PartPlan;
+use crate::select::read::known_samples::FoundTimes;
 
 /// Data that all partitions of a query share.
 pub(crate) struct View<'a> {
@@ -37,12 +38,6 @@ impl<'a> View<'a> {
     ) -> Self {
         Self { shared, snapshot, is_wanted, found: Mutex::default(), sample_times: Mutex::default() }
     }
-}
-
-/// Times of samples in chunks of one partition: the number of each series, and the times of two of its samples.
-pub(crate) struct FoundTimes {
-    pub(crate) partition: Arc<RwLock<Partition>>,
-    pub(crate) of_series: Vec<(u32, (i64, i64))>,
 }
 
 /// Data that a query reads from one partition.

@@ -1,5 +1,6 @@
 //! Lists of series use the known times of samples, and read other series.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Matcher, SeriesQuery, TenantId, Window};
 use storage_engine::Position;
-use storage_model::samples::{Drawn, SECOND, T0};
+use storage_model::samples::{Drawn, SECOND, T0, batch_of};
 use storage_model::steps::Step;
 use storage_model::world::World;
 
@@ -74,6 +75,28 @@ fn series_with_a_known_sample_in_the_window_are_not_read() {
     assert_eq!(list(&world, 60, 71), [listed(&both, 2), listed(&both, 2)], "after a restart no times are known");
     assert_eq!(list(&world, 0, 11), [listed(&both, 2), listed(&both, 0)], "the first list has read the chunks");
     assert_eq!(list(&world, 0, 200), [listed(&both, 0), listed(&both, 0)]);
+    world.step(&Step::Restart);
+    assert_eq!(list(&world, -20, 40), [listed(&both, 2), listed(&both, 2)], "minutes have no times of samples");
+}
+
+// The query was planned before the flush, so it sees no sample of it.
+#[test]
+fn a_list_uses_no_times_of_samples_that_are_flushed_meanwhile() {
+    let mut world = world();
+    world.step(&Step::Restart);
+    let late = Command::Append(Arc::new(batch_of(&[Drawn::simple(0, 300, 1, 5)], None)));
+    let entry = Entry { proposed_at_ns: T0 + 400 * SECOND, command: late };
+    let position = Position { index: world.log.len() as u64 + 1, log_id: Bytes::new() };
+    let looks = AtomicUsize::new(0);
+    let before = world.engine().series_while(&query(window(200, 400), None), &|| {
+        if looks.fetch_add(1, Ordering::Relaxed) == 0 {
+            world.engine().apply(position.clone(), &entry).unwrap();
+            world.engine().compact().unwrap();
+        }
+        true
+    });
+    assert_eq!(before.unwrap().series.len(), 0);
+    assert_eq!(list(&world, 200, 400)[0], listed(&["s0"], 1), "the time of the other service is not known");
 }
 
 #[test]

@@ -205,18 +205,22 @@ struct Case {
     selections: Vec<(Selection, Conditions)>,
     has_small_head: bool,
     drops_labels: bool,
+    /// True if series are listed after each step.
+    lists_between: bool,
 }
 
 impl Case {
     fn any() -> impl Strategy<Value = Self> {
         let steps = prop::collection::vec(step(), 1..25);
         let selections = prop::collection::vec((selection(), conditions()), 1..6);
-        (steps, selections, prop::bool::weighted(0.3), prop::bool::weighted(0.3)).prop_map(
-            |(steps, selections, has_small_head, drops_labels)| Self {
+        let [rarely, also_rarely] = [prop::bool::weighted(0.3); 2];
+        (steps, selections, rarely, also_rarely, prop::bool::ANY).prop_map(
+            |(steps, selections, has_small_head, drops_labels, lists_between)| Self {
                 steps,
                 selections,
                 has_small_head,
                 drops_labels,
+                lists_between,
             },
         )
     }
@@ -228,7 +232,9 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     for (step, (selection, _)) in case.steps.iter().zip(case.selections.iter().cycle()) {
         world.step(step);
         // Later lists use what earlier ones have read.
-        check_series(&world, selection)?;
+        if case.lists_between {
+            check_series(&world, selection)?;
+        }
     }
     let verified = world.engine().verify().unwrap();
     prop_assert_eq!(&verified.described, &Vec::<String>::new());
@@ -240,6 +246,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     world.step(&Step::Crash);
     for (selection, conditions) in &case.selections {
         check(&world, selection, conditions)?;
+        check_series(&world, selection)?;
     }
     Ok(())
 }

@@ -9,6 +9,8 @@
 //! The deletion is written in pieces of bounded size, and the log position is written last. A piece holds whole windows
 //! and their stale marks. After an interruption, the deletion is applied again, with the same result.
 
+use std::collections::BTreeSet;
+
 use proto::entry::Deletion;
 use proto::{Samples, Tier, Window};
 use rocksdb::WriteBatch;
@@ -42,6 +44,8 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct Changes {
     pub(crate) batch: WriteBatch,
     pub(crate) stale: Vec<StaleKey>,
+    /// Partitions of minutes of which samples are deleted.
+    minutes: BTreeSet<PartitionKey>,
     /// Partition, series and window of each value that is deleted entirely. Its damage record is deleted, too.
     gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
@@ -89,7 +93,9 @@ pub(crate) fn delete(
     // After this write, no samples of the deleted time are only in a head.
     let sealed_ns = deletion.window.end_ns.saturating_add(Tier::Raw.window_ns());
     write_all(writing, WriteBatch::default(), Sealing::Before(sealed_ns))?;
-    let mut changes = Changes::default();
+    let minutes = selected.iter().map(|selected| selected.key).filter(|key| key.tier <= Tier::Minute);
+    let minutes = minutes.map(|key| key.in_tier(Tier::Minute)).collect();
+    let mut changes = Changes { minutes, ..Changes::default() };
     for selected in selected {
         match selected.key.tier {
             Tier::Raw => delete_raw(writing, selected, deletion.window, &mut changes)?,
@@ -113,18 +119,16 @@ fn pass(store: &Store, position: Position, now_ns: i64, outcome: Outcome) -> Out
 fn write_piece(writing: &Writing<'_>, changes: &mut Changes) -> Result<(), EngineError> {
     let mut batch = std::mem::take(&mut changes.batch);
     changes.stale.iter().for_each(|stale| database::put(&mut batch, &stale.bytes(), &[]));
-    let damage = {
-        let mut state = writing.state_mut();
-        // Windows are marked stale first, so that a query planned from now on reads their finer windows.
-        state.stale.extend(changes.stale.drain(..));
-        changes.gone.drain(..).for_each(|(key, series, window)| state.damage.restored(key, series, window));
-        state.damage.unwritten()
-    };
-    damage.write(&mut batch);
-    writing.write(batch)?;
+    // The lock is exclusive, so that no query knows a sample that the database has no longer.
     let mut state = writing.state_mut();
+    // Windows are marked stale, so that a query planned from now on reads their finer windows.
+    state.stale.extend(changes.stale.drain(..));
+    changes.gone.drain(..).for_each(|(key, series, window)| state.damage.restored(key, series, window));
+    let damage = state.damage.unwritten();
+    damage.write(&mut batch);
+    state.partitions.forget_samples(&changes.minutes);
+    writing.write(batch)?;
     state.damage.wrote(&damage);
-    state.partitions.forget_samples();
     Ok(())
 }
 

@@ -27,11 +27,6 @@ impl Outlines {
         self.kept.get(key)
     }
 
-    /// Returns all kept outlines.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &SharedPartition> {
-        self.kept.values()
-    }
-
     /// Keeps an outline for as long as all outlines fit into `bytes_max`. Its memory is part of `total`. Returns the
     /// outline for the query that has read it.
     pub(crate) fn keep(&mut self, mut outline: Partition, total: &MemoryTotal, bytes_max: usize) -> SharedPartition {

@@ -145,11 +145,13 @@ impl Partitions {
         self.flushes
     }
 
-    /// Forgets which samples the database holds, because some of them were deleted.
-    pub(crate) fn forget_samples(&mut self) {
+    /// Forgets which samples of these partitions of minutes the database holds, because some of them were deleted.
+    pub(crate) fn forget_samples<'a>(&mut self, keys: impl IntoIterator<Item = &'a PartitionKey>) {
         self.deletions += 1;
-        for partition in self.loaded.values().chain(self.outlines.all()) {
-            partition.write().sample_times.forget();
+        for key in keys {
+            for partition in self.loaded.get(key).into_iter().chain(self.outlines.get(key)) {
+                partition.write().sample_times.forget();
+            }
         }
     }
 

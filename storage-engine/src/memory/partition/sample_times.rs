@@ -3,8 +3,9 @@
 //! A list of series finds out whether a series has samples in a window. If the window contains a known time, no chunk
 //! of the series is read. Times become known when chunks are written or read.
 //!
-//! Invariant: the database holds a sample of each known time. If raw samples have expired since, it holds the minute of
-//! the sample, and plans contain no expired times. A deletion forgets all times.
+//! Invariant: each known time is that of a sample which was stored and not deleted: a deletion forgets the times of its
+//! partitions. Raw samples may have expired since. Then plans contain only the minute of the time. A sample may also be
+//! damaged. Its series is still listed, because it had the sample.
 
 /// Memory of the times of a series, in bytes.
 pub(crate) const SERIES_BYTES: usize = size_of::<(i64, i64)>();

@@ -142,6 +142,8 @@ fn a_deletion_forgets_the_samples_of_partitions_and_outlines() {
     let known = || both.iter().filter(|partition| partition.read().sample_times.of(0).is_some()).count();
     assert_eq!(known(), 2);
     let deletions = partitions.deletions();
-    partitions.forget_samples();
-    assert_eq!((known(), partitions.deletions()), (0, deletions + 1));
+    partitions.forget_samples(&[stored]);
+    assert_eq!((known(), partitions.deletions()), (1, deletions + 1), "the other partition has its samples");
+    partitions.forget_samples(&[loaded]);
+    assert_eq!((known(), partitions.deletions()), (0, deletions + 2));
 }
