@@ -84,17 +84,17 @@ fn said(line: &str) -> Option<&str> {
     Some(text.split("\\n").next().unwrap_or(text))
 }
 
-/// Returns whether the call in a line succeeded. If another thread makes a call meanwhile, strace splits the call into
-/// two lines. Each line begins with the number of its thread.
-fn has_succeeded(lines: &[String], at: usize) -> bool {
+/// Returns the line with the end of the call in a line; `None` if the call failed. If another thread makes a call
+/// meanwhile, strace splits the call into two lines. Each line begins with the number of its thread.
+fn end_of_success(lines: &[String], at: usize) -> Option<usize> {
     let thread_of = |line: &String| line.split_whitespace().next().map(str::to_owned);
     let line = &lines[at];
     let end = if line.ends_with("<unfinished ...>") {
-        lines[at + 1..].iter().find(|later| thread_of(later) == thread_of(line))
+        (at + 1..lines.len()).find(|later| thread_of(&lines[*later]) == thread_of(line))?
     } else {
-        Some(line)
+        at
     };
-    end.is_some_and(|end| end.ends_with("= 0"))
+    lines[end].ends_with("= 0").then_some(end)
 }
 
 fn acked(lines: &[String]) -> Vec<i64> {
@@ -171,11 +171,12 @@ async fn new_folders_are_synced_before_the_first_acknowledgement() {
     let shard = data_dir.join("shard-0001");
     for folder in [data_dir.join("raft"), shard.join("state-1"), shard, data_dir.clone()] {
         let made = format!("\"{}\"", folder.display());
-        let is_made = |at: &usize| {
-            let line = &before[*at];
-            line.contains("mkdir") && line.contains(&made) && has_succeeded(before, *at)
+        let made_at = |at: usize| {
+            let line = &before[at];
+            (line.contains("mkdir") && line.contains(&made)).then(|| end_of_success(before, at))?
         };
-        let made = (0..before.len()).rfind(is_made).unwrap_or_else(|| panic!("{} was not made", folder.display()));
+        let made = (0..before.len()).rev().find_map(made_at);
+        let made = made.unwrap_or_else(|| panic!("{} was not made", folder.display()));
         let synced = format!("<{}>", folder.parent().unwrap().display());
         let is_synced = before[made..].iter().any(|line| line.contains("fsync(") && line.contains(&synced));
         assert!(is_synced, "that {} is there was not synced", folder.display());
