@@ -229,8 +229,8 @@ impl Replica {
     }
 
     /// Purges flushed entries, although members may lag, to save space. A member that needs them then installs a
-    /// snapshot. Those that were flushed in the last [`SAVING_KEEP_TIME`] are kept, because nearly every member needs
-    /// them.
+    /// snapshot. Of those that were flushed in the last [`SAVING_KEEP_TIME`], it keeps what it would keep otherwise,
+    /// because nearly every member needs them.
     pub(crate) async fn save_log_space(&self) -> Result<(), Arc<ReplicaError>> {
         if self.last_purged().await? >= self.shard.flushed_index() {
             return Ok(());
