@@ -81,6 +81,10 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
     let mut repairs_s = Vec::new();
     let first = run.random.below(3);
     for fault in 0..faults {
+        // A second replica might be damaged before the first one is repaired.
+        if !run.violations.is_empty() {
+            break;
+        }
         run.sleep_below(Duration::from_secs(2));
         // Each node is damaged in turn, so that no replica is damaged twice within a short time.
         let node = (first + fault) % run.cluster.shape().nodes + 1;
