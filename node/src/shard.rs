@@ -67,6 +67,14 @@ impl Shard {
         if let Some(error) = engine.repair_failure() {
             tracing::error!(shard = id, %error, "damaged table files cannot be repaired: nothing is compacted");
         }
+        if engine.are_files_repaired() {
+            let damage = engine.damage_counts();
+            tracing::warn!(
+                shard = id,
+                ?damage,
+                "repaired: the readable values of damaged table files are in new files"
+            );
+        }
         let flushed = Flushed { position: engine.flushed(), membership: engine.membership() };
         let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
         metrics.flushed_index.set(index);
@@ -138,12 +146,13 @@ impl Shard {
 
     /// Describes the damage of the state; `None` if none is known.
     pub(crate) fn damage(&self) -> Option<String> {
-        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        let DamageCounts { windows, without_batch_ids, damaged_reads } = self.engine.damage_counts();
         let faults = self.faults.lock().clone();
         let unrepaired = || self.engine.repair_failure().map(|error| format!("damaged files: {error}"));
         let quarantined = || (windows > 0).then(|| format!("{windows} quarantined windows"));
+        let without_ids = || (without_batch_ids > 0).then(|| format!("{without_batch_ids} partitions lost batch IDs"));
         let read = || (damaged_reads > 0).then(|| format!("{damaged_reads} damaged values"));
-        faults.or_else(unrepaired).or_else(quarantined).or_else(read)
+        faults.or_else(unrepaired).or_else(quarantined).or_else(without_ids).or_else(read)
     }
 
     /// Reads and checks everything on disk. Faults count as damage from then on. Blocks for a long time.
@@ -158,7 +167,7 @@ impl Shard {
 
     /// Counts the damage that was found since the last call in the metrics, and logs it.
     fn report_damage(&self) {
-        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        let DamageCounts { windows, damaged_reads, .. } = self.engine.damage_counts();
         self.metrics.quarantined_windows.set(gauge(windows));
         self.metrics.unrepaired.set(i64::from(self.engine.repair_failure().is_some()));
         let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);

@@ -386,6 +386,12 @@ impl Engine {
         self.store.database().has_damaged_files()
     }
 
+    /// Returns whether damaged table files were repaired at opening. What could not be read is quarantined, or made
+    /// again from finer values.
+    pub fn are_files_repaired(&self) -> bool {
+        self.store.database().are_files_repaired()
+    }
+
     /// Returns the error of the repair at opening, if the repair failed. The state is then served unrepaired, and
     /// nothing is compacted, so the state grows.
     pub fn repair_failure(&self) -> Option<&EngineError> {

@@ -90,6 +90,53 @@ async fn a_damaged_state_is_replaced_by_that_of_another_member() {
     }
 }
 
+/// Returns the ID of the batch with a number. IDs of consecutive numbers are far apart.
+fn id_of(number: i64) -> u128 {
+    (number as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+/// Regression: the member repaired its files without the IDs, and was not known to be damaged. It then counted retries
+/// twice that the other members refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_lost_batch_ids_gets_the_state_of_another() {
+    /// Number of batches: their IDs fill several blocks.
+    const BATCHES: i64 = 1500;
+    let batch = |number: i64| batch_of(Some(id_of(number)), [number], |_| "leaf".to_owned());
+    let mut cluster = Cluster::start(|_config| {}).await;
+    for number in 0..BATCHES {
+        cluster.append(number, &batch(number)).await;
+    }
+    let damaged = (cluster.leader().await + 1) % 3;
+    let applied = || cluster.metric(damaged, APPLIED) >= BATCHES as f64;
+    append_until(&cluster, BATCHES, "the member does not follow", applied).await;
+    cluster.stop(damaged).await;
+    // The block in which the IDs of most other batches lie, and nothing else.
+    let mut ids: Vec<i64> = (0..BATCHES).collect();
+    ids.sort_by_key(|number| id_of(*number));
+    let number = ids[ids.len() / 2];
+    // A key in a block omits the bytes that it shares with the key before it.
+    let id = &id_of(number).to_be_bytes()[3..];
+    let mut broken = 0;
+    for file in files_of(&state(cluster.data_dir(damaged)), "sst") {
+        let mut bytes = std::fs::read(&file).unwrap();
+        let Some(at) = bytes.windows(id.len()).position(|bytes| bytes == id) else { continue };
+        bytes[at] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        broken += 1;
+    }
+    assert!(broken > 0, "no table file has the ID");
+    cluster.restart(damaged).await;
+    cluster.make_leader(damaged).await;
+    // The leader looks for the ID, and finds the damage.
+    cluster.append(number, &batch(number)).await;
+    wait_until_repaired(&cluster, damaged, "a block of batch IDs").await;
+    cluster.append(number, &batch(number)).await;
+    cluster.make_leader(damaged).await;
+    let times = cluster.times(damaged).await;
+    let of_number = times.iter().filter(|time| **time == times_of([number])[0]).count();
+    assert_eq!(of_number, 1, "the batch counts again");
+}
+
 /// Only two of three members run, so the damage cannot be repaired. The one with the damage has entries that the other
 /// one lacks, and must lead at first.
 #[tokio::test(flavor = "multi_thread")]

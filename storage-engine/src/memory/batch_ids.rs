@@ -90,17 +90,29 @@ pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     }
 }
 
-/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so an ID with a damaged
-/// value counts as found. An ID in a block that cannot be read counts as missing, because counting a batch twice is
-/// better than acknowledging a batch and losing it.
-pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
+/// Result of a search for an ID in the database.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) is_written: bool,
+    /// Partitions that may have the ID in a block that cannot be read, each with the error.
+    pub(crate) unreadable: Vec<(PartitionKey, rocksdb::Error)>,
+}
+
+/// Searches the database for an ID in these partitions. The key is the ID, so an ID with a damaged value counts as
+/// found. An ID in a block that cannot be read counts as missing, because counting a batch twice is better than
+/// acknowledging a batch and losing it.
+pub(crate) fn find(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<Found, EngineError> {
+    let mut found = Found::default();
     for partition in partitions {
         match database.get_pinned(partition.batch_id(id)) {
-            Ok(Some(_)) => return Ok(true),
+            Ok(Some(_)) => {
+                found.is_written = true;
+                break;
+            }
             Ok(None) => {}
-            Err(error) if is_corruption(&error) => {}
+            Err(error) if is_corruption(&error) => found.unreadable.push((*partition, error)),
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(false)
+    Ok(found)
 }

@@ -19,7 +19,7 @@ use super::store::{Answered, Store, Stored, answer, apply, check, kind_of, sampl
 /// Prefixes of the keys of essential values, without which the engine does not open.
 const VITAL_KEYS: [&[u8]; 8] = [b"\0f", b"\0a", b"\0m", b"\0c", b"\0o", b"\0x", &[1], &[2]];
 
-fn database(path: &Path) -> rocksdb::DB {
+pub(super) fn database(path: &Path) -> rocksdb::DB {
     let mut options = rocksdb::Options::default();
     options.set_disable_auto_compactions(true);
     options.set_compression_type(rocksdb::DBCompressionType::None);
@@ -37,13 +37,13 @@ pub(super) fn write(path: &Path, put: &[Stored], deleted: &[Vec<u8>]) {
 }
 
 /// Compacts the database into one level, so that each key is in only one block.
-fn compact(path: &Path) {
+pub(super) fn compact(path: &Path) {
     database(path).compact_range(None::<&[u8]>, None::<&[u8]>);
 }
 
 /// Flips a bit of a value in its table file, so that the value's block cannot be read. Essential values must stay
 /// readable.
-fn break_block_of(path: &Path, (key, value): &Stored) {
+pub(super) fn break_block_of(path: &Path, (key, value): &Stored) {
     let is_table = |file: &std::path::PathBuf| file.extension().is_some_and(|extension| extension == "sst");
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(is_table);
     let mut broken = 0;
@@ -70,7 +70,7 @@ fn answers(store: &Store, engine: &Engine) -> Vec<Answered> {
     store.selections.iter().map(|selection| answer(engine, selection, true).unwrap()).collect()
 }
 
-fn check_all(store: &Store, engine: &Engine, wanted: &[Answered], when: &str) {
+pub(super) fn check_all(store: &Store, engine: &Engine, wanted: &[Answered], when: &str) {
     for (selection, wanted) in store.selections.iter().zip(wanted) {
         let got = answer(engine, selection, true).unwrap_or_else(|why| panic!("{when}: {selection:?}: {why}"));
         check(selection, wanted.as_ref(), got.as_ref()).unwrap_or_else(|what| panic!("{when}: {what}: {selection:?}"));
@@ -104,12 +104,12 @@ fn late_values(store: &Store, kind: &str) -> Vec<Stored> {
 }
 
 /// Returns an upper bound of all keys with a prefix.
-fn after(prefix: &[u8]) -> Vec<u8> {
+pub(super) fn after(prefix: &[u8]) -> Vec<u8> {
     [prefix, &[0xff; 20]].concat()
 }
 
 /// Returns the record that a repair lost the keys from `from`, inclusive, to `to`, exclusive.
-fn record_of_lost(from: &[u8], to: &[u8]) -> Stored {
+pub(super) fn record_of_lost(from: &[u8], to: &[u8]) -> Stored {
     let key = [&[5], from].concat();
     let payload = [(to.len() as u32).to_be_bytes().as_slice(), to, b"lost"].concat();
     (key.clone(), in_frame(&key, &payload))

@@ -15,6 +15,7 @@ mod damage;
 mod expired;
 mod live;
 mod lost;
+mod lost_ids;
 mod replicas;
 mod store;
 mod timeline;
@@ -140,8 +141,9 @@ impl Examination<'_> {
     fn append(&self, engine: &Engine, compacts: bool) -> Result<bool, String> {
         // After a compaction that read a damaged block, RocksDB refuses all writes until the engine is opened again.
         let allowed = |why: String| if self.is_file || self.is_rewritten { Ok(false) } else { Err(why) };
+        let has_lost_ids = has_lost_ids(engine);
         match self.store.retry(engine) {
-            Ok(Outcome::Applied) if self.is_file => return Ok(false),
+            Ok(Outcome::Applied) if self.is_file && has_lost_ids => return Ok(false),
             Ok(Outcome::Applied) if !self.is_rewritten => return Err("a retry counted twice".to_owned()),
             Ok(_) => {}
             Err(why) => return allowed(format!("a retry: {why}")),
@@ -171,17 +173,25 @@ impl Examination<'_> {
         self.query(&engine, &self.store.answers, "opened again")?;
         if !has_appended && index == self.store.last_index() {
             // The damaged files were repaired when the engine was opened.
+            let has_lost_ids = has_lost_ids(&engine);
             let retried = self.store.retry(&engine).map_err(|why| format!("a retry when it is opened again: {why}"))?;
             let more = self.store.append_more(&engine);
             more.map_err(|why| format!("new samples are refused when it is opened again: {why}"))?;
             // A batch whose ID was lost counts twice.
             if retried != Outcome::Applied {
                 self.query(&engine, &self.store.answers_after, "opened again, with new samples")?;
+            } else if !has_lost_ids {
+                return Err("a retry counted twice, and no ID is known to be lost".to_owned());
             }
         }
         engine.flush().map(drop).map_err(|error| format!("it does not flush when it is opened again: {error}"))?;
         engine.compact().map(drop).map_err(|error| format!("it does not compact when it is opened again: {error}"))
     }
+}
+
+/// Returns whether the engine knows that it lost IDs of batches.
+fn has_lost_ids(engine: &Engine) -> bool {
+    engine.damage_counts().without_batch_ids > 0
 }
 
 /// Returns whether damage of a file makes an essential value unreadable. All files except table files are essential.

@@ -174,10 +174,17 @@ pub(crate) fn holds_batch(engine: &Engine, tenant: &TenantId, id: BatchId) -> Re
 }
 
 fn is_known(engine: &Engine, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
-    let is_unwritten = engine.store.state().batch_ids.is_unwritten(id, partitions);
+    if engine.store.state().batch_ids.is_unwritten(id, partitions) {
+        return Ok(true);
+    }
     // The disk is read without the lock. An ID that a flush writes meanwhile is briefly in both places, never in
     // none.
-    Ok(is_unwritten || engine.store.database().holds_batch(id, partitions)?)
+    let found = engine.store.database().find_batch(id, partitions)?;
+    for (partition, error) in found.unreadable {
+        engine.store.database().note_file(error.as_ref());
+        engine.store.state_mut().damage.lose_batch_ids(partition);
+    }
+    Ok(found.is_written)
 }
 
 /// Returns the partition, creating it if it is missing. Adds the partition to the state first, so that a rebuild of the

@@ -46,7 +46,7 @@ pub(crate) fn expire(
             batch.delete_range(key.prefix(), key.end());
         }
         // A partition that no longer exists may still have damaged areas and moved values.
-        let damaged: BTreeSet<PartitionKey> = state.damage.iter().map(|(key, ..)| key).filter(is_expired).collect();
+        let damaged: BTreeSet<PartitionKey> = state.damage.partitions().filter(is_expired).collect();
         damaged.iter().for_each(|key| state.damage.forget(*key, &mut batch));
         let replaced: Vec<PartitionKey> = state.damage.replaced().map(|(key, _)| key).collect();
         for key in replaced {

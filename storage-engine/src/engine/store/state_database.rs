@@ -13,7 +13,7 @@ use crate::database::key::PartitionKey;
 use crate::database::{self, Snapshot, unlogged};
 use crate::error::{EngineError, is_corruption};
 use crate::integrity::quarantine::damaged_files::DamagedFiles;
-use crate::integrity::quarantine::repair;
+use crate::integrity::quarantine::repair::{self, Repair};
 use crate::memory::batch_ids;
 
 /// An open state database.
@@ -28,9 +28,13 @@ pub(crate) struct StateDatabase {
 impl StateDatabase {
     /// Repairs the table files that are listed as damaged or that RocksDB finds damaged now. Then opens the database.
     pub(crate) fn open(config: &Config) -> Result<Self, EngineError> {
+        let mut last = Repair::Unneeded;
         loop {
-            let failure = repair::repair(config)?;
-            match database::open(config, failure.is_some()) {
+            match repair::repair(config)? {
+                Repair::Unneeded => {}
+                done_or_failed => last = done_or_failed,
+            }
+            match database::open(config, matches!(last, Repair::Failed(_))) {
                 Err(EngineError::Database(error)) if is_corruption(&error) => {
                     let number = repair::file_named(error.as_ref());
                     let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
@@ -42,7 +46,7 @@ impl StateDatabase {
                     return Ok(Self {
                         database: opened?,
                         directory: config.directory.clone(),
-                        damaged_files: DamagedFiles::after_repair(failure),
+                        damaged_files: DamagedFiles::after_repair(last),
                     });
                 }
             }
@@ -59,9 +63,9 @@ impl StateDatabase {
         self.database.get_pinned(key)
     }
 
-    /// Returns whether one of these partitions holds the ID of a batch.
-    pub(crate) fn holds_batch(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
-        batch_ids::is_written(&self.database, id, partitions)
+    /// Searches for the ID of a batch in these partitions.
+    pub(crate) fn find_batch(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<batch_ids::Found, EngineError> {
+        batch_ids::find(&self.database, id, partitions)
     }
 
     /// Returns the approximate size on disk of each key range, in bytes.
@@ -112,6 +116,11 @@ impl StateDatabase {
     /// Returns whether there are table files with damaged blocks, including files whose repair failed at opening.
     pub(crate) fn has_damaged_files(&self) -> bool {
         self.repair_failure().is_some() || self.needs_repair()
+    }
+
+    /// Returns whether damaged table files were repaired at opening.
+    pub(crate) fn are_files_repaired(&self) -> bool {
+        self.damaged_files.are_repaired()
     }
 
     /// Returns the error of the repair at opening, if the repair failed.

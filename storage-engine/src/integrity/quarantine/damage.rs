@@ -49,9 +49,11 @@ pub(crate) struct Damage {
     /// Partitions whose definitions cannot be read. Partitions of raw samples are not listed, because they use the
     /// definitions of their minutes.
     without_definitions: BTreeSet<PartitionKey>,
+    /// Partitions of raw samples that lost batch IDs.
+    without_batch_ids: BTreeSet<PartitionKey>,
     /// Keys of the values that reads must skip.
     skipped: Arc<BTreeSet<Vec<u8>>>,
-    /// Partitions whose areas are not written yet.
+    /// Partitions whose damage is not written yet.
     changed: BTreeSet<PartitionKey>,
     /// Windows that are stale because of damage, but not yet written as stale.
     unwritten_stale: BTreeSet<StaleKey>,
@@ -117,6 +119,7 @@ impl Damage {
     /// Forgets the damaged areas of a partition: removes them from memory, and their records from the database.
     pub(crate) fn forget(&mut self, key: PartitionKey, batch: &mut WriteBatch) {
         self.without_definitions.remove(&key);
+        self.without_batch_ids.remove(&key);
         self.areas.remove(&key);
         self.changed.remove(&key);
         let records = key::damage_of(key);
@@ -139,6 +142,11 @@ impl Damage {
     /// Iterates over all areas, each with its partition and description.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PartitionKey, Area, &str)> {
         self.areas.iter().flat_map(|(key, areas)| areas.iter().map(|(area, what)| (*key, *area, what.as_str())))
+    }
+
+    /// Returns the partitions that have a record of damage. A partition may occur twice.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = PartitionKey> + '_ {
+        self.areas.keys().chain(&self.without_batch_ids).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -165,6 +173,19 @@ impl Damage {
 
     pub(crate) fn mark_definitions_damaged(&mut self, key: PartitionKey) -> bool {
         self.without_definitions.insert(key)
+    }
+
+    /// Records that a partition of raw samples lost batch IDs. No response is wrong, but a retry may count twice.
+    pub(crate) fn lose_batch_ids(&mut self, key: PartitionKey) {
+        if self.without_batch_ids.insert(key) {
+            self.changed.insert(key);
+            self.damaged_reads += 1;
+        }
+    }
+
+    /// Returns the number of partitions that lost batch IDs.
+    pub(crate) fn without_batch_ids(&self) -> u64 {
+        self.without_batch_ids.len() as u64
     }
 
     /// Records that an empty partition replaced one with damaged definitions. All areas become areas of all series,
@@ -238,13 +259,22 @@ impl Damage {
     /// Returns the damage that is not in the database yet.
     pub(crate) fn unwritten(&self) -> UnwrittenDamage {
         let areas = self.changed.iter().map(|key| (*key, self.areas.get(key).cloned().unwrap_or_default()));
-        UnwrittenDamage { areas: areas.collect(), stale: self.unwritten_stale.clone(), lost: self.lost.clone() }
+        let without_batch_ids = self.changed.intersection(&self.without_batch_ids).copied();
+        UnwrittenDamage {
+            areas: areas.collect(),
+            without_batch_ids: without_batch_ids.collect(),
+            stale: self.unwritten_stale.clone(),
+            lost: self.lost.clone(),
+        }
     }
 
     /// Records that damage was written. Damage that changed after `written` was taken stays unwritten.
     pub(crate) fn wrote(&mut self, written: &UnwrittenDamage) {
-        let Self { areas, changed, unwritten_stale, lost, .. } = self;
+        let Self { areas, without_batch_ids, changed, unwritten_stale, lost, .. } = self;
         changed.retain(|key| {
+            if without_batch_ids.contains(key) != written.without_batch_ids.contains(key) {
+                return true;
+            }
             let now = areas.get(key);
             written.areas.get(key).is_none_or(|then| now.map_or(!then.is_empty(), |now| now != then))
         });
@@ -259,6 +289,10 @@ impl Damage {
         let mut walk = Walk::new(snapshot, key::damage().to_vec());
         while let Some(item) = walk.next()? {
             let Ok((at, value)) = item else { continue };
+            if let Some((key, [])) = key::read_damage(&at) {
+                damage.without_batch_ids.insert(key);
+                continue;
+            }
             let Some((key, area)) = Area::read_key(&at) else { continue };
             let text = frame::open(&at, &value).unwrap_or_default();
             damage.areas.entry(key).or_default().insert(area, String::from_utf8_lossy(text).into_owned());
@@ -271,6 +305,7 @@ impl Damage {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnwrittenDamage {
     areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
+    without_batch_ids: BTreeSet<PartitionKey>,
     stale: BTreeSet<StaleKey>,
     lost: Vec<Vec<u8>>,
 }
@@ -284,6 +319,7 @@ impl UnwrittenDamage {
                 database::put(batch, &area.key(*key), what.as_bytes());
             }
         }
+        self.without_batch_ids.iter().for_each(|key| database::put(batch, &key::damage_of(*key), &[]));
         self.stale.iter().for_each(|key| database::put(batch, &key.bytes(), &[]));
         self.lost.iter().for_each(|key| batch.delete(key));
     }

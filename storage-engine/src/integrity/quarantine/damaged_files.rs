@@ -7,13 +7,12 @@ use std::path::Path;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
-use crate::integrity::quarantine::repair;
+use crate::integrity::quarantine::repair::{self, Repair};
 
 /// Table files that were found to be damaged while the database is open, and the result of the last repair.
-#[derive(Default)]
 pub(crate) struct DamagedFiles {
-    /// Error of the repair when the database was opened, if the repair failed.
-    repair_failure: Option<EngineError>,
+    /// Result of the repair when the database was opened.
+    repair: Repair,
     found: Mutex<Found>,
 }
 
@@ -26,8 +25,8 @@ struct Found {
 }
 
 impl DamagedFiles {
-    pub(crate) fn after_repair(failure: Option<EngineError>) -> Self {
-        Self { repair_failure: failure, ..Self::default() }
+    pub(crate) fn after_repair(repair: Repair) -> Self {
+        Self { repair, found: Mutex::default() }
     }
 
     pub(crate) fn needs_repair(&self) -> bool {
@@ -35,7 +34,14 @@ impl DamagedFiles {
     }
 
     pub(crate) fn repair_failure(&self) -> Option<&EngineError> {
-        self.repair_failure.as_ref()
+        match &self.repair {
+            Repair::Failed(error) => Some(error),
+            Repair::Unneeded | Repair::Done => None,
+        }
+    }
+
+    pub(crate) fn are_repaired(&self) -> bool {
+        matches!(self.repair, Repair::Done)
     }
 
     /// Adds a file to the list for repair. Calls `stop_compactions` first. Does neither if the file was found already.

@@ -231,6 +231,9 @@ fn quarantine_lost_areas(store: &Store, key: PartitionKey, what: &str) -> Result
     let mut state = store.state_mut();
     state.add_damage(key, Area::whole(key, until_ns), what);
     state.add_damage(key, Area::of_defined(key, until_ns), what);
+    if key.tier == Tier::Raw {
+        state.damage.lose_batch_ids(key);
+    }
     Ok(())
 }
 
@@ -279,7 +282,7 @@ fn quarantine_lost_section(
             writing.state_mut().quarantine_partition(key, what, &stored);
             replace_partition(writing, key)?;
         }
-        // A retry of a batch whose ID was lost counts twice.
+        Section::BatchIds => writing.state_mut().damage.lose_batch_ids(key),
         _ => {}
     }
     Ok(())

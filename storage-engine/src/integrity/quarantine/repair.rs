@@ -34,6 +34,16 @@ const PIECE_BYTES: usize = 1 << 20;
 /// RocksDB's tag of a deleted file in its list of files.
 const DELETED_FILE: u64 = 6;
 
+/// Result of the repair of a state.
+pub(crate) enum Repair {
+    /// No file is listed as damaged.
+    Unneeded,
+    /// The readable values of the damaged files are in new files.
+    Done,
+    /// Damage makes the repair impossible. The state can still be served.
+    Failed(EngineError),
+}
+
 /// Returns the number of the table file that an error text of RocksDB names.
 pub(crate) fn file_named(text: &str) -> Option<u64> {
     let (before, _) = text.split_once(".sst")?;
@@ -72,20 +82,19 @@ fn beside(directory: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Rebuilds the state without the files that are listed as damaged. If damage makes the repair impossible, returns the
-/// error in `Ok(Some(_))`, because the state can still be served.
-pub(crate) fn repair(config: &Config) -> Result<Option<EngineError>, EngineError> {
+/// Rebuilds the state without the files that are listed as damaged.
+pub(crate) fn repair(config: &Config) -> Result<Repair, EngineError> {
     finish(&config.directory).map_err(EngineError::Files)?;
     let numbers = listed(&config.directory).map_err(EngineError::Files)?;
     if numbers.is_empty() {
-        return Ok(None);
+        return Ok(Repair::Unneeded);
     }
     match rebuild(config, &numbers) {
-        Ok(()) => Ok(None),
+        Ok(()) => Ok(Repair::Done),
         Err(error) => {
             finish(&config.directory).map_err(EngineError::Files)?;
             // The state is then served unrepaired, and nothing is compacted.
-            if error.is_damage() { Ok(Some(error)) } else { Err(error) }
+            if error.is_damage() { Ok(Repair::Failed(error)) } else { Err(error) }
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct DamagedWindow {
 pub struct DamageCounts {
     /// Number of windows that [`Engine::damaged_windows`](crate::Engine::damaged_windows) returns.
     pub windows: u64,
+    /// Number of partitions that lost IDs of batches. Such a batch counts again if a client sends it again.
+    pub without_batch_ids: u64,
     /// Number of damaged values and blocks that were found since the engine was opened.
     pub damaged_reads: u64,
 }
@@ -90,5 +92,9 @@ pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
 /// Returns the counts of known damage.
 pub(crate) fn damage_counts(store: &Store) -> DamageCounts {
     let state = store.state();
-    DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads() }
+    DamageCounts {
+        windows: state.damage.len() as u64,
+        without_batch_ids: state.damage.without_batch_ids(),
+        damaged_reads: state.damage.damaged_reads(),
+    }
 }
