@@ -20,7 +20,9 @@ const FILES: [(&str, Find); 5] = [
     ("log", |data| largest(vec![data.join("raft")], "log")),
     ("pointer", |data| Some(states(data).first()?.parent()?.join("CURRENT"))),
     ("manifest", |data| {
-        states(data).iter().flat_map(|state| in_folder(state)).find(|file| is_named(file, "MANIFEST-"))
+        // An older one may be left.
+        let state = states(data).into_iter().next()?;
+        Some(state.join(fs::read_to_string(state.join("CURRENT")).ok()?.trim_end()))
     }),
     ("list", |data| Some(states(data).first()?.join("CURRENT"))),
 ];
@@ -80,11 +82,9 @@ pub(super) fn largest(folders: Vec<PathBuf>, extension: &str) -> Option<PathBuf>
 pub(super) fn inject(run: &mut Run, faults: usize) {
     let mut repairs_s = Vec::new();
     let first = run.random.below(3);
-    for fault in 0..faults {
-        // A second replica might be damaged before the first one is repaired.
-        if !run.violations.is_empty() {
-            break;
-        }
+    let mut fault = 0;
+    // After a violation, a second replica might be damaged before the first one is repaired.
+    while fault < faults && run.violations.is_empty() {
         run.sleep_below(Duration::from_secs(2));
         // Each node is damaged in turn, so that no replica is damaged twice within a short time.
         let node = (first + fault) % run.cluster.shape().nodes + 1;
@@ -94,17 +94,17 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         let data = run.cluster.data_dir(node);
         let Some(path) = find(&data) else {
             run.violations.push(format!("node {node} has no file of the kind {kind}"));
-            run.start_node(node);
-            continue;
+            break;
         };
         damage(run, &path);
         run.await_failover("the stop of a node");
         let repaired = repairs(run, node);
         run.cluster.start(node);
         let began = Instant::now();
-        if kind == "table" {
-            verify(run, node, &path);
+        if kind == "table" && !verify(run, node, &path, repaired) {
+            continue;
         }
+        fault += 1;
         let what = format!("{way} of {kind} {}", path.strip_prefix(&data).unwrap().display());
         run.await_ready(node);
         while repairs(run, node) <= repaired || is_damaged(run, node) {
@@ -148,18 +148,24 @@ pub(super) fn is_damaged(run: &Run, node: usize) -> bool {
     members::damages(&run.cluster, node).is_ok_and(|damages| !damages.is_empty())
 }
 
-/// Verifies the shard that has a file, until the node has found damage.
-pub(super) fn verify(run: &mut Run, node: usize, path: &Path) {
+/// Verifies the shard that has a file, until the node has found damage, or has logged more than `repaired` repairs.
+/// Returns false if a compaction has removed the file before.
+pub(super) fn verify(run: &mut Run, node: usize, path: &Path, repaired: usize) -> bool {
     let name = path.ancestors().find(|above| is_named(above, "shard-")).unwrap().file_name().unwrap();
     let shard = name.to_string_lossy().trim_start_matches("shard-").parse().unwrap();
     let began = Instant::now();
-    let logged = repairs(run, node);
-    while !is_damaged(run, node) && repairs(run, node) == logged {
+    while !is_damaged(run, node) && repairs(run, node) <= repaired {
+        // A repair removes the file, too.
+        if !path.exists() && !is_damaged(run, node) && repairs(run, node) <= repaired {
+            return false;
+        }
         if began.elapsed() > RECOVERY_MAX {
-            return run.violations.push(format!("node {node} does not find the damage of {}", path.display()));
+            run.violations.push(format!("node {node} does not find the damage of {}", path.display()));
+            return true;
         }
         // The replica may be closed or opened at present.
         let _report = members::verify(&run.cluster, node, shard).is_ok();
         std::thread::sleep(Duration::from_millis(50));
     }
+    true
 }

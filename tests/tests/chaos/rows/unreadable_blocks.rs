@@ -18,7 +18,8 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
     let mut repairs_s = Vec::new();
     let first = run.random.below(3);
     let first_shard = run.random.below(run.cluster.shape().shards);
-    for fault in 0..faults {
+    let mut fault = 0;
+    while fault < faults {
         run.sleep_below(Duration::from_secs(2));
         // Each replica of each node is damaged in turn: a replica that is damaged again and again waits longer each
         // time before it is repaired.
@@ -32,12 +33,15 @@ pub(super) fn inject(run: &mut Run, faults: usize) {
         let of_shard = states(&data).into_iter().filter(|state| state.starts_with(&folder));
         let Some(path) = largest(of_shard.collect(), "sst") else {
             run.violations.push(format!("shard {shard} of node {node} has no table"));
-            continue;
+            return;
         };
         let repaired = repairs(run, node);
         let began = Instant::now();
         overwrite(run, &path);
-        verify(run, node, &path);
+        if !verify(run, node, &path, repaired) {
+            continue;
+        }
+        fault += 1;
         while repairs(run, node) <= repaired || is_damaged(run, node) {
             if began.elapsed() > RECOVERY_MAX {
                 let path = path.strip_prefix(&data).unwrap().display();
