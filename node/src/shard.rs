@@ -69,11 +69,11 @@ impl Shard {
         }
         if engine.are_files_repaired() {
             let damage = engine.damage_counts();
-            tracing::warn!(
-                shard = id,
-                ?damage,
-                "repaired: the readable values of damaged table files are in new files"
-            );
+            if damage == DamageCounts::default() {
+                tracing::warn!(shard = id, "repaired: nothing is missing from the new files");
+            } else {
+                tracing::warn!(shard = id, ?damage, "damaged table files were replaced, but some values are lost");
+            }
         }
         let flushed = Flushed { position: engine.flushed(), membership: engine.membership() };
         let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
