@@ -10,6 +10,7 @@
 
 mod framing;
 mod head;
+mod unread;
 
 use std::io;
 use std::pin::Pin;
@@ -45,6 +46,9 @@ const READ_BYTES: usize = 4096;
 /// are discarded.
 const DISCARDED_READS: usize = 16;
 
+/// Longest time for which a connection is kept after a response to a request that was not read to its end.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Path of the request that hyper receives instead of a request with a malformed head.
 const BAD_HEAD_PATH: &str = "/-/malformed-request";
 const BAD_HEAD_REQUEST: &[u8] = b"GET /-/malformed-request HTTP/1.1\r\nconnection: close\r\n\r\n";
@@ -78,10 +82,10 @@ impl<L: axum::serve::Listener> axum::serve::Listener for Listener<L> {
     }
 }
 
-/// Adds the responses to malformed heads to these routes. The routes must be served to connections of a [`Listener`],
-/// with [`Fault`] as connect info.
-pub fn reporting_bad_heads(routes: Router) -> Router {
-    routes.layer(from_fn(report))
+/// Adds the responses to malformed heads to these routes, and reads bodies that the routes do not read. The routes must
+/// be served to connections of a [`Listener`], with [`Fault`] as connect info.
+pub fn for_connections(routes: Router) -> Router {
+    routes.layer(from_fn(unread::read_rest)).layer(from_fn(report))
 }
 
 async fn report(request: Request, next: Next) -> Response {
@@ -132,6 +136,8 @@ enum State {
     Opaque,
     /// State after a malformed head. All further bytes are discarded.
     Rejected,
+    /// The response is sent, and says that the connection closes. Bytes that arrive until then are discarded.
+    Closing(Pin<Box<Sleep>>),
 }
 
 impl<Io: AsyncRead + Unpin> Connection<Io> {
@@ -254,6 +260,25 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         Poll::Pending
     }
 
+    /// Reads and discards the rest of a request until the client closes the connection, or has had time to read the
+    /// response.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let State::Closing(deadline) = &mut self.state else { return Poll::Ready(Ok(())) };
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut bytes = [0; READ_BYTES];
+        for _ in 0..DISCARDED_READS {
+            let mut piece = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut self.io).poll_read(context, &mut piece))?;
+            if piece.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     /// Advances over the bytes at the start of `bytes` that belong to the body. Returns the number of these bytes.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let State::Body(framing) = &mut self.state else { return bytes.len() };
@@ -284,6 +309,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Connection<Io> {
                     }
                 }
                 State::Rejected => return this.poll_discard(context),
+                State::Closing(_) => return Poll::Ready(Ok(())),
                 State::Body(_) if !this.received.is_empty() => {
                     let received = this.received.split();
                     let taken = this.advance(&received);
@@ -303,7 +329,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Connection<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Connection<Io> {
+impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<Io> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
@@ -313,7 +339,16 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Connection<Io> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
+        if matches!(self.state, State::Closing(_)) {
+            return self.poll_linger(context);
+        }
+        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+        if !matches!(self.state, State::Body(_) | State::Rejected) {
+            return Poll::Ready(Ok(()));
+        }
+        // If the connection were closed with unread bytes, the client would lose the response.
+        self.state = State::Closing(Box::pin(tokio::time::sleep(LINGER)));
+        self.poll_linger(context)
     }
 
     fn poll_write_vectored(

@@ -18,7 +18,7 @@ async fn server() -> std::net::SocketAddr {
             "/echo",
             routing::any(|uri: Uri, body: Bytes| async move { [uri.to_string().as_bytes(), b"\n", &body].concat() }),
         )
-        .route("/early", routing::get(|| async { "early" }));
+        .route("/early", routing::any(|| async { "early" }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = alone(routes).into_make_service_with_connect_info::<Fault>();
@@ -138,6 +138,34 @@ async fn a_malformed_request_after_good_ones_does_not_cost_them_their_responses(
         send(&[b"GET /early HTTP/1.1\r\n\r\nGET /early HTTP/1.1\r\n\r\nGET /a b HTTP/1.1\r\n\r\nmore"]).await;
     assert_eq!(response.matches("HTTP/1.1 200").count(), 2, "{response}");
     assert_eq!(response.matches("HTTP/1.1 400").count(), 1, "{response}");
+}
+
+// Regression: the connection was closed without notice, and the next request of the client got no response.
+#[tokio::test]
+async fn a_request_after_one_whose_body_was_not_read_gets_its_response() {
+    let next = "POST /echo HTTP/1.1\r\nconnection: close\r\ncontent-length: 4\r\n\r\nnext";
+    for (head, body) in [("content-length: 5", "early"), ("transfer-encoding: chunked", "5\r\nearly\r\n0\r\n\r\n")] {
+        let head = format!("POST /early HTTP/1.1\r\n{head}\r\n\r\n");
+        let (start, end) = body.split_at(3);
+        let response = send(&[head.as_bytes(), start.as_bytes(), end.as_bytes(), next.as_bytes()]).await;
+        assert_eq!(response.matches("HTTP/1.1 200").count(), 2, "{response}");
+        assert!(response.ends_with("/echo\nnext"), "{response}");
+        assert_eq!(response.matches("connection: close").count(), 1, "{response}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_before_a_long_or_slow_body_says_that_the_connection_closes() {
+    let part = [0; 70_000];
+    for (headers, part) in [
+        ("content-length: 1000000", &part[..]),
+        ("content-length: 5", b"slow"),
+        ("content-length: 5\r\nexpect: 100-continue", b""),
+    ] {
+        let head = format!("POST /early HTTP/1.1\r\n{headers}\r\n\r\n");
+        let response = send(&[head.as_bytes(), part]).await;
+        assert!(response.starts_with("HTTP/1.1 200") && response.contains("connection: close"), "{response}");
+    }
 }
 
 #[tokio::test]
