@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     dictionary_memory_bytes: Family<ShardLabels, Gauge>,
     head_memory_bytes: Family<ShardLabels, Gauge>,
     quarantined_windows: Family<ShardLabels, Gauge>,
+    partitions_without_batch_ids: Family<ShardLabels, Gauge>,
     damaged_reads: Family<ShardLabels, Counter>,
     unrepaired: Family<ShardLabels, Gauge>,
     repairs: Family<RepairLabels, Counter>,
@@ -45,6 +46,7 @@ pub(crate) struct ShardMetrics {
     pub(crate) dictionary_memory_bytes: Gauge,
     pub(crate) head_memory_bytes: Gauge,
     pub(crate) quarantined_windows: Gauge,
+    pub(crate) partitions_without_batch_ids: Gauge,
     pub(crate) damaged_reads: Counter,
     pub(crate) unrepaired: Gauge,
 }
@@ -137,6 +139,7 @@ impl Metrics {
             dictionary_memory_bytes: Family::default(),
             head_memory_bytes: Family::default(),
             quarantined_windows: Family::default(),
+            partitions_without_batch_ids: Family::default(),
             unrepaired: Family::default(),
             damaged_reads: Family::default(),
             repairs: Family::default(),
@@ -168,10 +171,11 @@ impl Metrics {
             it.dictionary_memory_bytes,
         );
         registry.register("head_memory_bytes", "Memory of samples that are not sealed yet", it.head_memory_bytes);
+        registry.register("quarantined_windows", "Damaged windows, reported as missing", it.quarantined_windows);
         registry.register(
-            "quarantined_windows",
-            "Damaged windows, which queries report as missing",
-            it.quarantined_windows,
+            "partitions_without_batch_ids",
+            "Partitions that lost batch IDs, so that a retry of an old push may count twice",
+            it.partitions_without_batch_ids,
         );
         registry.register("damaged_reads", "Damaged values and blocks found when they were read", it.damaged_reads);
         registry.register(
@@ -202,6 +206,7 @@ impl Metrics {
             dictionary_memory_bytes: self.dictionary_memory_bytes.get_or_create_owned(&labels),
             head_memory_bytes: self.head_memory_bytes.get_or_create_owned(&labels),
             quarantined_windows: self.quarantined_windows.get_or_create_owned(&labels),
+            partitions_without_batch_ids: self.partitions_without_batch_ids.get_or_create_owned(&labels),
             damaged_reads: self.damaged_reads.get_or_create_owned(&labels),
             unrepaired: self.unrepaired.get_or_create_owned(&labels),
         }

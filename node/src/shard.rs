@@ -167,8 +167,9 @@ impl Shard {
 
     /// Counts the damage that was found since the last call in the metrics, and logs it.
     fn report_damage(&self) {
-        let DamageCounts { windows, damaged_reads, .. } = self.engine.damage_counts();
+        let DamageCounts { windows, without_batch_ids, damaged_reads } = self.engine.damage_counts();
         self.metrics.quarantined_windows.set(gauge(windows));
+        self.metrics.partitions_without_batch_ids.set(gauge(without_batch_ids));
         self.metrics.unrepaired.set(i64::from(self.engine.repair_failure().is_some()));
         let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);
         let new = damaged_reads.saturating_sub(reported);

@@ -22,7 +22,7 @@ use crate::database::{self, Snapshot};
 use crate::engine::store::Store;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
-use crate::integrity::quarantine::report::{damaged_windows, describe_key};
+use crate::integrity::quarantine::report::{damaged_windows, describe_key, lost_batch_ids};
 use crate::integrity::verify::partition::PartitionCheck;
 
 /// Maximum number of faults that are described. Further faults are only counted.
@@ -135,16 +135,17 @@ pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
     Ok(verified)
 }
 
-/// Describes the faults by tier, tenant, series and time. Adds descriptions of the quarantined windows.
+/// Describes the faults by tier, tenant, series and time. Adds the quarantined windows and the lost IDs of batches.
 fn describe(store: &Store, verified: &mut Verified) {
     for (key, what) in std::mem::take(&mut verified.noted) {
         let location = describe_key(store, &key).map(|location| format!("{location}: ")).unwrap_or_default();
         verified.described.push(format!("{location}key {}: {what}", to_hex(&key)));
     }
-    for damaged in damaged_windows(store) {
+    let windows = damaged_windows(store).into_iter().map(|damaged| damaged.to_string());
+    for damaged in windows.chain(lost_batch_ids(store)) {
         verified.faults += 1;
         if verified.described.len() < DESCRIBED_MAX {
-            verified.described.push(format!("{damaged}"));
+            verified.described.push(damaged);
         }
     }
 }

@@ -183,9 +183,9 @@ impl Damage {
         }
     }
 
-    /// Returns the number of partitions that lost batch IDs.
-    pub(crate) fn without_batch_ids(&self) -> u64 {
-        self.without_batch_ids.len() as u64
+    /// Returns the partitions that lost batch IDs.
+    pub(crate) fn without_batch_ids(&self) -> impl ExactSizeIterator<Item = PartitionKey> + '_ {
+        self.without_batch_ids.iter().copied()
     }
 
     /// Records that an empty partition replaced one with damaged definitions. All areas become areas of all series,

@@ -62,8 +62,7 @@ fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
 pub(crate) fn describe_key(store: &Store, key: &[u8]) -> Option<String> {
     let partition = PartitionKey::of_key(key)?;
     let tenant = store.tenant_name(partition.tenant);
-    let whole = Window { start_ns: partition.start_ns(), end_ns: partition.end_ns() };
-    let all = || Some(describe(partition.tier, tenant.as_str(), whole, "all series"));
+    let all = || Some(describe_partition(store, partition));
     let Some((section, rest)) = PartitionKey::section_of(key) else { return all() };
     let Some((first, second, _)) = two_numbers(rest) else { return all() };
     let (series, window) = match section {
@@ -75,7 +74,20 @@ pub(crate) fn describe_key(store: &Store, key: &[u8]) -> Option<String> {
     Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))
 }
 
-/// Returns all known damage, by tier and time.
+/// Describes the tier, tenant and time of a partition.
+fn describe_partition(store: &Store, key: PartitionKey) -> String {
+    let whole = Window { start_ns: key.start_ns(), end_ns: key.end_ns() };
+    describe(key.tier, store.tenant_name(key.tenant).as_str(), whole, "all series")
+}
+
+/// Describes the partitions that lost IDs of batches.
+pub(crate) fn lost_batch_ids(store: &Store) -> Vec<String> {
+    let partitions: Vec<PartitionKey> = store.state().damage.without_batch_ids().collect();
+    let describe = |key| format!("{}: batch IDs are lost: a retry may count twice", describe_partition(store, key));
+    partitions.into_iter().map(describe).collect()
+}
+
+/// Returns all damaged windows, by tier and time.
 pub(crate) fn damaged_windows(store: &Store) -> Vec<DamagedWindow> {
     let state = store.state();
     let name = |number: u32| state.tenants.name(number).map(|name| name.as_str().to_owned()).unwrap_or_default();
@@ -94,7 +106,7 @@ pub(crate) fn damage_counts(store: &Store) -> DamageCounts {
     let state = store.state();
     DamageCounts {
         windows: state.damage.len() as u64,
-        without_batch_ids: state.damage.without_batch_ids(),
+        without_batch_ids: state.damage.without_batch_ids().len() as u64,
         damaged_reads: state.damage.damaged_reads(),
     }
 }
