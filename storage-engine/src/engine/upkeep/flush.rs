@@ -25,7 +25,7 @@ use crate::engine::store::write_lock::Writing;
 use crate::engine::upkeep::roll_up::roll_up;
 use crate::engine::upkeep::seal::{GRACE_NS, SealBatch, Sealing, SeriesWindow, is_due, seal, seal_evicted};
 use crate::error::EngineError;
-use crate::integrity::quarantine::damage::UnwrittenDamage;
+use crate::integrity::quarantine::damage::records::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
 use crate::memory::head::Frozen;
 use crate::memory::partition::Lengths;
