@@ -35,9 +35,10 @@ pub struct Verified {
     pub values: u64,
     /// Number of raw samples in the valid values.
     pub samples: u64,
-    /// Number of invalid values.
+    /// Number of invalid values and quarantined windows.
     pub faults: u64,
-    /// Descriptions of the first hundred faults. Each names the value and the failed check.
+    /// Descriptions of the first hundred faults, and then of the first hundred partitions that lost batch IDs. That of
+    /// a fault names the value and the failed check.
     pub described: Vec<String>,
     /// Sum, modulo 2^128, of the signatures of all windows of minutes, hours and days, except those of gauges. The sum
     /// is equal on replicas that applied the same entries and have sealed and rolled up everything.
@@ -135,19 +136,19 @@ pub(crate) fn verify(store: &Store) -> Result<Verified, EngineError> {
     Ok(verified)
 }
 
-/// Describes the faults by tier, tenant, series and time. Adds the quarantined windows and the lost IDs of batches.
+/// Describes the faults by tier, tenant, series and time. Adds the quarantined windows, which are faults too. Lost
+/// batch IDs do not count as faults, because no response is wrong.
 fn describe(store: &Store, verified: &mut Verified) {
     for (key, what) in std::mem::take(&mut verified.noted) {
         let location = describe_key(store, &key).map(|location| format!("{location}: ")).unwrap_or_default();
         verified.described.push(format!("{location}key {}: {what}", to_hex(&key)));
     }
-    let windows = damaged_windows(store).into_iter().map(|damaged| damaged.to_string());
-    for damaged in windows.chain(lost_batch_ids(store)) {
-        verified.faults += 1;
-        if verified.described.len() < DESCRIBED_MAX {
-            verified.described.push(damaged);
-        }
-    }
+    let windows = damaged_windows(store);
+    verified.faults += windows.len() as u64;
+    let windows = windows.into_iter().map(|damaged| damaged.to_string());
+    let more = DESCRIBED_MAX.saturating_sub(verified.described.len());
+    verified.described.extend(windows.take(more));
+    verified.described.extend(lost_batch_ids(store).into_iter().take(DESCRIBED_MAX));
 }
 
 /// Adds the result of a partition, unless the partition was dropped meanwhile. The files of a dropped partition may be

@@ -31,8 +31,8 @@ fn lost_batch_ids_are_known_until_their_partition_is_dropped() {
     let engine = Store::open(&path).unwrap();
     assert_eq!(lost(&engine), partitions, "opened again");
     let verified = engine.verify().unwrap();
-    assert_eq!(verified.faults, partitions, "{:?}", verified.described);
-    assert!(verified.described.iter().all(|fault| fault.contains("batch IDs are lost")), "{:?}", verified.described);
+    assert_eq!((verified.faults, verified.described.len() as u64), (0, partitions), "{:?}", verified.described);
+    assert!(verified.described.iter().all(|text| text.contains("batch IDs are lost")), "{:?}", verified.described);
     assert_eq!(store.retry(&engine).unwrap(), Outcome::Applied, "the ID is not lost");
     let end = |key: &[u8]| (i64::from(u32::from_be_bytes(key[3..7].try_into().unwrap())) + 1) * 6 * 3600 * SECOND;
     let newest_ns = ids.iter().map(|key| end(key)).max().unwrap();

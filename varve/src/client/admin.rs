@@ -181,14 +181,14 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
 }
 
 fn verified(shard: &Value, report: &Value) -> anyhow::Result<String> {
-    let described = report["described"].as_array().context("the report has no faults")?;
+    let described = report["described"].as_array().context("the report describes nothing")?;
     let values = &report["values"];
     let samples = &report["raw_samples"];
     let faults = &report["faults"];
     let mut out =
         format!("shard {shard}: {values} values and {samples} raw samples are intact, {faults} values are damaged\n");
-    for fault in described.iter().filter_map(Value::as_str) {
-        out.push_str(&super::printable::printable(fault));
+    for text in described.iter().filter_map(Value::as_str) {
+        out.push_str(&super::printable::printable(text));
         out.push('\n');
     }
     Ok(out)
