@@ -28,7 +28,7 @@ use self::agent::AgentStatusSource;
 use self::error::ApiError;
 use self::not_found::{not_found, not_found_on_operations_port, not_found_on_otlp_port};
 use crate::auth::{Auth, authenticate};
-use crate::connection::for_connections;
+use crate::connection::reporting_bad_heads;
 use crate::ingest::push::Pusher;
 use crate::nodes::Nodes;
 use crate::query::Reader;
@@ -62,7 +62,7 @@ pub fn routes(parts: Parts) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
     // The files of the web UI hold no data, so they need no credential.
-    for_connections(beside(web_ui::routes()).merge(api)).layer(compression()).layer(from_fn(log))
+    reporting_bad_heads(beside(web_ui::routes()).merge(api)).layer(compression()).layer(from_fn(log))
 }
 
 /// Middleware that compresses responses for clients that accept compression, at the fastest level. The fastest level
@@ -79,7 +79,7 @@ pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
         .fallback(not_found_on_otlp_port)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(auth, authenticate));
-    for_connections(api).layer(from_fn(push::rpc_status::rewrite_errors)).layer(from_fn(log))
+    reporting_bad_heads(api).layer(from_fn(push::rpc_status::rewrite_errors)).layer(from_fn(log))
 }
 
 /// Prepares other routes to be merged with [`routes`]. A request with an unsupported method then gets an error in the
@@ -91,7 +91,7 @@ pub fn beside(routes: Router) -> Router {
 /// Prepares the routes of a port that serves only `/healthz`, `/ready` and `/metrics`. All errors of the port have the
 /// same form as those of [`routes`].
 pub fn alone(routes: Router) -> Router {
-    for_connections(beside(routes).fallback(not_found_on_operations_port))
+    reporting_bad_heads(beside(routes).fallback(not_found_on_operations_port))
 }
 
 /// Returns the response (503) of a server that is not ready. `reason` is the text of the error.

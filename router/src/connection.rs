@@ -5,12 +5,16 @@
 //! in a URL. It replaces a malformed head by a request for [`BAD_HEAD_PATH`], whose response is an error in the usual
 //! form.
 //!
+//! A connection that is closed with unread bytes loses the last response. So a connection that closes with unread bytes
+//! takes further bytes for a while ([`LINGER`]). This does not cover connections on which a request was CONNECT or had
+//! an `Upgrade` header: hyper drops them at once.
+//!
 //! Invariants: hyper receives each body unchanged. A head takes at most [`HEAD_BYTES_MAX`] of memory, for at most
 //! [`HEAD_PATIENCE`].
 
 mod framing;
 mod head;
-mod unread;
+pub(crate) mod unread;
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +23,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::connect_info::Connected;
+use axum::extract::connect_info::{Connected, IntoMakeServiceWithConnectInfo};
 use axum::extract::{ConnectInfo, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
@@ -42,12 +46,12 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// twice.
 const READ_BYTES: usize = 4096;
 
-/// Number of reads from a rejected connection before other connections have their turn. All bytes that are read from it
-/// are discarded.
+/// Number of discarding reads before other connections have their turn.
 const DISCARDED_READS: usize = 16;
 
-/// Longest time for which a connection is kept after a response to a request that was not read to its end.
-const LINGER: Duration = Duration::from_secs(1);
+/// Longest time for which a connection is kept after the response to a request that was not read to its end. Some
+/// clients send the whole request before they read the response.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Path of the request that hyper receives instead of a request with a malformed head.
 const BAD_HEAD_PATH: &str = "/-/malformed-request";
@@ -82,10 +86,14 @@ impl<L: axum::serve::Listener> axum::serve::Listener for Listener<L> {
     }
 }
 
-/// Adds the responses to malformed heads to these routes, and reads bodies that the routes do not read. The routes must
-/// be served to connections of a [`Listener`], with [`Fault`] as connect info.
-pub fn for_connections(routes: Router) -> Router {
-    routes.layer(from_fn(unread::read_rest)).layer(from_fn(report))
+/// Returns the service of these routes for the connections of a [`Listener`].
+pub fn service(routes: Router) -> IntoMakeServiceWithConnectInfo<Router, Fault> {
+    routes.layer(from_fn(unread::read_rest)).into_make_service_with_connect_info()
+}
+
+/// Adds the responses to malformed heads to these routes.
+pub(crate) fn reporting_bad_heads(routes: Router) -> Router {
+    routes.layer(from_fn(report))
 }
 
 async fn report(request: Request, next: Next) -> Response {
@@ -126,6 +134,8 @@ pub struct Connection<Io> {
     /// True once the first complete head of an HTTP request has arrived on the connection.
     is_in_use: bool,
     fault: Fault,
+    /// Time at which the connection ends, although the client still sends; `None` before its writing half is closed.
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
@@ -136,8 +146,6 @@ enum State {
     Opaque,
     /// State after a malformed head. All further bytes are discarded.
     Rejected,
-    /// The response is sent, and says that the connection closes. Bytes that arrive until then are discarded.
-    Closing(Pin<Box<Sleep>>),
 }
 
 impl<Io: AsyncRead + Unpin> Connection<Io> {
@@ -153,6 +161,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
             deadline: None,
             is_in_use: false,
             fault: Fault::default(),
+            linger: None,
         }
     }
 
@@ -244,29 +253,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         (self.received, self.state, self.deadline) = (BytesMut::new(), State::Rejected, None);
     }
 
-    /// Reads and discards further bytes of the client. If the connection were closed with unread bytes, the client
-    /// would lose the response.
+    /// Reads and discards bytes of the client, until the client closes the connection.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut bytes = [0; READ_BYTES];
-        for _ in 0..DISCARDED_READS {
-            let mut piece = ReadBuf::new(&mut bytes);
-            ready!(Pin::new(&mut self.io).poll_read(context, &mut piece))?;
-            if piece.filled().is_empty() {
-                // The end of the stream would make hyper drop the response.
-                return Poll::Pending;
-            }
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// Reads and discards the rest of a request until the client closes the connection, or has had time to read the
-    /// response.
-    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let State::Closing(deadline) = &mut self.state else { return Poll::Ready(Ok(())) };
-        if deadline.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Ok(()));
-        }
         let mut bytes = [0; READ_BYTES];
         for _ in 0..DISCARDED_READS {
             let mut piece = ReadBuf::new(&mut bytes);
@@ -308,8 +296,11 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Connection<Io> {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                State::Rejected => return this.poll_discard(context),
-                State::Closing(_) => return Poll::Ready(Ok(())),
+                State::Rejected => {
+                    ready!(this.poll_discard(context))?;
+                    // The end of the stream would make hyper drop the response.
+                    return Poll::Pending;
+                }
                 State::Body(_) if !this.received.is_empty() => {
                     let received = this.received.split();
                     let taken = this.advance(&received);
@@ -339,16 +330,19 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<Io> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if matches!(self.state, State::Closing(_)) {
-            return self.poll_linger(context);
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+            let is_http2 = matches!(self.state, State::Opaque) && !self.is_in_use;
+            let is_read = matches!(self.state, State::Head) && self.received.is_empty();
+            if is_http2 || is_read {
+                return Poll::Ready(Ok(()));
+            }
         }
-        ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
-        if !matches!(self.state, State::Body(_) | State::Rejected) {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if linger.as_mut().poll(context).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        // If the connection were closed with unread bytes, the client would lose the response.
-        self.state = State::Closing(Box::pin(tokio::time::sleep(LINGER)));
-        self.poll_linger(context)
+        self.poll_discard(context)
     }
 
     fn poll_write_vectored(

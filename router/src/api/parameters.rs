@@ -25,9 +25,6 @@ const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
 
 /// Largest size of the form of a request, in bytes.
 const FORM_BYTES_MAX: usize = 2 << 20;
-/// Number of bytes of a form that is too large that are read before it is refused. A client that gets a response while
-/// it is sending sees a broken connection instead of the error.
-const DISCARDED_BYTES_MAX: usize = 32 << 20;
 /// Longest time that the form of a request may take to arrive.
 const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -55,20 +52,15 @@ impl<S: Send + Sync> FromRequest<S> for Parameters {
 /// Reads the form in a body.
 async fn read_form(mut body: Body) -> Result<Vec<u8>, ApiError> {
     let mut form = Vec::new();
-    let mut discarded = 0;
     while let Some(frame) = body.frame().await {
         let unreadable = |_error| ApiError::bad_data("the form could not be read: send it again");
         let Ok(bytes) = frame.map_err(unreadable)?.into_data() else { continue };
-        if form.len() + bytes.len() <= FORM_BYTES_MAX && discarded == 0 {
-            form.extend_from_slice(&bytes);
-            continue;
+        if form.len() + bytes.len() > FORM_BYTES_MAX {
+            return Err(ApiError::too_large("the form has more than 2 MB: split the query"));
         }
-        discarded += bytes.len();
-        if discarded > DISCARDED_BYTES_MAX {
-            break;
-        }
+        form.extend_from_slice(&bytes);
     }
-    if discarded > 0 { Err(ApiError::too_large("the form has more than 2 MB: split the query")) } else { Ok(form) }
+    Ok(form)
 }
 
 impl Parameters {

@@ -21,8 +21,7 @@ async fn server() -> std::net::SocketAddr {
         .route("/early", routing::any(|| async { "early" }));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = alone(routes).into_make_service_with_connect_info::<Fault>();
-    tokio::spawn(axum::serve(Listener::new(listener), service).into_future());
+    tokio::spawn(axum::serve(Listener::new(listener), service(alone(routes))).into_future());
     address
 }
 
@@ -155,10 +154,26 @@ async fn a_request_after_one_whose_body_was_not_read_gets_its_response() {
 }
 
 #[tokio::test]
+async fn a_connection_stays_open_after_a_body_that_was_awaited_and_read() {
+    let head = b"POST /echo HTTP/1.1\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n";
+    let next = format!("GET /echo {CLOSE}");
+    let response = send(&[head, b"4\r\nbody\r\n0\r\n\r\n", next.as_bytes()]).await;
+    assert_eq!(response.matches("HTTP/1.1 200").count(), 2, "{response}");
+    assert!(response.contains("/echo\nbody"), "{response}");
+}
+
+#[tokio::test]
+async fn a_response_to_a_malformed_body_says_that_the_connection_closes() {
+    let response = send(&[b"POST /echo HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"x\r\n", &[b'x'; 100]]).await;
+    assert!(response.starts_with("HTTP/1.1 400") && response.contains("connection: close"), "{response}");
+}
+
+#[tokio::test]
 async fn a_response_before_a_long_or_slow_body_says_that_the_connection_closes() {
-    let part = [0; 70_000];
+    let long = vec![0; 10_000_000];
     for (headers, part) in [
-        ("content-length: 1000000", &part[..]),
+        ("content-length: 10000000", &long[..]),
+        ("content-length: 20000000", &long[..]),
         ("content-length: 5", b"slow"),
         ("content-length: 5\r\nexpect: 100-continue", b""),
     ] {

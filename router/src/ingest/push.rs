@@ -20,6 +20,7 @@ use proto::{BatchId, Push, TenantId};
 use self::earlier_epochs::Part;
 use self::refusal_log::RefusalLog;
 use crate::auth::tenants::Tenants;
+use crate::connection::unread;
 use crate::ingest::admission::{Admission, InFlight};
 use crate::ingest::append::{Acknowledged, Failures, Round, Rounds, append};
 use crate::ingest::decode::{decode, recognized};
@@ -27,11 +28,18 @@ use crate::ingest::error::{BodyError, PushError, days};
 use crate::ingest::known_stacks::{KnownStacks, StackKey};
 use crate::ingest::normalize::{Destination, normalize, now_ns};
 use crate::ingest::place::{batch_id, place, random_id};
-use crate::ingest::receive::{Arriving, Received, discard, receive};
+use crate::ingest::receive::{Arriving, Received, receive};
 use crate::ingest::request::Head;
 use crate::ingest::unpack::unpack;
 use crate::nodes::Nodes;
 use crate::planted::is_planted;
+
+/// Number of bytes of a push over the tenant's rate that are read and dropped. A usual push is smaller, and its sender
+/// keeps the connection.
+const DISCARDED_BYTES_MAX: usize = 4 << 20;
+
+/// Longest time for which such a push is read.
+const DISCARD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Result of a push that is stored.
 #[derive(Clone, Debug, Default)]
@@ -164,10 +172,10 @@ impl Pusher {
     ///   the stack, or if another machine now has the shard.
     /// - with the node's placement, if that is another one and no shard can have stored its part.
     /// - after a pause, if the refusal is temporary.
-    async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
+    async fn steps(&self, tenant: &TenantId, mut arriving: Arriving) -> Result<Accepted, PushError> {
         // Checked before the push takes anything of the shared budgets.
         if let Err(exceeded) = self.tenants.admit_push(tenant) {
-            discard(arriving.body).await;
+            unread::discard(&mut arriving.body, DISCARDED_BYTES_MAX, DISCARD_PATIENCE).await;
             return Err(exceeded.into());
         }
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;

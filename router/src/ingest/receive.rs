@@ -25,9 +25,6 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(300);
 /// body arrives.
 const RESERVED_BYTES_MAX: usize = 1 << 18;
 
-/// Number of bytes of a refused push that are read and dropped.
-const DISCARDED_BYTES_MAX: usize = 4 << 20;
-
 /// Length of the prefix of each message of a gRPC call: a flag for compression, and the length as big-endian u32.
 const GRPC_PREFIX_BYTES: usize = 5;
 
@@ -82,18 +79,6 @@ pub(crate) async fn receive(arriving: Arriving, admission: &Admission) -> Result
             }
             Ok(Received { head, body: message.bytes, in_flight })
         }
-    }
-}
-
-/// Reads and drops the body of a push that is refused, up to the size and the duration of a usual one. A client that
-/// gets a response while it is sending sees a broken connection instead of the error.
-pub(crate) async fn discard(mut body: Body) {
-    let end = Instant::now() + BODY_PATIENCE;
-    let mut left = DISCARDED_BYTES_MAX;
-    while let Ok(Some(Ok(frame))) = timeout_at(end, body.frame()).await {
-        let bytes = frame.data_ref().map_or(0, Bytes::len);
-        let Some(rest) = left.checked_sub(bytes).filter(|_| Instant::now() < end) else { return };
-        left = rest;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use ::router::connection::{Fault, Listener};
+use ::router::connection::{Listener, service};
 use anyhow::Context as _;
 use axum::Router;
 use axum::serve::ListenerExt as _;
@@ -95,8 +95,7 @@ impl Servers {
                 tracing::debug!(%error, "the system may delay a connection's responses");
             }
         });
-        let service = routes.into_make_service_with_connect_info::<Fault>();
-        let server = axum::serve(Listener::new(listener), service).with_graceful_shutdown(stop);
+        let server = axum::serve(Listener::new(listener), service(routes)).with_graceful_shutdown(stop);
         self.spawn(async move { server.await.context("HTTP") });
     }
 
