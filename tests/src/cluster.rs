@@ -159,11 +159,7 @@ impl Cluster {
 
     /// Kills a node with SIGKILL, and waits until it is dead. Nodes are numbered from 1 on.
     pub fn kill(&self, id: usize) {
-        let pid = self.pid(id);
-        signal(pid, libc::SIGKILL);
-        while is_running(pid) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        kill_and_wait(self.pid(id));
     }
 
     /// Starts a node again after it was killed.
@@ -178,7 +174,7 @@ impl Cluster {
 
     /// Kills a router with SIGKILL, removes its data, and starts it again. Routers are numbered from 0 on.
     pub fn replace_router(&self, router: usize) {
-        signal(self.router_pid(router), libc::SIGKILL);
+        kill_and_wait(self.router_pid(router));
         fs::remove_dir_all(self.folder.path().join(format!("router-r{}", router + 1))).unwrap();
         self.start_router(router);
         let url = format!("{}/ready", self.routers("http")[router]);
@@ -315,6 +311,13 @@ impl Cluster {
             return Err(reply);
         }
         Ok(reply.json()["data"]["result"].as_array().unwrap().iter().map(series_of).collect())
+    }
+}
+
+fn kill_and_wait(pid: i32) {
+    signal(pid, libc::SIGKILL);
+    while is_running(pid) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
