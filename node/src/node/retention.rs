@@ -53,10 +53,15 @@ pub(super) async fn watch_cap(shared: &Arc<Shared>) {
 /// Drops the partitions past their retention, and the oldest partitions of all shards if disk use is close to the cap.
 /// Only the leader of a shard does this. Returns when the space of the dropped partitions is reclaimed.
 pub(super) async fn keep_retention(shared: &Arc<Shared>) {
-    // Measured again, because an earlier measurement may include space that the last drop has freed since.
-    let Some(mut used) = measure(shared).await else { return };
+    let limit = limit(shared.config.disk_bytes_max);
+    let mut used = Used::default();
+    if shared.disk_bytes() > limit {
+        // Measured again, because the last measurement may include space that the last drop has freed since.
+        let Some(now) = measure(shared).await else { return };
+        used = now;
+    }
     // Purged entries of the log take space until it is reclaimed, for which no data must be dropped.
-    if used.total() > limit(shared.config.disk_bytes_max) && shared.reclaim_log(WRITTEN_MAX).await {
+    if used.total() > limit && shared.reclaim_log(WRITTEN_MAX).await {
         let Some(reclaimed) = measure(shared).await else { return };
         used = reclaimed;
     }
@@ -121,7 +126,7 @@ fn damaged_shards(shared: &Shared) -> BTreeSet<u32> {
 }
 
 /// Disk use of the data of a node, in bytes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Used {
     /// The Raft logs of all shards.
     raft: u64,

@@ -80,8 +80,8 @@ pub(super) struct Shared {
     pub(super) storing_time: Mutex<()>,
     /// True if the file system has no space for appends.
     is_full: AtomicBool,
-    /// True if the disk use of the data exceeds the configured cap.
-    is_over_cap: AtomicBool,
+    /// Disk use of the data when it was last measured, in bytes.
+    disk_bytes: AtomicU64,
     /// Size of the unflushed entries of all shards, in bytes, when the free space was last checked.
     unflushed_bytes: AtomicU64,
     /// Budget for appends in flight. An append holds one permit for each of its bytes.
@@ -125,7 +125,7 @@ impl Shared {
             refetches: Semaphore::new(REFETCHES_MAX),
             storing_time: Mutex::default(),
             is_full: AtomicBool::new(false),
-            is_over_cap: AtomicBool::new(false),
+            disk_bytes: AtomicU64::new(0),
             unflushed_bytes: AtomicU64::new(0),
             appends: Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX)),
             queries: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)),
@@ -303,15 +303,22 @@ impl Shared {
         }
     }
 
+    /// Returns the disk use of the data when it was last measured, in bytes.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_over_cap(&self) -> bool {
-        self.is_over_cap.load(Ordering::Relaxed)
+        self.disk_bytes() > self.config.disk_bytes_max
     }
 
     /// Compares the disk use of the data with the cap. Appends are refused while it exceeds the cap.
     pub(super) fn note_use(&self, disk_bytes: u64) {
-        let cap = self.config.disk_bytes_max;
-        let is_over_cap = disk_bytes > cap;
-        if self.is_over_cap.swap(is_over_cap, Ordering::Relaxed) != is_over_cap {
+        let was_over_cap = self.is_over_cap();
+        self.disk_bytes.store(disk_bytes, Ordering::Relaxed);
+        let is_over_cap = self.is_over_cap();
+        if is_over_cap != was_over_cap {
+            let cap = self.config.disk_bytes_max;
             tracing::warn!(is_over_cap, disk_bytes, cap, "cap on disk use");
         }
     }
