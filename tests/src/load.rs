@@ -4,6 +4,7 @@
 //! stored once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -156,10 +157,20 @@ impl Load {
     }
 }
 
+fn service_of(client: impl Display) -> String {
+    format!("load-{client}")
+}
+
+/// Returns the selector of the samples of one client of a run.
+#[must_use]
+pub fn of_client(run: &str, client: usize) -> String {
+    format!("{{run=\"{run}\", service_name=\"{}\"}}", service_of(client))
+}
+
 /// Returns the request that pushes a serial number. Equal arguments give equal bytes, so a retry sends the same bytes.
 fn request(run: &str, serial: &str, time_ns: u64) -> Vec<u8> {
     let leaf = format!("leaf{}", serial.len() * 7 + serial.bytes().map(usize::from).sum::<usize>() % 31);
-    let request = Request::new(&format!("load-{}", serial.split('-').next().unwrap_or_default()));
+    let request = Request::new(&service_of(serial.split('-').next().unwrap_or_default()));
     let request = request.with("run", run).with("serial", serial);
     request.seen(stack(&[&leaf, "work", "main"]), vec![time_ns]).bytes()
 }

@@ -18,7 +18,7 @@ use testkit::random::Random;
 use tests::client::Labels;
 use tests::cluster::{Cluster, Shape, members};
 use tests::http;
-use tests::load::{Behaviour, Load, Outcomes};
+use tests::load::{Behaviour, Load, Outcomes, of_client};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::{alone, figure};
 use tests::shared::varve_binary;
@@ -164,16 +164,11 @@ impl Large {
             let error = (fill["fill"] - filled as f64).abs() / filled as f64;
             assert!(error < ERROR_MAX, "router {router}: {fill:?} instead of {filled}");
             // All clients together may push more series than a query may have.
-            let of_client = |client| self.sums_by(router, "serial", &of_load(run, client));
-            let visible: BTreeMap<_, _> = (0..CLIENTS).flat_map(of_client).collect();
+            let sums = |client| self.sums_by(router, "serial", &of_client(run, client));
+            let visible: BTreeMap<_, _> = (0..CLIENTS).flat_map(sums).collect();
             assert_eq!(outcomes.violations(&visible), Vec::<String>::new(), "router {router}");
         }
     }
-}
-
-/// Selects the samples of one client of a load.
-fn of_load(run: &str, client: usize) -> String {
-    format!("{{run=\"{run}\", service_name=\"load-{client}\"}}")
 }
 
 /// Returns a push with samples after a time, and the sum of their counts.
