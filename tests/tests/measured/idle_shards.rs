@@ -15,7 +15,7 @@ const MEMORY_MIB_MAX: f64 = 300.0;
 const CPU_PART_MAX: f64 = 0.05;
 const NODES: usize = 3;
 /// Number and length of the measurements without load. The ticks of the CPU time are 0.1 % of the length.
-const MEASUREMENTS: usize = 6;
+const MEASUREMENTS: usize = 4;
 const MEASUREMENT: Duration = Duration::from_secs(10);
 /// Largest part of a core that the heartbeats of all groups of a node take.
 const HEARTBEATS_CPU_PART_MAX: f64 = 0.02;
