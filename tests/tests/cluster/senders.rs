@@ -12,7 +12,8 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::cluster::{Administration, Cluster, members};
+use tests::cluster::administration::Administration;
+use tests::cluster::{Cluster, members};
 use tests::http::request;
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::program::{bpf_obstacle, signal};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tests::cluster::Administration;
+use tests::cluster::administration::Administration;
 use tests::http::request;
 use tests::payload::otlp::{Request, now_ns, stack};
 use tests::report::{alone, figure};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use proto::rpc_status::retry_delay;
-use tests::cluster::Administration;
+use tests::cluster::administration::Administration;
 use tests::grpc::{Sending, export};
 use tests::http::{Reply, encode, request};
 use tests::payload::otlp::{Request, now_ns, stack};

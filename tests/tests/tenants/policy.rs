@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tests::client::Labels;
+use tests::cluster::Cluster;
+use tests::cluster::administration::Administration;
 use tests::cluster::members;
-use tests::cluster::{Administration, Cluster};
 use tests::http::{Reply, encode, request};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::alone;

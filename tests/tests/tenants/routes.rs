@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proto::meta::Role;
 use router::auth::{Needs, Port, ROUTES, Route};
 use serde_json::Value;
-use tests::cluster::Administration;
+use tests::cluster::administration::Administration;
 use tests::grpc::{Sending, export};
 use tests::http::{encode, request};
 use tests::payload::otlp::{Request, now_ns, stack};
