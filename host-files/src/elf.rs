@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use proto::BuildId;
@@ -22,11 +23,13 @@ mod debug_link;
 mod go;
 mod header;
 mod note;
+mod symbols;
 
 pub use call_frames::{CallFrameSections, debug_data, debug_frame};
 pub use debug_link::DebugLink;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
+pub use symbols::exported;
 
 /// The reason why a file could not be read as ELF.
 #[derive(Debug, Error)]
@@ -75,6 +78,18 @@ pub struct Segment {
     pub memory_size: u64,
     /// True if the segment contains code.
     pub executable: bool,
+}
+
+/// Returns the bytes that are loaded at the virtual addresses `range`; `None` if the file does not have them. `image`
+/// is that of the file, and the caller limits the length.
+#[must_use]
+pub fn loaded_bytes(file: &File, image: &ElfImage, range: Range<u64>) -> Option<Vec<u8>> {
+    let bytes = range.end.checked_sub(range.start)?;
+    let segment = image.segments.iter().find(|segment| {
+        let within = range.start.checked_sub(segment.address);
+        within.is_some_and(|within| within.checked_add(bytes).is_some_and(|end| end <= segment.file_size))
+    })?;
+    read_range(file, segment.offset.checked_add(range.start - segment.address)?, bytes)
 }
 
 /// The identity and layout of an ELF file.

@@ -49,3 +49,13 @@ pub const GO_BUILD_ID_BYTES_MAX: usize = 256;
 /// Largest amount of memory that the xz decoder may allocate, in KiB. The largest preset of xz needs a dictionary of 64
 /// MiB.
 pub const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
+
+/// Largest number of bytes of the table of exported symbols that are read. Node.js 20 has 2 MB.
+pub const SYMBOL_TABLE_BYTES_MAX: u64 = 64 << 20;
+
+/// Largest number of bytes of the names of exported symbols that are read. Node.js 20 has 5 MB.
+pub const SYMBOL_NAMES_BYTES_MAX: u64 = 128 << 20;
+
+/// Number of occurrences of the searched names, in a string table, after which the search ends. A linker writes each
+/// name once.
+pub const SYMBOLS_FOUND_MAX: usize = 256;

@@ -83,6 +83,46 @@ fn build_id_and_segments_equal_those_of_readelf() {
 }
 
 #[test]
+fn exported_symbols_and_their_bytes_equal_those_of_readelf_and_objdump() {
+    if !have(&["gcc", "readelf", "objdump"]) {
+        return;
+    }
+    let workshop = Workshop::default();
+    // Enough names that the table of names is read in several pieces. `last` is the end of another name, so that a
+    // linker stores it as a part of that name.
+    let names: String = (0..8000).map(|number| format!("int variable_{number:04} = {number};\n")).collect();
+    let source =
+        format!("{names}int at_last = 1, last = 2; extern int missing; int *function(void) {{ return &missing; }}");
+    workshop.write("many.c", source);
+    workshop.run("gcc -shared -fPIC -O2 many.c -o many.so");
+    let symbols = workshop.run("readelf --dyn-syms -W many.so");
+    let expected = |name: &str| {
+        let mut lines = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let fields = lines.find(|fields| fields.len() == 8 && fields[7] == name && fields[6] != "UND")?;
+        let address = u64::from_str_radix(fields[1], 16).unwrap();
+        Some(address..address + fields[2].parse::<u64>().unwrap())
+    };
+    let file = File::open(workshop.path("many.so")).unwrap();
+    let names =
+        ["variable_0000", "variable_4095", "variable_7999", "last", "at_last", "function", "missing", "variable"];
+    let found = elf::exported(&file, names).unwrap();
+    assert_eq!(found, names.map(expected));
+    assert_eq!(found.map(|range| range.is_some()), [true, true, true, true, true, true, false, false]);
+
+    let image = image(&workshop.path("many.so"));
+    let [_, _, number, _, _, function, ..] = elf::exported(&file, names).unwrap().map(Option::unwrap_or_default);
+    assert_eq!(elf::loaded_bytes(&file, &image, number).unwrap(), 7999_u32.to_ne_bytes());
+    let code = elf::loaded_bytes(&file, &image, function.clone()).unwrap();
+    let (start, end) = (function.start, function.end);
+    let dumped = workshop.run(&format!("objdump -d --start-address={start:#x} --stop-address={end:#x} many.so"));
+    let hex: String =
+        dumped.lines().filter_map(|line| line.split('\t').nth(1)).flat_map(|hex| hex.split(' ')).collect();
+    assert_eq!(code.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), hex);
+    assert_eq!(elf::loaded_bytes(&file, &image, u64::MAX - 8..u64::MAX), None);
+    assert_eq!(elf::loaded_bytes(&file, &image, function.end..function.start), None);
+}
+
+#[test]
 fn a_build_id_without_a_segment_is_found_by_the_section_headers() {
     if !have(&["gcc"]) {
         return;
@@ -180,6 +220,8 @@ fn reading_headers_survives_a_change_of_any_of_their_bytes() {
                 Ok(image) => {
                     read += 1;
                     let _any = (image.build_id(), image.virtual_address(0), image.virtual_address(u64::MAX));
+                    let _symbols = elf::exported(&file, ["main"]);
+                    let _bytes = elf::loaded_bytes(&file, &image, 0x1000..0x1010);
                 }
                 Err(ElfError::Io(error)) => panic!("byte {at}: {error}"),
                 Err(_) => assert!(at < 64, "byte {at}"),
