@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod dictionary;
 pub(crate) mod queue;
+pub(crate) mod recording;
 pub(crate) mod request;
 pub(crate) mod sender;
 pub(crate) mod spool;

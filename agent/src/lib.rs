@@ -18,14 +18,13 @@
 //! export queue, and a recording.
 //!
 //! # Read in this order
-//! `config` and `status`, then `process`, `names`, `unwind`, `sampling`, `export`, `recording`: each uses only modules
+//! `config` and `status`, then `process`, `names`, `unwind`, `sampling`, `export`: each uses only modules
 //! before it. [`probe`] reports missing requirements of a machine, and [`Status`] the state of the agent.
 
 mod config;
 mod export;
 mod names;
 mod process;
-mod recording;
 mod sampling;
 mod status;
 mod unwind;
@@ -37,7 +36,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, RecordConfig, SpoolConfig, Token};
-pub use recording::{NamedRecording, Recording, Unnamed, record};
+pub use export::recording::{NamedRecording, Recording, Unnamed, record};
 pub use sampling::capability::{Finding, Missing, examine, probe};
 pub use sampling::error::AgentError;
 pub use sampling::sampler::SamplerError;
