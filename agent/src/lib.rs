@@ -18,13 +18,14 @@
 //! export queue, and a recording.
 //!
 //! # Read in this order
-//! `config` and `status`, then `process`, `names`, `unwind`, `sampling`, `export`: each uses only modules
-//! before it. [`probe`] reports missing requirements of a machine, and [`Status`] the state of the agent.
+//! `config` and `status`, then `process`, `runtimes`, `names`, `unwind`, `sampling`, `export`: each uses only
+//! modules before it. [`probe`] reports missing requirements of a machine, and [`Status`] the state of the agent.
 
 mod config;
 mod export;
 mod names;
 mod process;
+mod runtimes;
 mod sampling;
 mod status;
 mod unwind;
@@ -59,7 +60,9 @@ use status::causes;
 pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
     let sampling = Sampling { period_ns: 1_000_000_000, off_cpu };
     let status = Status::new(&mut Registry::default());
-    Sampler::start(sampling, status).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
+    Sampler::start(sampling, runtimes::Runtimes::default(), status)
+        .and_then(|mut sampler| sampler.detach())
+        .map_err(AgentError::Sampler)
 }
 
 /// Samples and exports until `shutdown` is cancelled. Then exports the remaining samples, which takes at most five

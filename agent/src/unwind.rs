@@ -18,4 +18,4 @@ mod instructions;
 pub(crate) mod rule;
 pub(crate) mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -70,13 +70,13 @@ struct go_map {
  * it could become equal to another. */
 INLINE void push_label(struct scratch *scratch, const struct go_label *label)
 {
-    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
+    u64 words = scratch->header.kernel_frames + scratch->header.user_words;
     u64 labels = scratch->header.labels;
     u64 name_bytes = label->name.bytes, value_bytes = label->value.bytes;
-    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX || labels >= LABELS_MAX || !name_bytes ||
+    if (words > KERNEL_FRAMES_MAX + USER_WORDS_MAX || labels >= LABELS_MAX || !name_bytes ||
         name_bytes > LABEL_NAME_BYTES)
         return;
-    struct label *to = (void *)&scratch->frames[frames] + labels * sizeof(*to);
+    struct label *to = (void *)&scratch->frames[words] + labels * sizeof(*to);
     if (value_bytes > LABEL_VALUE_BYTES)
         value_bytes = LABEL_VALUE_BYTES;
     if (bpf_probe_read_user(to->name, name_bytes, (void *)label->name.text) ||

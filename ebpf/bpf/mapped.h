@@ -26,8 +26,10 @@ struct mapped {
     u32 number;     /* number of the file; 0: none */
     u32 table;      /* slot in `tables`; NO_TABLE: none */
     struct table_layout layout;
-    u32 go;    /* see goroutine.h */
-    u32 epoch; /* epoch of the lookup */
+    u32 go;      /* see goroutine.h */
+    u32 runtime; /* id in `runtimes`; 0: none */
+    u32 epoch;   /* epoch of the lookup */
+    u32 zero;
 };
 
 #define NO_TABLE 0xffffffff
@@ -161,6 +163,7 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
             mapped->table = file->table;
             mapped->layout = file->layout;
             mapped->go = file->go;
+            mapped->runtime = file->runtime;
             mapped->to_address = mapped->to_offset + part->bias;
         }
     }
@@ -188,6 +191,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     mapped->number = 0;
     mapped->table = NO_TABLE;
     mapped->go = 0;
+    mapped->runtime = 0;
     int has_file = read_key(mm, &mapping, &key);
     if (has_file)
         map_file(mapped, &mapping, &key, pid, tree);

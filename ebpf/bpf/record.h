@@ -3,7 +3,7 @@
  * Layout of the records in the ring buffer `samples`. A sample is a header, followed by the frames and labels that are
  * in use:
  *
- * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 | labels x struct label |
+ * | struct sample_header, 72 bytes | kernel_frames x u64 | user_words x u64 | labels x struct label |
  *
  * The end of a wait is a struct wait_end, 24 bytes. It follows the sample taken at the start of the wait.
  *
@@ -20,9 +20,10 @@
 
 /* Limit of bpf_get_stack(): the default of kernel.perf_event_max_stack. */
 #define KERNEL_FRAMES_MAX 127
-/* Largest number of frames of the user part. Such a stack takes 9 KB in the ring buffer, and its walk takes about 40
- * us. */
+/* Largest number of frames of the user part, and of the words that they take. A stack of native frames takes up to 9 KB
+ * in the ring buffer, and its walk takes about 40 us. */
 #define USER_FRAMES_MAX 1024
+#define USER_WORDS_MAX 2048
 #define COMM_BYTES 16
 
 /*
@@ -31,6 +32,14 @@
  */
 #define FRAME_IN_FILE (1ull << 63)
 #define FRAME_OFFSET_BITS 40
+/*
+ * A frame of a language runtime takes two words:
+ * - FRAME_OF_RUNTIME | id of the runtime, 14 bits | address of the function's object, 48 bits;
+ * - position in the function, 32 bits | identity of the object, 32 bits.
+ * The identity is 0 if the object could not be read. The address is 0, too, if functions are missing here.
+ */
+#define FRAME_OF_RUNTIME (1ull << 62)
+#define FRAME_ID_SHIFT 48
 /* Largest number of a file; the first file has number 1. */
 #define FILE_NUMBERS (1u << 22)
 
@@ -51,7 +60,7 @@ struct sample_header {
     u32 tid;               /* thread, in the initial pid namespace */
     u32 cpu;
     u16 kernel_frames;
-    u16 user_frames;
+    u16 user_words; /* number of words that the frames of the user part take */
     u8 user_end;      /* enum user_end */
     u8 kernel_thread; /* 1 for a thread of the kernel, which has no file and no mappings */
     u16 fp_frames;    /* frames of the user part that were found by frame pointers */
@@ -93,7 +102,7 @@ _Static_assert(__builtin_offsetof(struct sample_header, pid) == 24, "");
 _Static_assert(__builtin_offsetof(struct sample_header, tid) == 28, "");
 _Static_assert(__builtin_offsetof(struct sample_header, cpu) == 32, "");
 _Static_assert(__builtin_offsetof(struct sample_header, kernel_frames) == 36, "");
-_Static_assert(__builtin_offsetof(struct sample_header, user_frames) == 38, "");
+_Static_assert(__builtin_offsetof(struct sample_header, user_words) == 38, "");
 _Static_assert(__builtin_offsetof(struct sample_header, user_end) == 40, "");
 _Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, "");
 _Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");

@@ -129,7 +129,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->tid = (u32)pid_tgid;
     header->cpu = bpf_get_smp_processor_id();
     header->kernel_frames = 0;
-    header->user_frames = 0;
+    header->user_words = 0;
     header->fp_frames = 0;
     header->user_end = USER_END_NONE;
     header->kernel_thread = (task->flags & PF_KTHREAD) != 0;
@@ -165,13 +165,13 @@ __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
     if (!scratch)
         return 0;
-    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames, labels = scratch->header.labels;
+    u64 words = scratch->header.kernel_frames + scratch->header.user_words, labels = scratch->header.labels;
     /* Never true, but the verifier cannot know. */
-    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
-        frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
+    if (words > KERNEL_FRAMES_MAX + USER_WORDS_MAX)
+        words = KERNEL_FRAMES_MAX + USER_WORDS_MAX;
     if (labels > LABELS_MAX)
         labels = LABELS_MAX;
-    u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64) + labels * sizeof(struct label);
+    u64 bytes = sizeof(struct sample_header) + words * sizeof(u64) + labels * sizeof(struct label);
     if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm)))
         count_dropped(DROPPED_RECORD);
     return 0;

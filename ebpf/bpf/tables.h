@@ -43,7 +43,9 @@ struct file_entry {
     u32 table;     /* slot in `tables` */
     u32 unread;    /* number of attempts left to read the headers and report them */
     struct table_layout layout;
-    u32 go;   /* see goroutine.h; 0: not a Go program */
+    u32 go;      /* see goroutine.h; 0: not a Go program */
+    u32 runtime; /* id in `runtimes`; 0: none */
+    u32 zero;
     u32 used; /* time of the last lookup, in units of USED_AT. Updated at least once per epoch while in use. */
     struct file_part parts[FILE_PARTS];
 };
@@ -60,7 +62,7 @@ struct {
 } files SEC(".maps");
 
 _Static_assert(sizeof(struct file_key) == 40, "");
-_Static_assert(sizeof(struct file_entry) == 88, "");
+_Static_assert(sizeof(struct file_entry) == 96, "");
 
 /* The blocks of one table. Each array has its own length. */
 struct blocks {

@@ -11,6 +11,7 @@
 
 #include "goroutine.h"
 #include "mapped.h"
+#include "python.h"
 #include "record.h"
 #include "registers.h"
 #include "scratch.h"
@@ -31,18 +32,6 @@ struct walk {
     u64 mm;
     u64 pc, sp, fp, bx;
 };
-
-/* Appends a frame. Returns 0 if the user part is full. */
-INLINE int push_frame(struct scratch *scratch, u64 frame)
-{
-    u32 user_frames = scratch->header.user_frames;
-    u32 at = scratch->header.kernel_frames + user_frames;
-    if (user_frames >= USER_FRAMES_MAX || at >= KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
-        return 0;
-    scratch->frames[at] = frame;
-    scratch->header.user_frames = user_frames + 1;
-    return 1;
-}
 
 /* Returns the frame for an address, encoded as in record.h. */
 INLINE u64 frame_of(const struct mapped *mapped, u64 address)
@@ -82,8 +71,8 @@ INLINE long step_over_signal(struct walk *walk)
     struct registers registers;
     /* The trampoline did not call the handler, so the subtraction of one is undone: the address before its start often
      * belongs to another function. */
-    u32 at = scratch->header.kernel_frames + scratch->header.user_frames - 1;
-    if (!scratch->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+    u32 at = scratch->header.kernel_frames + scratch->header.user_words - 1;
+    if (!scratch->is_exact && at < KERNEL_FRAMES_MAX + USER_WORDS_MAX)
         scratch->frames[at] += 1;
     if (read_signal_frame(walk->sp, &registers))
         return stop(walk, USER_END_BROKEN);
@@ -259,12 +248,69 @@ INLINE int load_cached_rule(struct scratch *scratch, u64 frame, u64 address)
     return 1;
 }
 
+/* Records one frame of the interpreter scratch->runtime. Returns 1 if the user part is full. Not inlined, so that the
+ * verifier checks the function once. */
+__attribute__((noinline)) int step_in_runtime(struct scratch *scratch)
+{
+    if (!scratch)
+        return 1;
+    struct runtime *runtime = find_runtime(scratch->runtime);
+    struct runtime_walk *walk = &scratch->runtime_walks[scratch->runtime_walk % RUNTIME_WALKS];
+    int is_last = 1;
+    if (runtime && runtime->kind == RUNTIME_PYTHON)
+        is_last = step_in_python(scratch, runtime, walk);
+    if (is_last) {
+        scratch->runtime = 0;
+        scratch->is_loop_passed = 1;
+    }
+    return scratch->user_frames >= USER_FRAMES_MAX;
+}
+
+/* Begins to record the frames of a runtime that was not on the stack before. Returns the index of the walk. */
+INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
+{
+    u32 index = 0;
+    for (u32 i = 0; i < RUNTIME_WALKS; i++)
+        if (!scratch->runtime_walks[i].id) {
+            index = i;
+            break;
+        }
+    struct runtime_walk *walk = &scratch->runtime_walks[index];
+    walk->id = runtime->id;
+    walk->frame = 0;
+    if (runtime->kind == RUNTIME_PYTHON)
+        walk->frame = python_frame(scratch, runtime);
+    if (!walk->frame)
+        push_missing_functions(scratch);
+    return index;
+}
+
+/* Returns 1 if an address is in the loop of an interpreter. Its frames are then to be recorded. Not inlined, so that
+ * the verifier checks the function once. */
+__attribute__((noinline)) int enter_runtime(struct scratch *scratch, u64 address)
+{
+    if (!scratch)
+        return 0;
+    u32 id = scratch->mapped.runtime, index = RUNTIME_WALKS;
+    struct runtime *runtime = find_runtime(id);
+    if (!runtime || !is_in_loop(runtime, address))
+        return 0;
+    scratch->runtime = id;
+    for (u32 i = 0; i < RUNTIME_WALKS; i++)
+        if (scratch->runtime_walks[i].id == id)
+            index = i;
+    scratch->runtime_walk = index < RUNTIME_WALKS ? index : begin_walk(scratch, runtime);
+    return 1;
+}
+
 /* Records one frame and steps to its caller. Returns 1 at the end of the stack, with the reason in scratch->end. */
 static long unwind_step(u32 index, struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct mapped *mapped = &scratch->mapped;
     u64 pc = walk->pc - (scratch->is_exact ? 0 : 1);
+    if (scratch->runtime)
+        return step_in_runtime(scratch) ? stop(walk, USER_END_TRUNCATED) : 0;
     if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
         /* The step that led here was wrong, so this address is no frame. The innermost frame is real in any case. */
         if (index == 0)
@@ -273,6 +319,9 @@ static long unwind_step(u32 index, struct walk *walk)
     }
     if (mapped->go)
         scratch->go = mapped->go;
+    if (mapped->runtime && !scratch->is_loop_passed && enter_runtime(scratch, pc + mapped->to_address))
+        return 0;
+    scratch->is_loop_passed = 0;
     u64 frame = frame_of(mapped, pc);
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);
@@ -314,11 +363,17 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->stack_start = NO_STACK;
     scratch->stack_count = SAVED_WORDS;
     scratch->go = 0;
+    scratch->runtime = 0;
+    for (int i = 0; i < RUNTIME_WALKS; i++)
+        scratch->runtime_walks[i].id = 0;
+    scratch->is_loop_passed = 0;
+    scratch->user_frames = 0;
     scratch->steps_back = 0;
     scratch->end = USER_END_TRUNCATED;
     scratch->is_exact = !in_syscall;
     scratch->has_registers = 1;
-    bpf_loop(USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
+    /* The first frame of a loop takes one step more. */
+    bpf_loop(2 * USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
     scratch->header.user_end = scratch->end;
     if (scratch->go)
         read_go_labels(scratch, task, scratch->go);

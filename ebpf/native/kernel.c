@@ -20,7 +20,7 @@
 #define MAPPINGS_MAX 4096
 #define NODES_MAX 1024
 #define NODE_BYTES 256
-#define RECORD_BYTES_MAX (sizeof(struct sample_header) + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * sizeof(u64) + \
+#define RECORD_BYTES_MAX (sizeof(struct sample_header) + (KERNEL_FRAMES_MAX + USER_WORDS_MAX) * sizeof(u64) + \
                           LABELS_MAX * sizeof(struct label))
 #define NEW_FILES_MAX 64
 
@@ -36,7 +36,7 @@ struct map {
 
 static struct map maps[] = {
     MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
-    MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),
+    MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),           MAP(runtimes),
 };
 static struct map *tables_by_number[TABLES_MAX];
 
@@ -301,6 +301,14 @@ EXPORT void native_forget_files(u32 met)
     memset(known->is_used, 0, known->entries);
     *(u32 *)bpf_map_lookup_elem(&epoch, &zero) += 1;
     *(u32 *)bpf_map_lookup_elem(&files_met, &zero) = met;
+}
+
+/* Sets the address of the control block of the running thread. */
+EXPORT void native_set_thread_base(u64 base) { task.thread.fsbase = base; }
+
+EXPORT void native_set_runtime(u32 slot, const struct runtime *runtime)
+{
+    bpf_map_update_elem(&runtimes, &slot, runtime, BPF_ANY);
 }
 
 EXPORT void native_begin_epoch(void)

@@ -20,7 +20,7 @@ pub const FILE_PARTS: usize = 2;
 
 const NEW_FILE_HEAD_BYTES: usize = 136;
 const BUILD_ID_BYTES_MAX: usize = 32;
-const FILE_ENTRY_BYTES: usize = 40 + 24 * FILE_PARTS;
+const FILE_ENTRY_BYTES: usize = 48 + 24 * FILE_PARTS;
 
 /// Report of a file that BPF saw for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +168,8 @@ pub struct FileEntry {
     pub table: Option<(u32, TableLayout)>,
     /// Offsets of the labels of goroutines, in a Go program whose version is known.
     pub go: Option<GoLabels>,
+    /// Id of the language runtime whose code the file has; 0 if it has none.
+    pub runtime: u16,
     /// Time of the last lookup of the table, in the units of [`used_at`]. BPF updates it once per epoch.
     pub used: u32,
     /// Executable parts of the file. The elements that are not used are empty.
@@ -183,12 +185,25 @@ impl FileEntry {
         let TableLayout { first_page, pages, rules_at, rows_at } = layout;
         let has_table = u32::from(self.table.is_some());
         let go = self.go.map_or(0, GoLabels::to_bits);
-        let head = [self.number, has_table, table, 0, first_page, pages, rules_at, rows_at, go, self.used];
+        let head = [
+            self.number,
+            has_table,
+            table,
+            0,
+            first_page,
+            pages,
+            rules_at,
+            rows_at,
+            go,
+            self.runtime.into(),
+            0,
+            self.used,
+        ];
         for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(head) {
             *to = number.to_ne_bytes();
         }
         let parts = self.parts.iter().flat_map(|part| [part.start, part.end, part.bias]);
-        for (to, number) in bytes[40..].as_chunks_mut::<8>().0.iter_mut().zip(parts) {
+        for (to, number) in bytes[48..].as_chunks_mut::<8>().0.iter_mut().zip(parts) {
             *to = number.to_ne_bytes();
         }
         bytes
@@ -197,7 +212,7 @@ impl FileEntry {
     /// Returns the time at which the table of an encoded entry was last looked up, in the units of [`used_at`].
     #[must_use]
     pub fn used_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> u32 {
-        u32::from_ne_bytes(std::array::from_fn(|index| bytes[36 + index]))
+        u32::from_ne_bytes(std::array::from_fn(|index| bytes[44 + index]))
     }
 }
 

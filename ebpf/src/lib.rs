@@ -19,12 +19,17 @@
 
 mod file;
 pub mod record;
+mod runtime;
 
 pub use file::{
     BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, FileSegment, GoLabels, NewFile, TableLayout, VDSO_KEY,
     used_at,
 };
 pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
+pub use runtime::{
+    LOOP_PARTS, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
+    THREAD_POINTERS, ThreadPointer,
+};
 
 /// Name of the program of type `perf_event`, to be attached to a clock event of every CPU.
 pub const SAMPLER_PROGRAM: &str = "sample_cpu";
@@ -51,6 +56,8 @@ pub const DROPPED_MAP: &str = "dropped";
 pub const FILES_MAP: &str = "files";
 /// Name of the array of unwind tables, each an array of blocks.
 pub const TABLES_MAP: &str = "tables";
+/// Name of the array of language runtimes, each an encoded [`Runtime`].
+pub const RUNTIMES_MAP: &str = "runtimes";
 /// Name of the array that caches rules, with [`KNOWN_RULES_PER_CPU`] entries for each possible CPU.
 pub const KNOWN_RULES_MAP: &str = "known_rules";
 /// Number of entries of [`KNOWN_RULES_MAP`] for each possible CPU.
@@ -73,6 +80,8 @@ pub const BLOCKS_FLAGS: u32 = 0x1000;
 pub const KERNEL_FRAMES_MAX: usize = 127;
 /// Largest number of frames of the user part.
 pub const USER_FRAMES_MAX: usize = 1024;
+/// Largest number of words that the frames of the user part take. Frames of language runtimes take two words.
+pub const USER_WORDS_MAX: usize = 2048;
 
 /// ELF readers cast references into the object, so its start is aligned for every ELF structure.
 #[repr(C, align(16))]

@@ -1,7 +1,7 @@
 //! Records of the ring buffer. `bpf/record.h` defines their layout, and a test compares it with this module. A sample
 //! is:
 //!
-//! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 | `labels` x 96 bytes |
+//! | header, 72 bytes | `kernel_frames` x u64 | `user_words` x u64 | `labels` x 96 bytes |
 //!
 //! A record of 24 bytes, which is shorter than a header, is the end of a wait ([`WaitEnd`]).
 //!
@@ -10,7 +10,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use crate::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
+use crate::{KERNEL_FRAMES_MAX, USER_WORDS_MAX};
 
 /// A frame of the user part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,20 +24,44 @@ pub enum UserFrame {
     },
     /// An address of the process, in memory without a file or in a file without a number.
     Address(u64),
+    /// A function of a language runtime.
+    Function {
+        /// Id of the runtime.
+        runtime: u16,
+        /// Address of the function's object; 0 if functions are missing here.
+        address: u64,
+        /// Position in the function, by the rules of the runtime.
+        position: u32,
+        /// Number that identifies the object, so that another object at the same address is not mistaken for it. 0 if
+        /// the object could not be read.
+        identity: u32,
+    },
 }
 
 /// Flag of a frame in a file.
 const FRAME_IN_FILE: u64 = 1 << 63;
 /// Number of bits of the offset, in a frame that lies in a file.
 const FRAME_OFFSET_BITS: u32 = 40;
+/// Flag of a function of a language runtime.
+const FRAME_OF_RUNTIME: u64 = 1 << 62;
+/// Number of the lowest bit of the id, in a function of a language runtime.
+const FRAME_ID_SHIFT: u32 = 48;
 
 impl UserFrame {
-    fn read(frame: u64) -> Self {
-        if frame & FRAME_IN_FILE == 0 {
-            return Self::Address(frame);
-        }
-        let number = u32::try_from((frame ^ FRAME_IN_FILE) >> FRAME_OFFSET_BITS).unwrap_or_default();
-        Self::File { number, offset: frame & ((1 << FRAME_OFFSET_BITS) - 1) }
+    /// Reads the next frame; `None` at the end.
+    fn read(mut words: impl Iterator<Item = u64>) -> Option<Self> {
+        let frame = words.next()?;
+        Some(if frame & FRAME_IN_FILE != 0 {
+            let number = u32::try_from((frame ^ FRAME_IN_FILE) >> FRAME_OFFSET_BITS).unwrap_or_default();
+            Self::File { number, offset: frame & ((1 << FRAME_OFFSET_BITS) - 1) }
+        } else if frame & FRAME_OF_RUNTIME != 0 {
+            let runtime = u16::try_from((frame ^ FRAME_OF_RUNTIME) >> FRAME_ID_SHIFT).unwrap_or_default();
+            let word = words.next()?;
+            let (position, identity) = ((word >> 32) as u32, word as u32);
+            Self::Function { runtime, address: frame & ((1 << FRAME_ID_SHIFT) - 1), position, identity }
+        } else {
+            Self::Address(frame)
+        })
     }
 }
 
@@ -74,8 +98,8 @@ pub struct SampleHeader {
     pub cpu: u32,
     /// Number of frames of the kernel part.
     pub kernel_frames: u16,
-    /// Number of frames of the user part.
-    pub user_frames: u16,
+    /// Number of words that the frames of the user part take.
+    pub user_words: u16,
     /// Number that encodes the [`UserEnd`].
     pub user_end: u8,
     /// 1 for a thread of the kernel.
@@ -99,7 +123,7 @@ pub struct Sample<'a> {
     pub header: SampleHeader,
     /// Reason for the end of the user part.
     pub user_end: UserEnd,
-    /// Both parts of the stack, kernel part first, each leaf first: 8 bytes per frame.
+    /// Both parts of the stack, kernel part first, each leaf first: 8 bytes per word.
     pub frames: &'a [u8],
     labels: &'a [u8],
 }
@@ -168,14 +192,14 @@ pub enum RecordError {
         header_bytes: usize,
     },
     /// The frame counts do not fit the record or the limits.
-    #[error("record of {bytes} bytes with {kernel_frames} kernel and {user_frames} user frames")]
+    #[error("record of {bytes} bytes with {kernel_frames} kernel frames and {user_words} words of user frames")]
     FrameCount {
         /// Length of the record.
         bytes: usize,
         /// Number of kernel frames in the header.
         kernel_frames: u16,
-        /// Number of user frames in the header.
-        user_frames: u16,
+        /// Number of words of user frames in the header.
+        user_words: u16,
     },
     /// The count of labels does not fit the record or the limit.
     #[error("record of {bytes} bytes with {labels} labels")]
@@ -205,11 +229,11 @@ impl<'a> Sample<'a> {
         };
         let header = read_header(fixed);
         let kernel_frames = header.kernel_frames;
-        let user_frames = header.user_frames;
-        let used = (usize::from(kernel_frames) + usize::from(user_frames)) * size_of::<u64>();
+        let user_words = header.user_words;
+        let used = (usize::from(kernel_frames) + usize::from(user_words)) * size_of::<u64>();
         let within_limits =
-            usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_frames) <= USER_FRAMES_MAX;
-        let error = RecordError::FrameCount { bytes: record.len(), kernel_frames, user_frames };
+            usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_words) <= USER_WORDS_MAX;
+        let error = RecordError::FrameCount { bytes: record.len(), kernel_frames, user_words };
         let (frames, labels) = frames.split_at_checked(used).filter(|_| within_limits).ok_or(error)?;
         let labels_count = usize::try_from(header.labels).unwrap_or(usize::MAX);
         let error = RecordError::LabelCount { bytes: record.len(), labels: header.labels };
@@ -233,7 +257,8 @@ impl<'a> Sample<'a> {
 
     /// Returns the user part, leaf first. Each frame lies inside the instruction that ran or called.
     pub fn user_frames(&self) -> impl Iterator<Item = UserFrame> + 'a {
-        addresses(self.frames).skip(usize::from(self.header.kernel_frames)).map(UserFrame::read)
+        let mut words = addresses(self.frames).skip(usize::from(self.header.kernel_frames));
+        std::iter::from_fn(move || UserFrame::read(&mut words))
     }
 
     /// Returns names and values of the labels. Both may be truncated, and need not be text.
@@ -266,7 +291,7 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         tid: field!(u32, tid),
         cpu: field!(u32, cpu),
         kernel_frames: field!(u16, kernel_frames),
-        user_frames: field!(u16, user_frames),
+        user_words: field!(u16, user_words),
         user_end: field!(u8, user_end),
         kernel_thread: field!(u8, kernel_thread),
         fp_frames: field!(u16, fp_frames),
@@ -306,7 +331,7 @@ mod tests {
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_words);
         same!(user_end kernel_thread fp_frames chance executable labels comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
         assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
@@ -315,7 +340,8 @@ mod tests {
     #[test]
     fn limits_and_ends_are_those_of_the_c_header() {
         assert!(RECORD_H.contains(&format!("#define KERNEL_FRAMES_MAX {KERNEL_FRAMES_MAX}\n")));
-        assert!(RECORD_H.contains(&format!("#define USER_FRAMES_MAX {USER_FRAMES_MAX}\n")));
+        assert!(RECORD_H.contains(&format!("#define USER_FRAMES_MAX {}\n", crate::USER_FRAMES_MAX)));
+        assert!(RECORD_H.contains(&format!("#define USER_WORDS_MAX {USER_WORDS_MAX}\n")));
         for (name, end) in [("NONE", 0), ("ROOT", 1), ("BROKEN", 2), ("TRUNCATED", 3), ("COMPAT", 4)] {
             assert!(RECORD_H.contains(&format!("USER_END_{name} = {end},")), "{name}");
         }
@@ -343,8 +369,15 @@ mod tests {
         assert_eq!(sample.kernel_frames().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(sample.user_frames().collect::<Vec<_>>(), [3, 4, 5].map(UserFrame::Address));
         let in_file = FRAME_IN_FILE | 9 << FRAME_OFFSET_BITS | 0x1234;
-        assert_eq!(UserFrame::read(in_file), UserFrame::File { number: 9, offset: 0x1234 });
+        let function = FRAME_OF_RUNTIME | 200 << FRAME_ID_SHIFT | 0x7fff_1234_5678;
+        let bytes = record(&[], &[function, 5 << 32 | 0xdead_beef, in_file, 7, function], 1);
+        let frames = Sample::read(&bytes).unwrap().user_frames().collect::<Vec<_>>();
+        let function =
+            UserFrame::Function { runtime: 200, address: 0x7fff_1234_5678, position: 5, identity: 0xdead_beef };
+        // The last function is cut.
+        assert_eq!(frames, [function, UserFrame::File { number: 9, offset: 0x1234 }, UserFrame::Address(7)]);
         assert!(RECORD_H.contains(&format!("#define FRAME_OFFSET_BITS {FRAME_OFFSET_BITS}\n")));
+        assert!(RECORD_H.contains(&format!("#define FRAME_ID_SHIFT {FRAME_ID_SHIFT}\n")));
     }
 
     #[test]
@@ -398,7 +431,7 @@ mod tests {
 
     #[test]
     fn counts_beyond_the_limits_and_unknown_ends_are_refused() {
-        let frames = vec![1; USER_FRAMES_MAX + 1];
+        let frames = vec![1; USER_WORDS_MAX + 1];
         assert!(matches!(Sample::read(&record(&[], &frames, 1)), Err(RecordError::FrameCount { .. })));
         assert!(matches!(Sample::read(&record(&frames[..128], &[], 1)), Err(RecordError::FrameCount { .. })));
         assert_eq!(Sample::read(&record(&[], &[1], 5)).unwrap_err(), RecordError::UserEnd { end: 5 });

@@ -5,6 +5,7 @@
 //! - [`batches`]: batches of samples for a node. A test recognizes each sample by its time.
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: checks of one request against the rules of OTLP profiles.
+//! - [`interpreters`]: the installed interpreters of languages.
 //! - [`ports`]: free ports for servers under test.
 //! - [`power_cut`]: the files that a power cut may leave, from recorded file operations.
 //! - [`random`]: pseudorandom numbers that depend only on a seed.
@@ -23,6 +24,7 @@
 
 pub mod batches;
 pub mod conformance;
+pub mod interpreters;
 pub mod ports;
 pub mod power_cut;
 pub mod random;

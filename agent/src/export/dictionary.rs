@@ -141,11 +141,11 @@ impl<'a> DictionaryBuilder<'a> {
                     attribute_indices: vec![self.frame_type(frame_type)],
                 }
             }
-            Some(location::Location::Lines { file, address, lines, frame_type }) => {
+            Some(location::Location::Lines { place, lines, frame_type }) => {
                 let table = self.location_table;
                 Location {
-                    mapping_index: self.mapping(file, Some(address)),
-                    address,
+                    mapping_index: place.map_or(0, |(file, address)| self.mapping(file, Some(address))),
+                    address: place.map_or(0, |(_, address)| address),
                     lines: table.lines(lines).iter().map(|line| self.source_line(line)).collect(),
                     attribute_indices: vec![self.frame_type(frame_type)],
                 }

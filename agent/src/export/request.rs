@@ -18,8 +18,7 @@ use proto::otlp::profiles::v1development::{Profile, ResourceProfiles, Sample, Sc
 use proto::otlp::resource::v1::Resource as OtlpResource;
 
 use crate::export::dictionary::{AttributeValue, DictionaryBuilder, INDEX_BYTES, LOCATION_BYTES};
-use crate::names::location::{LINES_BYTES_MAX, LocationTable};
-use crate::names::perf_map::NAME_BYTES_MAX;
+use crate::names::location::{LINES_BYTES_MAX, LocationTable, NAME_BYTES_MAX};
 use crate::process::file::FILE_NAME_BYTES_MAX;
 use crate::process::file::table::FileTable;
 use crate::process::resource::{self, Resource};

@@ -43,11 +43,8 @@ mod version;
 use std::io;
 
 pub(crate) use function::Function;
-pub(crate) use lookup::Call;
 pub(crate) use reader::FileReader;
 pub(crate) use table::GoTable;
-#[cfg(test)]
-pub(crate) use table::NAME_BYTES_MAX;
 pub(crate) use values::Budget;
 
 /// Reason why the Go table of a file cannot be used.

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(namespace_pid(pid), Some(pid), "the test needs no other pid namespace");
         let path = format!("/tmp/perf-{pid}.map");
         std::fs::write(&path, "1000 100 LazyCompile:*work /a.js:1\n2000 100 stub\n").unwrap();
-        let mut tables = SharedTables::new(std::sync::Arc::default());
+        let mut tables = SharedTables::new(std::sync::Arc::default(), crate::runtimes::Runtimes::default());
         let maps = Maps::default();
         let mut jit = Jit::default();
         let mut check = |address, expected: Option<(&str, FrameType)>| {

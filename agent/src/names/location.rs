@@ -3,7 +3,6 @@
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
-use crate::names::go::Call;
 use crate::process::file::FileId;
 
 /// Number of locations at which all locations are forgotten. Each takes about 60 bytes. This limit bounds the memory on
@@ -17,6 +16,9 @@ const NAMES_BYTES_MAX: usize = 16 << 20;
 /// Largest number of bytes that the lines of one location take in a request, with their names. If a location has more
 /// inlined calls than fit, those in the middle are omitted. Nearly all locations have fewer than ten calls.
 pub(crate) const LINES_BYTES_MAX: usize = 1800;
+/// Largest length of the name of a function or of its source file, in bytes. Longer names are truncated:
+/// JVM signatures can be very long.
+pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Number of bytes that a line and its function take in a request, without names.
 pub(crate) const LINE_BYTES: usize = 80;
 
@@ -31,6 +33,17 @@ pub(crate) struct NameId(pub(crate) u32);
 /// Index of the lines of one location in a [`LocationTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LinesId(u32);
+
+/// A call that was named on this host: a function, and the line in it that ran or that contains the inlined call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) function: String,
+    pub(crate) file: String,
+    /// 0 if it is not known.
+    pub(crate) line: u32,
+    /// First line of the function; 0 if it is not known.
+    pub(crate) start_line: u32,
+}
 
 /// A function that was named on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,8 +94,9 @@ pub(crate) enum Location {
     Native { file: FileId, address: u64 },
     /// A function that was named on this host, without its address.
     Named { name: NameId, file: Option<FileId>, frame_type: FrameType },
-    /// An address in a file, named on this host by a function and the calls inlined into it, innermost first.
-    Lines { file: FileId, address: u64, lines: LinesId, frame_type: FrameType },
+    /// A function that was named on this host with its lines, and the calls inlined into it, innermost first. `place`
+    /// is its file and ELF virtual address, if its code is in a file.
+    Lines { place: Option<(FileId, u64)>, lines: LinesId, frame_type: FrameType },
     /// A text in place of missing frames.
     Marker(Marker),
 }
@@ -109,6 +123,10 @@ pub(crate) enum Marker {
     TruncatedStack,
     /// The program is a 32-bit program, whose stack is not unwound.
     Stack32Bit,
+    /// The function of a language runtime is gone, or its description cannot be read.
+    FunctionGone,
+    /// The limit of the work to name functions is reached.
+    FunctionUnread,
     /// The kernel does not show its symbols.
     KernelSymbolsUnreadable,
     /// No symbol of the kernel is near the address.
@@ -127,6 +145,8 @@ impl Marker {
             Self::UnwindingFailed => "[unwinding failed]",
             Self::TruncatedStack => "[truncated stack]",
             Self::Stack32Bit => "[32-bit stack]",
+            Self::FunctionGone => "[function gone]",
+            Self::FunctionUnread => "[function unread]",
             Self::KernelSymbolsUnreadable => "[kernel symbols unreadable]",
             Self::NoKernelSymbol => "[no kernel symbol]",
         }
@@ -163,16 +183,27 @@ impl LocationTable {
         self.insert(Location::Named { name, file, frame_type })
     }
 
-    /// Returns the id of the location for an address in Go code. The location also holds the calls that are inlined at
-    /// the address, innermost first. The location is a plain address if there are no calls, or if so many names are
-    /// stored that all will be forgotten soon.
-    pub(crate) fn insert_go(&mut self, file: FileId, address: u64, calls: &[Call]) -> LocationId {
-        if calls.is_empty() || NAMES_BYTES_MAX <= self.names_bytes {
-            return self.insert(Location::Native { file, address });
+    /// Returns the id of the location for a function and the calls inlined into it, innermost first. `place` is the
+    /// file and ELF virtual address of its code. If there are no calls, or if so many names are stored that all will be
+    /// forgotten soon, the location has only the address, or a name without an address.
+    pub(crate) fn insert_calls(
+        &mut self,
+        place: Option<(FileId, u64)>,
+        calls: &[Call],
+        frame_type: FrameType,
+    ) -> LocationId {
+        let is_full = NAMES_BYTES_MAX <= self.names_bytes;
+        match (place, calls.first()) {
+            (Some((file, address)), first) if first.is_none() || is_full => {
+                return self.insert(Location::Native { file, address });
+            }
+            (None, None) => return self.insert(Location::Marker(Marker::FunctionGone)),
+            (None, Some(call)) if is_full => return self.insert_named(&call.function, None, frame_type),
+            _ => {}
         }
         let lines: Box<[_]> = calls_that_fit(calls).map(|call| self.line(call)).collect();
         let lines = LinesId(u32::try_from(self.lines.insert_full(lines).0).unwrap_or(u32::MAX));
-        self.insert(Location::Lines { file, address, lines, frame_type: FrameType::Go })
+        self.insert(Location::Lines { place, lines, frame_type })
     }
 
     fn line(&mut self, call: &Call) -> SourceLine {
@@ -249,10 +280,11 @@ mod tests {
     #[test]
     fn go_code_without_calls_is_a_plain_address() {
         let mut table = LocationTable::default();
-        let id = table.insert_go(FileId(3), 7, &[]);
+        let id = table.insert_calls(Some((FileId(3), 7)), &[], FrameType::Go);
         assert_eq!(table.get(id), Some(Location::Native { file: FileId(3), address: 7 }));
-        let named = table.insert_go(FileId(3), 8, &[call("inner", 2), call("outer", 3)]);
-        let Some(Location::Lines { address: 8, lines, .. }) = table.get(named) else { panic!("lines") };
+        let calls = [call("inner", 2), call("outer", 3)];
+        let named = table.insert_calls(Some((FileId(3), 8)), &calls, FrameType::Go);
+        let Some(Location::Lines { place: Some((_, 8)), lines, .. }) = table.get(named) else { panic!("lines") };
         let names = table.lines(lines).iter().map(|line| (table.name(line.function.name), line.line));
         assert_eq!(names.collect::<Vec<_>>(), [("inner", 2), ("outer", 3)]);
     }
@@ -263,7 +295,7 @@ mod tests {
         let lines: Vec<_> = calls_that_fit(&calls).map(|call| call.line).collect();
         let (last, inner) = lines.split_last().unwrap();
         assert_eq!((*last, inner), (63, &*(0..inner.len() as u32).collect::<Vec<_>>()));
-        let long = "x".repeat(crate::names::go::NAME_BYTES_MAX);
+        let long = "x".repeat(NAME_BYTES_MAX);
         let long = [Call { file: long.clone(), ..call(&long, 1) }, Call { file: long.clone(), ..call(&long, 2) }];
         assert_eq!(calls_that_fit(&long).map(|call| call.line).collect::<Vec<_>>(), [2]);
         for calls in [&calls[..], &long[..]] {
@@ -277,7 +309,7 @@ mod tests {
         let mut table = LocationTable::default();
         for number in 0..NAMES_BYTES_MAX as u64 / 400 + 10 {
             let name = format!("{number:0400}");
-            table.insert_go(FileId(0), number, &[call(&name, 1)]);
+            table.insert_calls(Some((FileId(0), number)), &[call(&name, 1)], FrameType::Go);
         }
         assert!(table.is_full() && table.names_bytes < NAMES_BYTES_MAX + 1000);
     }

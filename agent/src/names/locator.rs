@@ -17,6 +17,8 @@ use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
 use crate::process::resource::Resource;
 use crate::process::{procfs, sys};
+use crate::runtimes::Runtimes;
+use crate::runtimes::functions::Position;
 
 /// Largest number of programs whose data is kept after an interval. Beyond it, the least recently sampled half is
 /// forgotten.
@@ -29,11 +31,11 @@ const IDLE_NS: u64 = 600_000_000_000;
 /// Largest size of the mappings and descriptions of all processes, in bytes. Beyond this size, the least recently
 /// sampled half of the processes is forgotten at once.
 const PROCESSES_BYTES_MAX: usize = 16 << 20;
-/// Largest size of all perf maps, in bytes. Beyond this size, the least recently sampled half of the processes is
-/// forgotten after the interval.
-const PERF_MAPS_BYTES_MAX: usize = 32 << 20;
-/// Largest number of addresses that are cached for all processes together, at 20 bytes each. Beyond this number, all of
-/// them are forgotten after the interval.
+/// Largest size of all perf maps and functions of language runtimes, in bytes. Beyond this size, the least recently
+/// sampled half of the processes is forgotten after the interval.
+const FUNCTIONS_BYTES_MAX: usize = 32 << 20;
+/// Largest number of addresses that are cached for all processes together, at 20 to 40 bytes each. Beyond this
+/// number, all of them are forgotten after the interval.
 const ADDRESSES_MAX: usize = 400_000;
 
 /// The kernel function that takes the CPU from a thread.
@@ -52,14 +54,15 @@ pub(crate) struct Locator {
 }
 
 impl Locator {
-    /// Creates a locator. `environment` lists the environment variables that become labels.
-    pub(crate) fn new(environment: Arc<[String]>) -> Self {
+    /// Creates a locator. `environment` lists the environment variables that become labels. `runtimes` has the language
+    /// runtimes that BPF knows.
+    pub(crate) fn new(environment: Arc<[String]>, runtimes: Runtimes) -> Self {
         Self {
             kernel: Kernel::load(),
             processes: HashMap::default(),
             processes_bytes: 0,
             kernel_frames_max: kernel_frames_max(),
-            tables: SharedTables::new(environment),
+            tables: SharedTables::new(environment, runtimes),
         }
     }
 
@@ -154,7 +157,7 @@ impl Locator {
         });
         let total = |size: fn(&Process) -> usize| self.processes.values().map(size).sum::<usize>();
         let addresses = total(Process::addresses);
-        let is_full = PERF_MAPS_BYTES_MAX < total(Process::perf_map_bytes);
+        let is_full = FUNCTIONS_BYTES_MAX < total(Process::functions_bytes);
         self.processes_bytes = total(Process::bytes);
         if is_full || PROCESSES_MAX < self.processes.len() {
             self.forget_least_recent_half();
@@ -206,6 +209,10 @@ fn locate_in_process(
         let (id, lasts) = match frame {
             UserFrame::File { number, offset } => tables.locate(number, offset),
             UserFrame::Address(address) => process.locate(address, sample.header.ktime_ns, tables),
+            UserFrame::Function { runtime, address, position, identity } => {
+                let at = Position { runtime, address, position, identity };
+                process.locate_function(at, sample.header.ktime_ns, tables)
+            }
         };
         is_lasting &= lasts;
         if index != 0 && id == no_mapping {

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use crate::names::location::FrameType;
+use crate::names::location::{FrameType, NAME_BYTES_MAX};
 use crate::process::procfs;
 
 /// Largest number of entries that are kept for one process.
@@ -23,8 +23,6 @@ const ENTRIES_MAX: usize = 131_072;
 const NAMES_BYTES_MAX: usize = 8 << 20;
 /// Smallest size of all replaced names together, in bytes, at which they are removed to make room.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
-/// Largest length of a name, in bytes. Longer names are truncated, because JVM signatures can be very long.
-pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Number of bytes that are read at once. A line that is longer is skipped.
 const READ_BYTES: usize = 64 << 10;
 /// Number of bytes of the file after which a refresh ends. The next refresh continues there.

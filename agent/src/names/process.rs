@@ -17,6 +17,7 @@ use crate::process::mappings::{MapsError, ProcessMappings, REREAD_NS_MIN};
 use crate::process::maps::Backing;
 use crate::process::rate_limit::RateLimit;
 use crate::process::resource::Resource;
+use crate::runtimes::functions::{Position, RuntimeFunctions};
 
 /// A program that runs, or ran.
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct Process {
     /// Value of [`ProcessMappings::changes`] when the locations of `jit` were found.
     mapping_changes: u64,
     jit: Jit,
+    functions: RuntimeFunctions,
     pub(crate) last_sample_ns: u64,
 }
 
@@ -54,6 +56,7 @@ impl Process {
             mappings: ProcessMappings::unread(key, reason, header.ktime_ns),
             mapping_changes: 0,
             jit: Jit::default(),
+            functions: RuntimeFunctions::default(),
             last_sample_ns: header.ktime_ns,
         }
     }
@@ -97,6 +100,17 @@ impl Process {
         }
     }
 
+    /// Returns the location of a position in a function of a language runtime, and true if it will be the same next
+    /// time.
+    pub(crate) fn locate_function(
+        &mut self,
+        at: Position,
+        now_ns: u64,
+        tables: &mut SharedTables,
+    ) -> (LocationId, bool) {
+        self.functions.locate(self.key, at, now_ns, tables)
+    }
+
     /// Reads the mappings again if they are old.
     pub(crate) fn refresh_mappings(&mut self, ktime_ns: u64, rate_limit: &mut RateLimit) {
         self.mappings.refresh(ktime_ns, rate_limit);
@@ -106,13 +120,14 @@ impl Process {
     fn follow_mappings(&mut self) {
         if self.mapping_changes != self.mappings.changes() {
             self.mapping_changes = self.mappings.changes();
-            self.forget_locations();
+            self.jit.forget_locations();
         }
     }
 
     /// Forgets every location id.
     pub(crate) fn forget_locations(&mut self) {
         self.jit.forget_locations();
+        self.functions.forget_locations();
     }
 
     /// Approximate memory that the mappings and the description take, in bytes.
@@ -122,11 +137,11 @@ impl Process {
 
     /// Number of addresses whose location is cached.
     pub(crate) fn addresses(&self) -> usize {
-        self.jit.addresses()
+        self.jit.addresses() + self.functions.positions()
     }
 
-    /// Approximate memory that the perf map takes, in bytes.
-    pub(crate) fn perf_map_bytes(&self) -> usize {
-        self.jit.bytes()
+    /// Approximate memory that names of code without a file take, in bytes.
+    pub(crate) fn functions_bytes(&self) -> usize {
+        self.jit.bytes() + self.functions.bytes()
     }
 }

@@ -7,10 +7,12 @@ use ebpf::NewFile;
 use foldhash::fast::RandomState;
 
 use super::go::programs::GoPrograms;
-use super::location::{FrameType, Location, LocationId, LocationTable, Marker};
+use super::location::{Call, FrameType, Location, LocationId, LocationTable, Marker};
 use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
 use crate::process::rate_limit::RateLimit;
+use crate::runtimes::Runtimes;
+use crate::runtimes::reader::Reader;
 
 /// Largest number of frames whose location is cached, at 30 bytes each. Only frames in files are cached.
 const FRAMES_MAX: usize = 200_000;
@@ -21,6 +23,9 @@ pub(crate) struct SharedTables {
     pub(crate) files: FileTable,
     pub(crate) locations: LocationTable,
     go_programs: GoPrograms,
+    pub(crate) runtimes: Runtimes,
+    /// Reads functions of runtimes.
+    pub(crate) reader: Reader,
     /// Limit of the work to name samples: 2 % of a CPU.
     pub(crate) reads: RateLimit,
     /// Limit of the work to check that names are still right: 0.1 % of a CPU.
@@ -29,19 +34,24 @@ pub(crate) struct SharedTables {
     pub(crate) environment: Arc<[String]>,
     /// Locations of frames in files, by the file's number and the offset.
     frames: HashMap<(u32, u64), LocationId, RandomState>,
+    /// Value of [`Runtimes::changes`] when the oldest location of `frames` was found.
+    runtime_changes: u64,
 }
 
 impl SharedTables {
     /// Creates empty tables. `environment` lists the environment variables that become labels.
-    pub(crate) fn new(environment: Arc<[String]>) -> Self {
+    pub(crate) fn new(environment: Arc<[String]>, runtimes: Runtimes) -> Self {
         Self {
             files: FileTable::default(),
             locations: LocationTable::default(),
             go_programs: GoPrograms::default(),
+            runtimes,
+            reader: Reader::default(),
             reads: RateLimit::new(50),
             checks: RateLimit::new(1000),
             environment,
             frames: HashMap::default(),
+            runtime_changes: 0,
         }
     }
 
@@ -58,12 +68,17 @@ impl SharedTables {
 
     /// Returns the location of a frame in a file, and true if the same frame will have the same location next time.
     pub(crate) fn locate(&mut self, number: u32, offset: u64) -> (LocationId, bool) {
+        let changes = self.runtimes.changes();
+        if self.runtime_changes != changes {
+            self.runtime_changes = changes;
+            self.frames.clear();
+        }
         if let Some(&id) = self.frames.get(&(number, offset)) {
             return (id, true);
         }
         match self.files.of_number(number) {
             Some(Ok(file)) => {
-                let id = self.locate_in_file(file, offset);
+                let id = self.locate_in_file(number, file, offset);
                 let is_lasting = !self.files.is_unopened(file);
                 if is_lasting && self.frames.len() < FRAMES_MAX {
                     self.frames.insert((number, offset), id);
@@ -77,7 +92,7 @@ impl SharedTables {
         }
     }
 
-    fn locate_in_file(&mut self, file: FileId, offset: u64) -> LocationId {
+    fn locate_in_file(&mut self, number: u32, file: FileId, offset: u64) -> LocationId {
         let mapped = self.files.get(file);
         if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
             return self.locations.insert_named(VDSO, Some(file), FrameType::Native);
@@ -85,7 +100,12 @@ impl SharedTables {
         let Some(address) = mapped.and_then(|mapped| mapped.address(offset)) else {
             return self.locations.insert(Location::Marker(Marker::NoSegment));
         };
-        self.locations.insert_go(file, address, &self.go_programs.lookup(file, address))
+        if let Some(function) = self.runtimes.loop_at(number, address) {
+            let call = Call { function: function.to_owned(), ..Call::default() };
+            return self.locations.insert_calls(Some((file, address)), &[call], FrameType::Native);
+        }
+        let calls = self.go_programs.lookup(file, address);
+        self.locations.insert_calls(Some((file, address)), &calls, FrameType::Go)
     }
 
     /// True if a table is full. The caller must then clear all tables, which makes every id void.

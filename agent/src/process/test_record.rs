@@ -45,7 +45,7 @@ impl TestRecord<'_> {
         put(offset_of!(SampleHeader, pid), &self.pid.to_ne_bytes());
         put(offset_of!(SampleHeader, tid), &self.tid.to_ne_bytes());
         put(offset_of!(SampleHeader, kernel_frames), &u16::try_from(self.kernel.len()).unwrap().to_ne_bytes());
-        put(offset_of!(SampleHeader, user_frames), &u16::try_from(self.user.len()).unwrap().to_ne_bytes());
+        put(offset_of!(SampleHeader, user_words), &u16::try_from(self.user.len()).unwrap().to_ne_bytes());
         put(offset_of!(SampleHeader, labels), &u32::try_from(self.labels.len()).unwrap().to_ne_bytes());
         put(offset_of!(SampleHeader, user_end), &[self.user_end]);
         put(offset_of!(SampleHeader, comm), self.comm.as_bytes());
@@ -63,7 +63,7 @@ impl TestRecord<'_> {
 
 /// Returns the start of a process, rounded as in /proc, because the agent compares it with /proc; 0 if there is no
 /// process.
-fn start_boottime_ns(pid: u32) -> u64 {
+pub(crate) fn start_boottime_ns(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().nth(19)?.parse::<u64>().ok());
     ticks.unwrap_or(0) * 10_000_000

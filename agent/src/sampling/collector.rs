@@ -18,6 +18,7 @@ use crate::names::shared_tables::SharedTables;
 use crate::process::file::table::Reported;
 use crate::process::procfs;
 use crate::process::sys::{Clock, clock_ns};
+use crate::runtimes::Runtimes;
 use crate::status::{DropReason, Status};
 use crate::unwind::bpf_tables::BpfTables;
 
@@ -54,9 +55,10 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         export: F,
     ) -> Result<Self, SamplerError> {
         let interval_start_ns = clock_ns(Clock::Monotonic);
-        let sampler = Sampler::start(sampling, status.clone())?;
+        let runtimes = Runtimes::default();
+        let sampler = Sampler::start(sampling, runtimes.clone(), status.clone())?;
         // After the BPF programs are loaded, because the locator reads their symbols, too.
-        let locator = Locator::new(environment);
+        let locator = Locator::new(environment, runtimes);
         trim_memory();
         let host_name = procfs::read_at_most("/proc/sys/kernel/hostname", 256).unwrap_or_default();
         Ok(Self {

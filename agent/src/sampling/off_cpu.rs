@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_wait_is_weighted_by_the_inverse_of_its_probability() {
         let mut off_cpu = OffCpu::default();
-        let mut locator = Locator::new(Arc::default());
+        let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
         let mut aggregate = Aggregate::default();
         for (tid, chance) in [(1, u32::MAX), (2, 1 << 31), (3, 1)] {
             assert!(begin(&mut off_cpu, &mut locator, tid, 1_000, chance));
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_long_wait_is_reported_every_minute_and_no_time_twice() {
         let mut off_cpu = OffCpu::default();
-        let mut locator = Locator::new(Arc::default());
+        let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
         let mut aggregate = Aggregate::default();
         let tid = std::process::id();
         begin(&mut off_cpu, &mut locator, tid, 0, u32::MAX);
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_wait_whose_end_was_lost_is_replaced_or_forgotten() {
         let mut off_cpu = OffCpu::default();
-        let mut locator = Locator::new(Arc::default());
+        let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
         let mut aggregate = Aggregate::default();
         begin(&mut off_cpu, &mut locator, 1, 1_000, u32::MAX);
         begin(&mut off_cpu, &mut locator, 1, 5_000, u32::MAX);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn all_waits_are_reported_at_the_end_and_limits_hold() {
         let mut off_cpu = OffCpu::default();
-        let mut locator = Locator::new(Arc::default());
+        let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
         let mut aggregate = Aggregate::default();
         let began = (0..).take_while(|tid| begin(&mut off_cpu, &mut locator, *tid, 10, u32::MAX)).count();
         assert_eq!(began, WAITS_MAX);

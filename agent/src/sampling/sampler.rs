@@ -13,12 +13,13 @@ use aya::util::{nr_cpus, online_cpus};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
     DROPPED_MAP, EPOCH_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
-    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, SAMPLER_PROGRAM,
-    SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
+    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP,
+    SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
 use crate::process::sys;
+use crate::runtimes::Runtimes;
 use crate::sampling::trim::trim_memory;
 use crate::status::{Status, causes};
 use crate::unwind::bpf_tables::{BpfTables, UnwindMaps};
@@ -106,12 +107,18 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// Loads the programs and starts sampling every online CPU. `status` receives the counters of the unwind tables.
-    pub(crate) fn start(sampling: Sampling, status: Status) -> Result<Self, SamplerError> {
+    pub(crate) fn start(sampling: Sampling, runtimes: Runtimes, status: Status) -> Result<Self, SamplerError> {
         let cpus = read_online_cpus()?;
-        Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling), status)
+        Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling), runtimes, status)
     }
 
-    fn start_on(cpus: &[u32], sampling: Sampling, ring_bytes: u32, status: Status) -> Result<Self, SamplerError> {
+    fn start_on(
+        cpus: &[u32],
+        sampling: Sampling,
+        ring_bytes: u32,
+        runtimes: Runtimes,
+        status: Status,
+    ) -> Result<Self, SamplerError> {
         let Sampling { period_ns, off_cpu } = sampling;
         let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
         let window_ns = cpus.len() as u64 * WINDOW_WALKS * 1_000_000_000 / WAITS_PER_SECOND;
@@ -136,7 +143,9 @@ impl Sampler {
         let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
         let epoch = Array::try_from(map(EPOCH_MAP)?).map_err(SamplerError::Map)?;
-        let tables = BpfTables::start(UnwindMaps { files, tables, epoch }, status).map_err(SamplerError::Thread)?;
+        let described = Array::try_from(map(RUNTIMES_MAP)?).map_err(SamplerError::Map)?;
+        let maps = UnwindMaps { files, tables, epoch, runtimes: described };
+        let tables = BpfTables::start(maps, runtimes, status).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let mut sampler = Self {
             bpf,
@@ -266,8 +275,9 @@ fn unread((path, source): (&str, io::Error)) -> SamplerError {
     SamplerError::Cpus { path: path.to_owned(), source }
 }
 
-/// Returns the size of the ring buffer, in bytes. It holds the deepest stacks of all CPUs for one second, although it
-/// is read four times a second. It also has room for two shallow stacks for each wait that may begin in that second.
+/// Returns the size of the ring buffer, in bytes. It holds the deepest stacks of native frames of all CPUs for one
+/// second, and those of other frames for half a second, although it is read four times a second. It also has room for
+/// two shallow stacks for each wait that may begin in that second.
 fn ring_bytes(cpus: u64, sampling: Sampling) -> u32 {
     let record_bytes = size_of::<SampleHeader>() + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * size_of::<u64>();
     let waits_bytes = if sampling.off_cpu { 2 * WAITS_PER_SECOND * 512 } else { 0 };

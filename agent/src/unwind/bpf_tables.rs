@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use aya::maps::MapError;
-use ebpf::FileKey;
+use ebpf::{FileEntry, FileKey};
 
 pub(crate) use self::slots::UnwindMaps;
 use self::slots::{Slots, file_entry};
@@ -24,6 +24,7 @@ use super::table::UnwindTable;
 use crate::names::go;
 use crate::process::file::{FileOrigin, LoadedPart};
 use crate::process::sys::{Clock, clock_ns};
+use crate::runtimes::{Recognised, Runtimes};
 use crate::status::{Status, causes};
 
 /// Length of an epoch of the tables, in nanoseconds. A skipped file has no table for now; it may get one when the epoch
@@ -48,11 +49,16 @@ pub(crate) struct BpfTables {
 
 impl BpfTables {
     /// Starts the thread.
-    pub(crate) fn start(maps: UnwindMaps, status: Status) -> io::Result<Self> {
+    pub(crate) fn start(maps: UnwindMaps, runtimes: Runtimes, status: Status) -> io::Result<Self> {
         let (tasks, receiver) = channel();
         let waiting = Arc::new(());
-        let worker =
-            Worker { slots: Slots::new(maps), waiting: Waiting::default(), status, epoch_ends_ns: now_ns() + EPOCH_NS };
+        let worker = Worker {
+            slots: Slots::new(maps),
+            runtimes,
+            waiting: Waiting::default(),
+            status,
+            epoch_ends_ns: now_ns() + EPOCH_NS,
+        };
         thread::Builder::new().name("varve-unwind".to_owned()).spawn(move || worker.run(&receiver))?;
         Ok(Self { tasks, waiting })
     }
@@ -94,6 +100,7 @@ impl BpfTables {
 /// State of the thread that makes tables.
 struct Worker {
     slots: Slots,
+    runtimes: Runtimes,
     waiting: Waiting,
     status: Status,
     epoch_ends_ns: u64,
@@ -150,7 +157,18 @@ impl Worker {
             return Ok(());
         };
         let Some(table) = timed_table(&file, origin.as_ref()) else { return Ok(()) };
-        let stored = self.slots.store(key, file_entry(number, go::labels::of(&file), &parts), &table, now_ns());
+        let path = origin.as_ref().map_or("", |origin| &origin.path);
+        let recognised = self.runtimes.recognise(number, &file, path);
+        let mut stored = Ok(());
+        if let Some(Recognised { id, new: Some(runtime) }) = &recognised {
+            stored = self.slots.store_runtime(*id, runtime);
+            if stored.is_ok() {
+                self.runtimes.stored(*id);
+            }
+        }
+        let runtime = recognised.map_or(0, |recognised| recognised.id);
+        let entry = FileEntry { runtime, ..file_entry(number, go::labels::of(&file), &parts) };
+        let stored = stored.and_then(|()| self.slots.store(key, entry, &table, now_ns()));
         if !matches!(stored, Ok(true)) {
             self.waiting.skip(key);
         }

@@ -203,6 +203,17 @@ impl CallFrames<'_> {
     }
 }
 
+/// Returns the address ranges of the functions that an `.eh_frame` describes. A function whose parts a compiler placed
+/// apart has a range for each part. `text` is the address of `.text`.
+pub(crate) fn described_functions(eh_frame: Section<'_>, text: u64) -> Vec<Range<u64>> {
+    let bases = BaseAddresses::default().set_text(text).set_eh_frame(eh_frame.address);
+    let mut section = EhFrame::new(eh_frame.bytes, NativeEndian);
+    section.set_address_size(size_of::<u64>() as u8);
+    let mut functions = Vec::new();
+    Descriptions::new(section, bases).list(&mut functions, Source::EhFrame);
+    functions.into_iter().map(|function| function.start..function.end).collect()
+}
+
 /// True if `gaps` have more code than a compiler adds to every program.
 fn has_functions(gaps: &[Range<u64>]) -> bool {
     gaps.iter().any(|gap| GAP_MAX < gap.end - gap.start)

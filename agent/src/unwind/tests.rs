@@ -1,6 +1,6 @@
 //! Unwind tables of real and of damaged files, and the stacks that they lead to.
 
-mod damage;
+pub(crate) mod damage;
 mod debug_frame;
 #[cfg(target_arch = "x86_64")]
-mod native;
+pub(crate) mod native;

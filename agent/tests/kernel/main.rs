@@ -6,6 +6,7 @@
 
 mod goroutines;
 mod off_cpu;
+mod python;
 mod sampling;
 mod shares;
 mod short_lived;

@@ -59,7 +59,7 @@ fn address() -> u64 {
 
 /// Returns a locator that knows file number 1.
 fn locator() -> Locator {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
     locator.tables.files.number_own(address());
     locator
 }

@@ -16,7 +16,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let mut locator = Locator::new(std::sync::Arc::default());
+        let mut locator = Locator::new(std::sync::Arc::default(), crate::runtimes::Runtimes::default());
         locator.tables.files.number_own(address());
         Self { locator, aggregate: Aggregate::default() }
     }
@@ -248,7 +248,7 @@ fn the_conformance_check_finds_every_violation() {
 
 #[test]
 fn go_code_is_exported_with_its_address_and_its_calls() {
-    use crate::names::go::Call;
+    use crate::names::location::{Call, FrameType};
     use crate::process::file::MappedFile;
     let mut files = crate::process::file::table::FileTable::default();
     let mut locations = LocationTable::default();
@@ -259,7 +259,8 @@ fn go_code_is_exported_with_its_address_and_its_calls() {
         line,
         start_line,
     };
-    let id = locations.insert_go(file, 0x40_1000, &[call("main.inner", 7, 5), call("main.outer", 20, 18)]);
+    let calls = [call("main.inner", 7, 5), call("main.outer", 20, 18)];
+    let id = locations.insert_calls(Some((file, 0x40_1000)), &calls, FrameType::Go);
     let mut builder = DictionaryBuilder::new(&files, &locations);
     assert_eq!(builder.location(id), 1);
     let dictionary = builder.finish();

@@ -5,6 +5,7 @@ use super::function::Function;
 use super::reader::FileReader;
 use super::table::GoTable;
 use super::values::Budget;
+use crate::names::location::Call;
 
 /// Largest number of calls that are looked up for one address. The compiler nests about forty inlined calls at most.
 const DEPTH_MAX: usize = 64;
@@ -13,16 +14,6 @@ const DEPTH_MAX: usize = 64;
 const STEPS_MAX: u32 = 1 << 18;
 /// Offset that stands for a missing file name.
 const NO_FILE: u32 = u32::MAX;
-
-/// A call on the stack: a function, and the line at which it called the next one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
-    pub(crate) function: String,
-    pub(crate) file: String,
-    pub(crate) line: u32,
-    /// First line of the function; 0 before Go 1.20.
-    pub(crate) start_line: u32,
-}
 
 /// An entry of an inline tree.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,8 @@ use std::fs::File;
 
 use indexmap::IndexMap;
 
-use super::{Call, GoTable};
+use super::GoTable;
+use crate::names::location::Call;
 use crate::process::file::FileId;
 
 /// Largest number of programs that are open at a time, each with a file descriptor. The least recently used one is

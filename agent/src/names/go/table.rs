@@ -11,9 +11,8 @@ use super::header::Header;
 use super::module;
 use super::reader::{FileReader, READ_BYTES_MAX};
 use super::values::Values;
+use crate::names::location::NAME_BYTES_MAX;
 
-/// Largest length of a name, in bytes. Longer names are truncated.
-pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Largest number of bytes that are read from a name. The compiler writes whole types into names, so some are very
 /// long.
 const TEXT_BYTES_MAX: usize = 16 << 10;

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use host_files::elf::ElfImage;
 
-use super::Call;
+use crate::names::location::Call;
 use testkit::report;
 
 /// A way to build the program.

@@ -13,7 +13,7 @@ fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
     let describe = |id: &LocationId| match locator.tables.locations.get(*id).unwrap() {
         Location::Native { .. } => "native".to_owned(),
         Location::Named { name, .. } => locator.tables.locations.name(name).to_owned(),
-        Location::Lines { address, .. } => format!("lines {address:#x}"),
+        Location::Lines { place, .. } => format!("lines {place:x?}"),
         Location::Marker(marker) => marker.name().to_owned(),
     };
     ids.iter().map(describe).collect()
@@ -26,7 +26,7 @@ fn code() -> u64 {
 
 /// Returns a locator that knows file number 1.
 fn locator() -> Locator {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
     locator.tables.files.number_own(stack as *const () as u64);
     locator
 }

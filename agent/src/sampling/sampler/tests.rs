@@ -25,14 +25,17 @@ fn a_cpu_that_cannot_be_sampled_does_not_stop_the_others() {
     }
     let cpus = read_online_cpus().unwrap();
     let no_cpu = 1 << 20;
-    let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096, status()).unwrap();
+    let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096, Runtimes::default(), status()).unwrap();
     assert_eq!(sampler.attached.keys().copied().collect::<Vec<_>>(), [cpus[0]]);
     assert_eq!(sampler.unattached.iter().copied().collect::<Vec<_>>(), [no_cpu]);
     sampler.follow_cpus().unwrap();
     assert!(sampler.attached.keys().eq(cpus.iter()) && sampler.unattached.is_empty());
     sampler.detach().unwrap();
     assert!(sampler.attached.is_empty());
-    assert!(matches!(Sampler::start_on(&[no_cpu], SAMPLING, 4096, status()), Err(SamplerError::Program(_))));
+    assert!(matches!(
+        Sampler::start_on(&[no_cpu], SAMPLING, 4096, Runtimes::default(), status()),
+        Err(SamplerError::Program(_))
+    ));
     report::bpf_test_ran(test);
 }
 
@@ -43,7 +46,8 @@ fn samples_that_do_not_fit_the_ring_buffer_are_counted() {
     if let Some(missing) = missing.first() {
         return report::skipped("samples_that_do_not_fit_the_ring_buffer_are_counted", missing);
     }
-    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 4096, status()).unwrap();
+    let mut sampler =
+        Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 4096, Runtimes::default(), status()).unwrap();
     let started = std::time::Instant::now();
     while started.elapsed() < Duration::from_secs(1) {
         std::hint::black_box(started);
@@ -75,13 +79,14 @@ fn a_program_is_known_after_it_ended_and_its_file_is_deleted() {
     std::fs::copy("/bin/sh", &path).unwrap();
     let image = ElfImage::read(&std::fs::File::open(&path).unwrap()).unwrap();
     let build_id = to_hex(&image.gnu_build_id.unwrap());
-    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 1 << 20, status()).unwrap();
+    let mut sampler =
+        Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 1 << 20, Runtimes::default(), status()).unwrap();
     let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
     let mut child = std::process::Command::new(&path).args(["-c", script]).spawn().unwrap();
     assert!(child.wait().unwrap().success());
     drop(folder);
 
-    let mut locator = Locator::new(std::sync::Arc::default());
+    let mut locator = Locator::new(std::sync::Arc::default(), crate::runtimes::Runtimes::default());
     let mut samples = 0;
     let mut native = 0;
     let mut unknown = Vec::new();

@@ -11,7 +11,10 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
-use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, TABLES_MAX, used_at};
+use ebpf::{
+    BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, RUNTIME_BYTES, RUNTIMES_MAX,
+    Runtime, TABLES_MAX, used_at,
+};
 
 use crate::process::file::LoadedPart;
 use crate::unwind::table::UnwindTable;
@@ -36,13 +39,14 @@ const WALK_NS_MAX: u64 = 1_000_000_000;
 const PAGE_BYTES: u64 = 4096;
 
 type Block = [u8; BLOCK_BYTES];
-type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
+type EntryBytes = [u8; 48 + 24 * FILE_PARTS];
 
 /// The BPF maps of files and tables.
 pub(crate) struct UnwindMaps {
     pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
     pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
     pub(crate) epoch: Array<MapData, u32>,
+    pub(crate) runtimes: Array<MapData, [u8; RUNTIME_BYTES]>,
 }
 
 /// A table in its slot.
@@ -139,6 +143,11 @@ impl Slots {
         self.evict_used_after_ns = now_ns + EVICT_USED_NS;
         self.evict(bytes_max, count_max, u32::MAX, now_ns)?;
         Ok(Duration::ZERO)
+    }
+
+    /// Stores the description of a runtime in its slot.
+    pub(super) fn store_runtime(&mut self, id: u16, runtime: &Runtime) -> Result<(), MapError> {
+        self.maps.runtimes.set((id % RUNTIMES_MAX).into(), runtime.to_bytes(id), 0)
     }
 
     /// Stores the table of a file. Returns false if the table does not fit.
@@ -255,7 +264,7 @@ mod tests {
 
     use aya::Ebpf;
     use aya::maps::loaded_maps;
-    use ebpf::{EPOCH_MAP, FILES_MAP, PROGRAM, TABLES_MAP};
+    use ebpf::{EPOCH_MAP, FILES_MAP, PROGRAM, RUNTIMES_MAP, TABLES_MAP};
 
     use testkit::report;
 
@@ -319,7 +328,7 @@ mod tests {
         fn set_used(&mut self, files: impl IntoIterator<Item = usize>, ktime_ns: u64) {
             for number in files {
                 let mut entry = self.maps.files.get(&key(number), 0).unwrap();
-                entry[36..40].copy_from_slice(&used_at(ktime_ns).to_ne_bytes());
+                entry[44..48].copy_from_slice(&used_at(ktime_ns).to_ne_bytes());
                 self.maps.files.insert(key(number), entry, 0).unwrap();
             }
         }
@@ -343,7 +352,8 @@ mod tests {
         let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
         let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
-        let mut slots = Slots::new(UnwindMaps { files, tables, epoch });
+        let runtimes = Array::try_from(bpf.take_map(RUNTIMES_MAP).unwrap()).unwrap();
+        let mut slots = Slots::new(UnwindMaps { files, tables, epoch, runtimes });
         let table = table();
         let second = 1_u64 << 30;
         // Number of tables that are left after an eviction.

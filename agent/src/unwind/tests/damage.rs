@@ -49,7 +49,7 @@ int main(int count, char **arguments) {
 "#;
 
 /// Returns a number below `end`; 0 if `end` is 0.
-pub(super) fn below(random: &mut SplitMix64, end: usize) -> usize {
+pub(crate) fn below(random: &mut SplitMix64, end: usize) -> usize {
     (random.next_u64() % end.max(1) as u64) as usize
 }
 
@@ -162,7 +162,7 @@ fn peak_bytes() -> u64 {
     peak.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-pub(super) fn number(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 

@@ -13,8 +13,8 @@
 #![allow(unsafe_code, reason = "C is called, and children are stopped by ptrace")]
 
 mod calls;
-mod child;
-mod kernel;
+pub(crate) mod child;
+pub(crate) mod kernel;
 mod oracles;
 mod programs;
 

@@ -1,5 +1,6 @@
 //! A child that a test stops at chosen instructions, by ptrace(2), which any user may use on children.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use host_files::maps::each_line;
 
 /// Registers in the order of `struct registers` in C, and of ptrace. The order of DWARF differs.
-pub(super) type Registers = [u64; 21];
+pub(crate) type Registers = [u64; 21];
 
 /// Index of the frame pointer in [`Registers`].
 pub(super) const BP: usize = 4;
@@ -25,6 +26,9 @@ pub(super) const SP: usize = 19;
 const SYSCALL: u16 = 0x050f;
 const SYSCALL_BYTES: u64 = 2;
 
+/// Index of the thread's base in the words that ptrace returns.
+const THREAD_BASE: usize = 21;
+
 /// True if a thread with these registers is in a system call, or has just left one.
 pub(super) fn is_in_call(registers: &Registers) -> bool {
     registers[CALL] != u64::MAX
@@ -32,17 +36,17 @@ pub(super) fn is_in_call(registers: &Registers) -> bool {
 
 /// A line of /proc/<pid>/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) offset: u64,
-    pub(super) inode: u64,
-    pub(super) is_executable: bool,
-    pub(super) path: String,
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) offset: u64,
+    pub(crate) inode: u64,
+    pub(crate) is_executable: bool,
+    pub(crate) path: String,
 }
 
 /// Returns the mappings of a process, in order.
-pub(super) fn mappings(pid: u32) -> Vec<Mapping> {
+pub(crate) fn mappings(pid: u32) -> Vec<Mapping> {
     let mut mappings = Vec::new();
     let lines = std::io::BufReader::new(File::open(format!("/proc/{pid}/maps")).unwrap());
     each_line(lines, u64::MAX, |line| {
@@ -64,8 +68,8 @@ pub(super) fn mappings(pid: u32) -> Vec<Mapping> {
 }
 
 /// A stopped child with one thread. Dropping this value kills the child.
-pub(super) struct Child {
-    pub(super) pid: u32,
+pub(crate) struct Child {
+    pub(crate) pid: u32,
     pub(super) memory: File,
     /// Signal that is delivered when the child continues.
     signal: i32,
@@ -74,7 +78,13 @@ pub(super) struct Child {
 impl Child {
     /// Starts a program and stops it before its first instruction. Only the calling thread may control it.
     pub(super) fn start(program: &Path) -> Self {
+        Self::start_with(program, &[])
+    }
+
+    /// Starts a program with arguments, as [`Self::start`].
+    pub(crate) fn start_with(program: &Path, arguments: &[&OsStr]) -> Self {
         let mut command = Command::new(program);
+        command.args(arguments);
         // Without this setting, Go's runtime would interrupt the program again while the program is still stepped
         // through the last interruption.
         command.stdin(Stdio::null()).stdout(Stdio::null()).env("GODEBUG", "asyncpreemptoff=1");
@@ -98,7 +108,7 @@ impl Child {
     }
 
     /// Runs until after the next `int3` of the program.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         loop {
             self.resume(libc::PTRACE_CONT);
             match self.wait() {
@@ -110,17 +120,22 @@ impl Child {
     }
 
     /// Runs the child for `time`, and stops it.
-    pub(super) fn run_for(&mut self, time: Duration) {
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        assert!(self.try_run_for(time), "it ended");
+    }
+
+    /// Runs the child for `time`, and stops it. Returns false if it ended.
+    pub(crate) fn try_run_for(&mut self, time: Duration) -> bool {
         self.resume(libc::PTRACE_CONT);
         std::thread::sleep(time);
         // SAFETY: the child was started here, and was not reaped yet.
         unsafe { libc::kill(self.pid as i32, libc::SIGSTOP) };
         loop {
             match self.wait() {
-                Some(libc::SIGSTOP) => return,
+                Some(libc::SIGSTOP) => return true,
                 Some(libc::SIGTRAP) => {}
                 Some(signal) => self.signal = signal,
-                None => panic!("it ended"),
+                None => return false,
             }
             self.resume(libc::PTRACE_CONT);
         }
@@ -136,19 +151,32 @@ impl Child {
         }
     }
 
-    pub(super) fn registers(&self) -> Registers {
-        // SAFETY: zeroed bytes are a valid value of this struct.
-        let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        let result = self.ptrace(libc::PTRACE_GETREGS, (&raw mut all).cast());
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the struct consists of 27 words.
-        let words = unsafe { std::mem::transmute::<libc::user_regs_struct, [u64; 27]>(all) };
-        let mut registers: Registers = *words.first_chunk().unwrap();
+    /// Returns the address of the control block of the child's thread.
+    pub(crate) fn thread_base(&self) -> u64 {
+        self.words()[THREAD_BASE]
+    }
+
+    /// Delivers a signal to the child when it continues.
+    pub(crate) fn deliver(&mut self, signal: i32) {
+        self.signal = signal;
+    }
+
+    pub(crate) fn registers(&self) -> Registers {
+        let mut registers: Registers = *self.words().first_chunk().unwrap();
         // If a signal ended a system call, its handler is not in the call: a clock would interrupt it in user mode.
         if self.word(registers[PC] - SYSCALL_BYTES).is_none_or(|code| code as u16 != SYSCALL) {
             registers[CALL] = u64::MAX;
         }
         registers
+    }
+
+    fn words(&self) -> [u64; 27] {
+        // SAFETY: zeroed bytes are a valid value of this struct.
+        let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        let result = self.ptrace(libc::PTRACE_GETREGS, (&raw mut all).cast());
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the struct consists of 27 words.
+        unsafe { std::mem::transmute::<libc::user_regs_struct, [u64; 27]>(all) }
     }
 
     /// Returns a word of the child's memory.

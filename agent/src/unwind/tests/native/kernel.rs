@@ -8,10 +8,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, Record, UserEnd, UserFrame};
+use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, RUNTIMES_MAX, Record, UserEnd, UserFrame};
 
 use super::child::{Mapping, Registers};
+use crate::process::file::FileId;
 use crate::process::file::table::FileTable;
+use crate::runtimes::{Recognised, Runtimes};
 use crate::unwind::bpf_tables::slots::file_entry;
 use crate::unwind::file_table::table_of;
 
@@ -34,26 +36,33 @@ type SetFile = unsafe extern "C" fn(*const FileKey, *const u8);
 type ForgetFiles = unsafe extern "C" fn(u32);
 type BeginEpoch = unsafe extern "C" fn();
 type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
+type SetThreadBase = unsafe extern "C" fn(u64);
+type SetRuntime = unsafe extern "C" fn(u32, *const u8);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
 /// A fake kernel with one task. Each instance is a library of its own, with its own variables.
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     set_task: SetTask,
     set_table: SetTable,
     set_file: SetFile,
     forget_files: ForgetFiles,
     begin_epoch: BeginEpoch,
     file_used: FileUsed,
+    set_thread_base: SetThreadBase,
+    set_runtime: SetRuntime,
     new_file: TakeNewFile,
     sample: SampleCpu,
     files: FileTable,
+    pub(crate) runtimes: Runtimes,
     tables: u32,
     /// Entries of the files that have a table.
     entries: Vec<(FileKey, FileEntry)>,
     mappings: Vec<Mapping>,
     /// Inode of each file, by its number.
     inodes: HashMap<u32, u64>,
+    /// Files, by their numbers.
+    ids: HashMap<u32, FileId>,
 }
 
 /// The user part of a stack.
@@ -67,7 +76,7 @@ pub(super) struct Walked {
 }
 
 impl Kernel {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("kernel.so");
         compile(&library);
@@ -91,18 +100,22 @@ impl Kernel {
             forget_files: function!(c"native_forget_files", ForgetFiles),
             begin_epoch: function!(c"native_begin_epoch", BeginEpoch),
             file_used: function!(c"native_file_used", FileUsed),
+            set_thread_base: function!(c"native_set_thread_base", SetThreadBase),
+            set_runtime: function!(c"native_set_runtime", SetRuntime),
             new_file: function!(c"native_new_file", TakeNewFile),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
+            runtimes: Runtimes::default(),
             tables: 0,
             entries: Vec::new(),
             mappings: Vec::new(),
             inodes: HashMap::new(),
+            ids: HashMap::new(),
         }
     }
 
     /// Sets the running process and its mappings.
-    pub(super) fn run(&mut self, pid: u32, mappings: &[Mapping]) {
+    pub(crate) fn run(&mut self, pid: u32, mappings: &[Mapping]) {
         let native = |mapping: &Mapping| {
             let Mapping { start, end, offset, inode, is_executable, .. } = *mapping;
             let mut bytes = 0;
@@ -123,9 +136,21 @@ impl Kernel {
         self.mappings = mappings.to_vec();
     }
 
-    /// Walks the stack of the running process, whose registers are `registers`. Repeats the walk until all files on the
-    /// stack have their tables.
+    /// Sets the address of the control block of the running thread. [`Self::run`] sets it to 0.
+    pub(crate) fn set_thread_base(&mut self, base: u64) {
+        // SAFETY: it takes any number.
+        unsafe { (self.set_thread_base)(base) };
+    }
+
+    /// Walks the stack of the running process, whose registers are `registers`. There are no frames of runtimes on it.
     pub(super) fn walk(&mut self, registers: &Registers) -> Walked {
+        let (frames, end, by_frame_pointer) = self.sample(registers);
+        Walked { frames: frames.into_iter().map(|frame| self.address(frame)).collect(), end, by_frame_pointer }
+    }
+
+    /// Returns the frames of the running process, leaf first, the end of its stack, and the number of frames that were
+    /// found by frame pointers. Repeats the walk until all files on the stack have their tables.
+    pub(crate) fn sample(&mut self, registers: &Registers) -> (Vec<UserFrame>, UserEnd, u16) {
         loop {
             let mut record = std::ptr::null();
             // SAFETY: the registers have the layout of the C struct, and the record is valid until the next call.
@@ -135,8 +160,7 @@ impl Kernel {
             };
             let Ok(Record::Running(sample)) = Record::read(record) else { panic!("no sample: {record:?}") };
             if !self.add_new_files() {
-                let frames = sample.user_frames().map(|frame| self.address(frame)).collect();
-                return Walked { frames, end: sample.user_end, by_frame_pointer: sample.header.fp_frames };
+                return (sample.user_frames().collect(), sample.user_end, sample.header.fp_frames);
             }
         }
     }
@@ -192,7 +216,7 @@ impl Kernel {
     /// Returns the address of a frame in the process.
     fn address(&self, frame: UserFrame) -> u64 {
         let UserFrame::File { number, offset } = frame else {
-            let UserFrame::Address(address) = frame else { unreachable!("there are two kinds") };
+            let UserFrame::Address(address) = frame else { panic!("{frame:x?} has no address") };
             return address;
         };
         let inode = self.inodes[&number];
@@ -205,15 +229,31 @@ impl Kernel {
         mapping.start + (offset - mapping.offset)
     }
 
+    /// True if a frame is in the loop of an interpreter.
+    pub(crate) fn is_loop(&self, number: u32, offset: u64) -> bool {
+        let file = self.ids.get(&number).and_then(|id| self.files.get(*id));
+        let address = file.and_then(|file| file.address(offset));
+        address.is_some_and(|address| self.runtimes.loop_at(number, address).is_some())
+    }
+
     /// Adds a file as the agent does.
     fn add(&mut self, new: &NewFile<'_>) {
         let mapping = self.mappings.iter().find(|mapping| mapping.start == new.start).unwrap();
         self.inodes.insert(new.number, mapping.inode);
         let opened = self.files.open(new).unwrap();
+        self.ids.insert(new.number, opened.id);
         let Some(table) = table_of(&opened.file, opened.origin.as_ref()) else { return };
         let blocks: Vec<[u8; BLOCK_BYTES]> = table.blocks().collect();
+        let path = self.mappings.iter().find(|mapping| mapping.start == new.start).map_or("", |mapping| &mapping.path);
+        let recognised = self.runtimes.recognise(new.number, &opened.file, path);
+        if let Some(Recognised { id, new: Some(runtime) }) = &recognised {
+            // SAFETY: the bytes have the size of the C struct, which their crate tests.
+            unsafe { (self.set_runtime)((id % RUNTIMES_MAX).into(), runtime.to_bytes(*id).as_ptr()) };
+            self.runtimes.stored(*id);
+        }
         let entry = file_entry(new.number, None, &self.files.get(opened.id).unwrap().parts);
-        let entry = FileEntry { table: Some((self.tables, table.layout)), ..entry };
+        let runtime = recognised.map_or(0, |recognised| recognised.id);
+        let entry = FileEntry { runtime, table: Some((self.tables, table.layout)), ..entry };
         // SAFETY: the length is that of `blocks`, and both structs have the sizes of the C structs, which their crate
         // tests.
         unsafe {

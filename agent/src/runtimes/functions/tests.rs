@@ -1,0 +1,124 @@
+//! Functions in the memory of this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebpf::{LOOP_PARTS, RUNTIME_OFFSETS, Runtime, RuntimeKind, THREAD_POINTERS};
+
+use super::*;
+use crate::process::test_record::start_boottime_ns;
+use crate::runtimes::Runtimes;
+use crate::runtimes::python::code::identity_of;
+use crate::runtimes::python::code::tests::{OBJECTS_BYTES, objects};
+use crate::runtimes::python::layout::{Layout, layout_of};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A function in the memory of this process, and the tables of an agent that knows its runtime.
+struct World {
+    /// Words, because the objects have addresses that are multiples of 8.
+    memory: Box<[u64]>,
+    layout: Layout,
+    runtime: u16,
+    tables: SharedTables,
+    functions: RuntimeFunctions,
+}
+
+impl World {
+    fn new() -> Self {
+        let runtimes = Runtimes::default();
+        let layout = layout_of(12).unwrap();
+        let runtime = Runtime {
+            kind: RuntimeKind::Python,
+            loops: [const { 0..0 }; LOOP_PARTS],
+            threads: [None; THREAD_POINTERS],
+            offsets: [0; RUNTIME_OFFSETS],
+        };
+        let runtime = runtimes.insert(runtime, layout);
+        let tables = SharedTables::new(Arc::default(), runtimes);
+        let memory = vec![0; OBJECTS_BYTES / 8].into();
+        Self { memory, layout, runtime, tables, functions: RuntimeFunctions::default() }
+    }
+
+    /// Places a function in memory. Returns its position.
+    fn place(&mut self, name: &str, first_line: u32) -> Position {
+        let address = self.memory.as_ptr() as u64;
+        let bytes = objects(&self.layout, address, name, "/program.py", first_line, &[]);
+        for (to, word) in self.memory.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *to = u64::from_ne_bytes(*word);
+        }
+        let memory = ProcessMemory::open(own_key()).unwrap();
+        let identity = identity_of(&memory, &self.layout, address).unwrap();
+        // Before the first instruction, the line is the first one.
+        Position { runtime: self.runtime, address, position: u32::MAX, identity }
+    }
+
+    /// Returns the name of the function at a position, or of a marker.
+    fn name(&mut self, key: ProcessKey, at: Position, now_ns: u64) -> String {
+        let (id, _) = self.functions.locate(key, at, now_ns, &mut self.tables);
+        let locations = &self.tables.locations;
+        match locations.get(id).unwrap() {
+            Location::Lines { lines, .. } => locations.name(locations.lines(lines)[0].function.name).to_owned(),
+            Location::Marker(marker) => marker.name().to_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn own_key() -> ProcessKey {
+    let pid = std::process::id();
+    ProcessKey { pid, start_boottime_ns: start_boottime_ns(pid), exec_id: 1 }
+}
+
+#[test]
+fn a_name_is_read_once_a_minute_and_only_if_the_object_is_the_same() {
+    let mut world = World::new();
+    let first = world.place("first", 1);
+    assert_eq!(world.name(own_key(), first, 100 * SECOND_NS), "first");
+    // Another function has the same numbers and the same pointers.
+    let same = world.place("other", 1);
+    assert_eq!(same, first);
+    assert_eq!(world.name(own_key(), first, 160 * SECOND_NS), "first");
+    assert_eq!(world.name(own_key(), first, 161 * SECOND_NS), "other");
+    let second = world.place("second", 2);
+    assert_eq!(world.name(own_key(), second, 162 * SECOND_NS), "second");
+    assert_eq!(world.name(own_key(), first, 300 * SECOND_NS), "[function gone]");
+}
+
+#[test]
+fn a_marker_tells_why_a_function_has_no_name() {
+    let mut world = World::new();
+    let at = world.place("function", 1);
+    let key = own_key();
+    let ended = ProcessKey { start_boottime_ns: key.start_boottime_ns + SECOND_NS, ..key };
+    assert_eq!(world.name(ended, at, 1), "[process exited]");
+    assert_eq!(world.name(key, Position { identity: 0, ..at }, 1), "[function gone]");
+    assert_eq!(world.name(key, Position { address: 8, ..at }, 1), "[function gone]");
+    assert_eq!(world.name(key, Position { runtime: at.runtime + 1, ..at }, 1), "[function gone]");
+    world.functions.reads.run(|| std::thread::sleep(Duration::from_millis(150)));
+    assert_eq!(world.name(key, at, 1), "[function unread]");
+    // The limit of one process is not that of the others.
+    world.functions = RuntimeFunctions::default();
+    assert_eq!(world.name(key, at, 1), "function");
+    // A new line of a named function needs no read.
+    world.functions.reads.run(|| std::thread::sleep(Duration::from_millis(150)));
+    assert_eq!(world.name(key, Position { position: 0, ..at }, 1), "function");
+}
+
+#[test]
+fn functions_of_a_program_that_makes_many_take_bounded_memory() {
+    let mut world = World::new();
+    world.functions.reads = RateLimit::new(0);
+    world.tables.reads = RateLimit::new(0);
+    let long = "x".repeat(500);
+    for number in 1..=10_000 {
+        let at = world.place(&long, number);
+        assert_eq!(world.name(own_key(), at, 1), long);
+        assert!(world.functions.bytes() < 5 << 20, "{}", world.functions.bytes());
+    }
+    let unreadable = world.place("unreadable", 1);
+    for address in 0..10_000 {
+        assert_eq!(world.name(own_key(), Position { address: 8 * address, ..unreadable }, 1), "[function gone]");
+        assert!(world.functions.bytes() < 5 << 20, "{}", world.functions.bytes());
+    }
+}

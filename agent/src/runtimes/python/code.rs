@@ -1,0 +1,124 @@
+//! Reads code objects: the name, file and lines of a Python function.
+//!
+//! The program may free or change a code object at any moment. Invariant: a code object is returned only if it had the
+//! wanted identity before and after all other reads.
+
+use super::layout::Layout;
+use crate::names::location::{Call, NAME_BYTES_MAX};
+use crate::runtimes::memory::ProcessMemory;
+
+/// Largest size of a line table, in bytes. A function with ten thousand lines has about 50 KB.
+const LINES_BYTES_MAX: usize = 64 << 10;
+
+/// Factor of BPF's hash.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A function, as its code object describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Code {
+    name: String,
+    file: String,
+    first_line: u32,
+    lines: Box<[u8]>,
+}
+
+impl Code {
+    /// Reads a code object. `None` if it is gone, or if it cannot be read.
+    pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
+        let has_identity = || identity_of(memory, layout, address) == Some(identity);
+        if !has_identity() {
+            return None;
+        }
+        let pointer = |offset: u16| word(memory, address.checked_add(offset.into())?);
+        let first_line = memory.array(address.checked_add(layout.code.first_line.into())?).map(u32::from_ne_bytes)?;
+        let mut name = text(memory, layout, pointer(layout.code.name)?, Part::Start)?;
+        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+        let file = text(memory, layout, pointer(layout.code.file)?, Part::End)?;
+        let end = file.ceil_char_boundary(file.len().saturating_sub(NAME_BYTES_MAX));
+        let file = file[end..].to_owned();
+        let lines = bytes(memory, layout, pointer(layout.code.lines)?).unwrap_or_default();
+        has_identity().then_some(Self { name, file, first_line, lines })
+    }
+
+    /// Returns the function, and the line of an instruction. `position` is as BPF reports it.
+    pub(crate) fn call(&self, layout: &Layout, position: u32) -> Call {
+        let line = self.line(layout, position).unwrap_or_default();
+        Call { function: self.name.clone(), file: self.file.clone(), line, start_line: self.first_line }
+    }
+
+    fn line(&self, layout: &Layout, position: u32) -> Option<u32> {
+        // The position is negative before the first instruction has begun.
+        if position.cast_signed() < 0 {
+            return Some(self.first_line);
+        }
+        let position = position.checked_mul(layout.code.position_unit.into())?;
+        layout.code.line_table.line(&self.lines, self.first_line, position)
+    }
+
+    /// Approximate memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.name.len() + self.file.len() + self.lines.len()
+    }
+}
+
+/// Returns the identity of a code object, as BPF computes it (`python_identity` in `ebpf/bpf/python.h`).
+pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<u32> {
+    let (start, end) = layout.code.identity;
+    let mut bytes = vec![0; end.checked_sub(start)?.into()];
+    if !memory.read(address.checked_add(start.into())?, &mut bytes) {
+        return None;
+    }
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+    let mixed = words.fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
+    Some((mixed >> 32) as u32 | 1)
+}
+
+fn word(memory: &ProcessMemory, address: u64) -> Option<u64> {
+    memory.array(address).map(u64::from_ne_bytes)
+}
+
+/// Part of a text that is read if the text is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Start,
+    End,
+}
+
+/// Reads a `str` object, at most [`NAME_BYTES_MAX`] characters of it.
+fn text(memory: &ProcessMemory, layout: &Layout, address: u64, part: Part) -> Option<String> {
+    let layout = layout.text;
+    let length = usize::try_from(word(memory, address.checked_add(layout.length.into())?)?).ok()?;
+    let read = length.min(NAME_BYTES_MAX);
+    let first = if part == Part::End { length - read } else { 0 };
+    let state = memory.array(address.checked_add(layout.state.into())?).map(u32::from_ne_bytes)? >> layout.kind_shift;
+    let (width, is_compact, is_ascii) = (state & 7, state & 1 << 3 != 0, state & 1 << 4 != 0);
+    if !is_compact {
+        return None;
+    }
+    let header = if is_ascii { layout.ascii_header } else { layout.header };
+    let width = match width {
+        1 | 2 | 4 => width as usize,
+        _ => return None,
+    };
+    let mut bytes = vec![0; read * width];
+    let start = u64::from(header).checked_add(first.checked_mul(width)? as u64)?;
+    if !memory.read(address.checked_add(start)?, &mut bytes) {
+        return None;
+    }
+    let characters = bytes.chunks_exact(width).map(|bytes| {
+        let mut number = [0; 4];
+        number[..width].copy_from_slice(bytes);
+        char::from_u32(u32::from_le_bytes(number)).unwrap_or(char::REPLACEMENT_CHARACTER)
+    });
+    Some(characters.collect())
+}
+
+/// Reads a `bytes` object. `None` if it is too long.
+fn bytes(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<Box<[u8]>> {
+    let length = usize::try_from(word(memory, address.checked_add(layout.bytes_length.into())?)?).ok()?;
+    let mut bytes = vec![0; Some(length).filter(|length| *length <= LINES_BYTES_MAX)?];
+    memory.read(address.checked_add(layout.bytes_data.into())?, &mut bytes).then(|| bytes.into())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

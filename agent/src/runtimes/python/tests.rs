@@ -1,0 +1,235 @@
+//! Stacks of stopped Python programs, compared with Python's own view of them.
+//!
+//! The program is stopped at random moments, and the C code of the BPF programs walks its stack. Then the program gets
+//! a signal, on which `faulthandler` prints its stack before the program runs any further instruction. `VARVE_STOPS` is
+//! the number of stops of each interpreter, and `VARVE_UNWIND_SEED` chooses the moments as far as possible.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ebpf::UserFrame;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::interpreters::{Interpreter, pythons};
+use testkit::report;
+
+use super::code::Code;
+use crate::runtimes::memory::ProcessMemory;
+use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::native::child::{Child, mappings};
+use crate::unwind::tests::native::kernel::Kernel;
+
+/// Program that is busy in all kinds of functions. Its first argument is the file to which `faulthandler` prints.
+const PROGRAM: &str = r#"
+import faulthandler, functools, os, signal, sys
+
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"), all_threads=False)
+
+class Shape:
+    def __init__(self, width):
+        self.width = width
+
+    @property
+    def area(self):
+        return sum(
+            self.width * part
+            for part in range(self.width)
+        )
+
+    def __lt__(self, other):
+        return self.area < other.area
+
+    @staticmethod
+    def of(width):
+        return Shape(width)
+
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+def numbers(n):
+    for i in range(n):
+        try:
+            if i % 7 == 3:
+                raise ValueError(i)
+            yield fib(6) + i
+        except ValueError as error:
+            yield (
+                error.args[0] *
+                2
+            )
+
+def delegate(n):
+    yield from numbers(n)
+
+def closure(n):
+    def inner(m):
+        return n + len([x for x in range(m) if fib(3)])
+    return inner
+
+def descend(depth):
+    if depth == 0:
+        shapes = [Shape.of(width) for width in (9, 3, 7, 5)]
+        shapes.sort()
+        return functools.reduce(lambda a, b: a + b.area, shapes, 0)
+    return descend(depth - 1) + 1
+
+class Number(int):
+    def __add__(self, other):
+        return Number(int(self) + fib(4))
+
+def main():
+    os.kill(os.getpid(), signal.SIGTRAP)
+    while True:
+        sum(delegate(20))
+        descend(30)
+        max(range(8), key=closure(4))
+        sum([Number(3), Number(4)], Number(0))
+        "".join(map(str, sorted(range(20), key=lambda value: -value)))
+
+main()
+"#;
+
+/// A line of a Python function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    file: String,
+    line: u32,
+    function: String,
+}
+
+/// Reads what `faulthandler` printed, leaf first; `None` if it has not printed the outermost function yet.
+fn read_printed(printed: &str) -> Option<Vec<Line>> {
+    let mut lines = Vec::new();
+    // Python 3.12 also prints frames that are below the first one of a loop, and have no function.
+    for line in printed.lines().filter(|line| line.starts_with("  File ") && !line.contains("<shim>")) {
+        let (file, rest) = line.strip_prefix("  File \"")?.split_once("\", line ")?;
+        let (number, function) = rest.split_once(" in ")?;
+        // An instruction that the compiler added has no line.
+        let line = if number == "???" { 0 } else { number.parse().ok()? };
+        lines.push(Line { file: file.to_owned(), line, function: function.to_owned() });
+    }
+    lines.last().filter(|line| line.function == "<module>")?;
+    Some(lines)
+}
+
+/// A Python program that can be stopped.
+struct Program {
+    child: Child,
+    kernel: Kernel,
+    memory: ProcessMemory,
+    printed: PathBuf,
+}
+
+impl Program {
+    fn start(interpreter: &Interpreter, folder: &Path) -> Self {
+        let (script, printed) = (folder.join("program.py"), folder.join("printed"));
+        fs::write(&script, PROGRAM).unwrap();
+        let own = interpreter.arguments.iter().map(OsString::as_os_str);
+        let arguments: Vec<&OsStr> = own.chain([script.as_os_str(), printed.as_os_str()]).collect();
+        let mut child = Child::start_with(&interpreter.program, &arguments);
+        child.run();
+        let mut kernel = Kernel::new();
+        kernel.run(child.pid, &mappings(child.pid));
+        let memory = ProcessMemory::of_file(File::open(format!("/proc/{}/mem", child.pid)).unwrap());
+        Self { child, kernel, memory, printed }
+    }
+
+    /// Returns the Python frames of the stopped program, leaf first.
+    fn walk(&mut self) -> Vec<Line> {
+        self.kernel.set_thread_base(self.child.thread_base());
+        let (frames, ..) = self.kernel.sample(&self.child.registers());
+        self.check_order(&frames);
+        let Self { kernel, memory, .. } = self;
+        let functions = frames.into_iter().filter_map(|frame| {
+            let UserFrame::Function { runtime, address, position, identity } = frame else { return None };
+            let layout = kernel.runtimes.python(runtime).unwrap();
+            let code = Code::read(memory, &layout, address, identity);
+            Some(code.map_or_else(
+                || Line { file: String::new(), line: 0, function: format!("unknown function at {address:#x}") },
+                |code| {
+                    let call = code.call(&layout, position);
+                    let function = call.function.rsplit('.').next().unwrap_or_default().to_owned();
+                    Line { file: call.file, line: call.line, function }
+                },
+            ))
+        });
+        functions.collect()
+    }
+
+    /// Checks that each frame of the interpreter's loop follows a function that this loop runs. The innermost loop has
+    /// none after its function has returned. It has none yet when it begins: the functions are then those of the next
+    /// loops, and the outermost loop has none.
+    fn check_order(&self, frames: &[UserFrame]) {
+        let is_loop = |frame: &UserFrame| match frame {
+            UserFrame::File { number, offset } => self.kernel.is_loop(*number, *offset),
+            _ => false,
+        };
+        let is_function = |frame: &UserFrame| matches!(frame, UserFrame::Function { .. });
+        let loops: Vec<bool> = (0..frames.len())
+            .filter(|at| is_loop(&frames[*at]))
+            .map(|at| at.checked_sub(1).is_some_and(|before| is_function(&frames[before])))
+            .collect();
+        assert!(!loops.is_empty(), "no loop: {frames:x?}");
+        let inner = loops.get(1..loops.len() - 1).unwrap_or_default();
+        assert!(inner.iter().all(|follows| *follows), "{frames:x?}");
+        // All other functions would be between other frames.
+        let runs = frames.windows(2).filter(|pair| is_function(&pair[0]) && !is_function(&pair[1]));
+        assert!(runs.clone().all(|pair| is_loop(&pair[1])), "{frames:x?}");
+    }
+
+    /// Returns the Python frames that Python itself sees at the same moment, leaf first; `None` if the program crashed,
+    /// or if `faulthandler` says that a frame is not valid.
+    fn own_view(&mut self) -> Option<Vec<Line>> {
+        fs::write(&self.printed, "").unwrap();
+        self.child.deliver(libc::SIGUSR1);
+        let began = Instant::now();
+        loop {
+            if !self.child.try_run_for(Duration::from_micros(200)) {
+                return None;
+            }
+            // The program appends to the file at the position that it had before the file was emptied.
+            let printed = fs::read(&self.printed).unwrap();
+            let printed = String::from_utf8_lossy(&printed);
+            let printed = printed.trim_matches('\0');
+            if let Some(lines) = read_printed(printed) {
+                return Some(lines);
+            }
+            if printed.contains("<invalid frame>") {
+                return None;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "not a whole stack: {printed}");
+        }
+    }
+}
+
+#[test]
+fn stacks_of_stopped_pythons_are_those_that_python_sees() {
+    let test = "stacks_of_stopped_pythons_are_those_that_python_sees";
+    let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
+    let interpreters = pythons();
+    if interpreters.is_empty() {
+        return report::skipped(test, "there is no Python 3");
+    }
+    let mut random = SplitMix64::seed_from_u64(seed);
+    for interpreter in interpreters {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Program::start(&interpreter, folder.path());
+        let (mut frames, mut unseen) = (0, 0);
+        for stop in 0..stops {
+            program.child.run_for(Duration::from_micros(1 + below(&mut random, 3000) as u64));
+            let walked = program.walk();
+            let Some(expected) = program.own_view() else {
+                // `faulthandler` reads a frame that is being removed. That of Python 3.12 crashes.
+                unseen += 1;
+                program = Program::start(&interpreter, folder.path());
+                continue;
+            };
+            assert_eq!(walked, expected, "{interpreter}: stop {stop}, VARVE_UNWIND_SEED={seed}");
+            frames += walked.len();
+        }
+        assert!(unseen * 10 <= stops, "{interpreter}: {unseen} stacks are unseen");
+        report::note(&format!("{interpreter}: {} stacks with {frames} functions are equal", stops - unseen));
+    }
+}

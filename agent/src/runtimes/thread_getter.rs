@@ -1,0 +1,99 @@
+//! Finds where a program keeps a pointer of each thread, from the code of a function that returns this pointer.
+//!
+//! Compilers use a thread-local variable in one of these ways:
+//!
+//! ```text
+//! mov %fs:offset, %rax                                                     fixed offset from the thread's base
+//! mov slot(%rip), %rax; mov %fs:(%rax), %rax                               the word `slot` has the offset
+//! lea pair(%rip), %rdi; call __tls_get_addr; mov displacement(%rax), %rax  `pair` is a library and an offset
+//! mov key(%rip), %edi; jmp to a function that calls pthread_getspecific    the int `key` is the key
+//! ```
+//!
+//! The third way is used in libraries that may be loaded at any time. It is in ELF Handling For Thread-Local Storage,
+//! by Ulrich Drepper.
+
+use ebpf::ThreadPointer;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+/// Number of instructions that are read. A function that returns the pointer has four to seven.
+const INSTRUCTIONS_MAX: usize = 12;
+/// Number of bytes of code that hold these instructions.
+pub(crate) const CODE_BYTES: u64 = 64;
+
+/// Returns where the pointer is that the function with this code returns; `None` if the code has another form.
+/// `address` is the virtual address of the code.
+pub(crate) fn returned_pointer(code: &[u8], address: u64) -> Option<ThreadPointer> {
+    let (mut slot, mut pair, mut block) = (None, None, None);
+    for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE).into_iter().take(INSTRUCTIONS_MAX) {
+        if instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Memory {
+            let displacement = instruction.memory_displacement64();
+            match (instruction.memory_segment(), instruction.memory_base()) {
+                (_, Register::RIP) if instruction.op0_register() == Register::EDI => {
+                    return Some(ThreadPointer::Key(displacement));
+                }
+                (Register::FS, Register::None) => return Some(ThreadPointer::Fixed(displacement.cast_signed())),
+                (Register::FS, base) if slot_of(slot, base).is_some() && displacement == 0 => {
+                    return slot_of(slot, base).map(ThreadPointer::Slot);
+                }
+                (_, Register::RIP) => slot = Some((instruction.op0_register(), displacement)),
+                (_, Register::RAX) => {
+                    return Some(ThreadPointer::Dynamic { pair: block?, displacement: displacement.cast_signed() });
+                }
+                _ => return None,
+            }
+        } else if instruction.mnemonic() == Mnemonic::Lea && is_argument(&instruction) {
+            pair = Some(instruction.memory_displacement64());
+        } else {
+            match instruction.flow_control() {
+                // A check that the variable is set comes first.
+                FlowControl::Next | FlowControl::ConditionalBranch => {}
+                FlowControl::Call => block = pair.take(),
+                _ => return None,
+            }
+        }
+    }
+    None
+}
+
+/// Returns the address of the word that was loaded into a register.
+fn slot_of(slot: Option<(Register, u64)>, register: Register) -> Option<u64> {
+    slot.filter(|(loaded, _)| *loaded == register).map(|(_, address)| address)
+}
+
+/// True if the instruction sets the first argument of a call to an address in the file.
+fn is_argument(instruction: &Instruction) -> bool {
+    instruction.op0_register() == Register::RDI && instruction.memory_base() == Register::RIP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_use_a_variable_is_read() {
+        // endbr64; mov %fs:-24, %rax; ret
+        let fixed = b"\xf3\x0f\x1e\xfa\x64\x48\x8b\x04\x25\xe8\xff\xff\xff\xc3";
+        assert_eq!(returned_pointer(fixed, 0x1000), Some(ThreadPointer::Fixed(-24)));
+        // mov 0x100(%rip), %rdx; mov %fs:(%rdx), %rax; ret
+        let slot = b"\x48\x8b\x15\x00\x01\x00\x00\x64\x48\x8b\x02\xc3";
+        assert_eq!(returned_pointer(slot, 0x1000), Some(ThreadPointer::Slot(0x1107)));
+        // sub $8, %rsp; lea 0x4454e1(%rip), %rdi; call; mov 8(%rax), %rax; add $8, %rsp; ret
+        let dynamic =
+            b"\x48\x83\xec\x08\x48\x8d\x3d\xe1\x54\x44\x00\xe8\x9c\x0c\xd4\xff\x48\x8b\x40\x08\x48\x83\xc4\x08\xc3";
+        let expected = ThreadPointer::Dynamic { pair: 0x7a_6530, displacement: 8 };
+        assert_eq!(returned_pointer(dynamic, 0x36_1044), Some(expected));
+        // cmpq $0, 0x18a170(%rip); je; mov 0x138180(%rip), %edi; jmp
+        let key = b"\x48\x83\x3d\x70\xa1\x18\x00\x00\x74\x0e\x8b\x3d\x80\x81\x13\x00\xe9\x4b\xa7\xee\xff";
+        assert_eq!(returned_pointer(key, 0x17_4d70), Some(ThreadPointer::Key(0x2a_cf00)));
+    }
+
+    #[test]
+    fn code_of_another_form_is_refused() {
+        // The register of the second load is not that of the first.
+        assert_eq!(returned_pointer(b"\x48\x8b\x15\x00\x01\x00\x00\x64\x48\x8b\x01\xc3", 0), None);
+        // mov 8(%rax), %rax without a call; a jump; nothing
+        assert_eq!(returned_pointer(b"\x48\x8b\x40\x08\xc3", 0), None);
+        assert_eq!(returned_pointer(b"\xeb\x02\x64\x48\x8b\x04\x25\xe8\xff\xff\xff", 0), None);
+        assert_eq!(returned_pointer(b"", 0), None);
+    }
+}

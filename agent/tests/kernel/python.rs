@@ -1,0 +1,242 @@
+//! Samples of CPython programs: the functions of each version, between native frames in the order of the calls.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::agent::RunningAgent;
+use crate::support::view::{Frame, Sample};
+use testkit::interpreters::{Interpreter, pythons};
+use testkit::report;
+
+/// Program with a known path of calls: through recursion, a generator, a method, a lambda, and C code that calls
+/// Python.
+const PROGRAM: &str = "
+import time
+
+def spin(until):
+    total = 0
+    while time.time() < until:
+        for i in range(2000):
+            total += i * i
+    return total
+
+class Worker:
+    def method(self, until):
+        return (lambda end: spin(end))(until)
+
+def generator(until):
+    yield Worker().method(until)
+
+def called_from_c(until):
+    return sum(generator(until))
+
+def descend(depth, until):
+    if depth:
+        return descend(depth - 1, until)
+    return sorted([until], key=called_from_c)
+
+def main():
+    until = time.time() + 10
+    descend(40, until)
+
+main()
+";
+
+/// Returns the names of the Python functions of a sample, leaf first.
+fn functions(sample: &Sample) -> Vec<&str> {
+    sample.frames.iter().filter(|frame| frame.kind == "cpython").map(|frame| frame.name.as_str()).collect()
+}
+
+/// Name of the native function that runs Python functions.
+const LOOP: &str = "_PyEval_EvalFrameDefault";
+
+/// Time in which the tables of a program's files are made, in nanoseconds.
+const START_NS: u64 = 4_000_000_000;
+
+/// Runs a script with all interpreters at once, and returns the samples of each without those of its start; `None` if
+/// this machine cannot sample.
+fn sampled(
+    test: &str,
+    interpreters: Vec<Interpreter>,
+    script: &Path,
+    with_waits: bool,
+) -> Option<Vec<(Interpreter, Vec<Sample>)>> {
+    if interpreters.is_empty() {
+        report::skipped(test, "there is no such Python");
+        return None;
+    }
+    let agent = RunningAgent::start_with(test, 99, with_waits)?;
+    let start = |interpreter: Interpreter| {
+        let child = interpreter.command().arg(script).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        (interpreter, child)
+    };
+    let mut children: Vec<_> = interpreters.into_iter().map(start).collect();
+    for (interpreter, child) in &mut children {
+        assert!(child.wait().unwrap().success(), "{interpreter}");
+    }
+    let (samples, _) = agent.stop(test);
+    let of = |pid: u32| samples.iter().filter(move |sample| sample.is_of(pid)).cloned().collect();
+    Some(children.into_iter().map(|(interpreter, child)| (interpreter, after_start(of(child.id())))).collect())
+}
+
+/// Returns the samples of a process without those of its start.
+fn after_start(mut samples: Vec<Sample>) -> Vec<Sample> {
+    let start = samples.iter().flat_map(|sample| &sample.times).min().copied().unwrap_or_default();
+    for sample in &mut samples {
+        let is_late: Vec<bool> = sample.times.iter().map(|time| start + START_NS < *time).collect();
+        let mut keep = is_late.iter();
+        sample.values.retain(|_| keep.next() == Some(&true));
+        let mut keep = is_late.iter();
+        sample.times.retain(|_| keep.next() == Some(&true));
+    }
+    samples.retain(|sample| !sample.times.is_empty());
+    samples
+}
+
+/// Checks that nearly all of `samples` are whole.
+fn assert_whole(
+    interpreter: &Interpreter,
+    samples: &[Sample],
+    weight: fn(&Sample) -> u64,
+    is_whole: impl Fn(&Sample) -> bool,
+) {
+    let (mut whole, mut all) = (0, 0);
+    let mut other = Vec::new();
+    for sample in samples {
+        all += weight(sample);
+        if is_whole(sample) {
+            whole += weight(sample);
+        } else {
+            let frames = sample.frames.iter();
+            let frames = frames.map(|frame| format!("{}@{}+{:#x}", frame.name, frame.file, frame.address));
+            other.push((weight(sample), frames.collect::<Vec<_>>().join(";")));
+        }
+    }
+    assert!(0 < whole && all * 99 <= whole * 100, "{interpreter}: {whole} of {all}: {other:?}");
+}
+
+#[test]
+fn functions_of_each_python_are_on_the_stack_in_the_order_of_the_calls() {
+    let test = "functions_of_each_python_are_on_the_stack_in_the_order_of_the_calls";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("program.py");
+    std::fs::write(&script, PROGRAM).unwrap();
+    for (interpreter, samples) in sampled(test, pythons(), &script, false).unwrap_or_default() {
+        let is_whole = |sample: &Sample| {
+            let names = functions(sample);
+            let plain: Vec<&str> = names.iter().map(|name| name.rsplit('.').next().unwrap_or(name)).collect();
+            let inner = ["spin", "<lambda>", "method", "generator", "called_from_c"];
+            let outer = ["main", "<module>"];
+            plain.starts_with(&inner)
+                && plain.ends_with(&outer)
+                && plain[inner.len()..plain.len() - outer.len()].iter().all(|name| *name == "descend")
+                && plain.len() == inner.len() + 41 + outer.len()
+                && has_c_between(sample, "generator", "called_from_c")
+                && has_c_between(sample, "called_from_c", "descend")
+        };
+        // At the end of the program, the interpreter runs without a function.
+        let runs =
+            |sample: &Sample| sample.frames.iter().any(|frame| frame.name == LOOP || frame.name.starts_with('['));
+        let running: Vec<Sample> = samples.into_iter().filter(runs).collect();
+        assert_whole(&interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+    }
+}
+
+/// True if a sample has the loop that runs the function `inner`, and then C code, between it and its caller `outer`.
+fn has_c_between(sample: &Sample, inner: &str, outer: &str) -> bool {
+    let is_function =
+        |frame: &Frame, name: &str| frame.kind == "cpython" && frame.name.rsplit('.').next() == Some(name);
+    let at = sample.frames.iter().position(|frame| is_function(frame, inner));
+    let Some((_, [first, between @ ..])) = at.and_then(|at| sample.frames.split_at_checked(at + 1)) else {
+        return false;
+    };
+    let end = between.iter().position(|frame| is_function(frame, outer));
+    first.name == LOOP && end.is_some_and(|end| 0 < end && between[..end].iter().all(|frame| frame.kind == "native"))
+}
+
+/// Program that holds the interpreter's lock neither while it compresses nor while it sleeps.
+const WITHOUT_LOCK: &str = "
+import time, zlib
+
+DATA = bytes(range(256)) * 20000
+
+def compress():
+    zlib.compress(DATA, 9)
+
+def wait():
+    time.sleep(0.02)
+
+def main():
+    until = time.time() + 10
+    while time.time() < until:
+        compress()
+        wait()
+
+main()
+";
+
+#[test]
+fn functions_that_hold_no_lock_are_on_the_stack() {
+    let test = "functions_that_hold_no_lock_are_on_the_stack";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("without_lock.py");
+    std::fs::write(&script, WITHOUT_LOCK).unwrap();
+    for (interpreter, samples) in sampled(test, pythons(), &script, true).unwrap_or_default() {
+        let has_loop = |sample: &Sample| sample.frames.iter().any(|frame| frame.name == LOOP);
+        let compresses = |sample: &Sample| sample.frames.iter().any(|frame| frame.file.contains("libz."));
+        let (waits, cpu): (Vec<_>, Vec<_>) = samples.into_iter().partition(|sample| sample.kind.0 == "off_cpu");
+        let compressed: Vec<_> = cpu.into_iter().filter(compresses).collect();
+        let is_of = |sample: &Sample, inner| functions(sample) == [inner, "main", "<module>"];
+        assert_whole(&interpreter, &compressed, |sample| sample.times.len() as u64, |sample| is_of(sample, "compress"));
+        let slept: Vec<_> = waits.into_iter().filter(has_loop).collect();
+        let waited = |sample: &Sample| sample.values.iter().sum::<i64>().unsigned_abs();
+        assert_whole(&interpreter, &slept, waited, |sample| is_of(sample, "wait"));
+    }
+}
+
+/// Program that runs a function in an interpreter of its own, in a thread of its own.
+const SECOND_INTERPRETER: &str = "
+import sys, threading
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+
+CODE = '''
+import time
+def spin_in_second(until):
+    while time.time() < until:
+        for i in range(2000):
+            i * i
+def main_of_second():
+    spin_in_second(time.time() + 10)
+main_of_second()
+'''
+
+def run_second():
+    interpreters.run_string(interpreters.create(), CODE)
+
+thread = threading.Thread(target=run_second)
+thread.start()
+thread.join()
+";
+
+#[test]
+fn functions_of_a_second_interpreter_are_on_the_stack() {
+    let test = "functions_of_a_second_interpreter_are_on_the_stack";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("second.py");
+    std::fs::write(&script, SECOND_INTERPRETER).unwrap();
+    let has_second = |interpreter: &Interpreter| {
+        let program = "import sys; sys.exit(sys.version_info < (3, 8))";
+        interpreter.command().args(["-c", program]).status().is_ok_and(|status| status.success())
+    };
+    let interpreters = pythons().into_iter().filter(has_second).collect();
+    for (interpreter, samples) in sampled(test, interpreters, &script, false).unwrap_or_default() {
+        let has_function = |sample: &Sample| functions(sample).iter().any(|name| name.ends_with("_second"));
+        let second: Vec<Sample> = samples.into_iter().filter(has_function).collect();
+        let is_whole =
+            |sample: &Sample| functions(sample).starts_with(&["spin_in_second", "main_of_second", "<module>"]);
+        assert_whole(&interpreter, &second, |sample| sample.times.len() as u64, is_whole);
+    }
+}

@@ -1,0 +1,129 @@
+//! Descriptions of language runtimes. `bpf/runtimes.h` and `bpf/thread_pointer.h` define their layout.
+
+use std::ops::Range;
+
+/// Size of a description, in bytes.
+pub const RUNTIME_BYTES: usize = 120;
+/// Number of parts of an interpreter's loop.
+pub const LOOP_PARTS: usize = 2;
+/// Number of offsets of a runtime.
+pub const RUNTIME_OFFSETS: usize = 16;
+/// Number of places of the description of a thread.
+pub const THREAD_POINTERS: usize = 2;
+/// Number of slots for runtimes. Slot 0 stands for no runtime.
+pub const RUNTIMES_MAX: u16 = 256;
+/// Number of descriptions that a slot can have before their ids repeat.
+pub const RUNTIME_GENERATIONS: u16 = 64;
+
+/// A language runtime whose frames BPF walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuntimeKind {
+    /// CPython 3.6 or later.
+    Python,
+}
+
+/// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ThreadPointer {
+    /// All threads have the same pointer, at this address.
+    Global(u64),
+    /// The pointer is at this offset from the thread's base.
+    Fixed(i64),
+    /// The word at this address is the offset from the thread's base.
+    Slot(u64),
+    /// The pointer is in the thread's block of a library.
+    Dynamic {
+        /// Address of two words: the number of the library, and an offset in the block.
+        pair: u64,
+        /// Number that is added to the offset.
+        displacement: i64,
+    },
+    /// The int at this address is a key of `pthread_getspecific`.
+    Key(u64),
+}
+
+/// A runtime, in the file that has its code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Runtime {
+    /// Kind of the runtime, which decides the meaning of `offsets`.
+    pub kind: RuntimeKind,
+    /// ELF virtual addresses of the interpreter's loop. A part that is not used is empty.
+    pub loops: [Range<u64>; LOOP_PARTS],
+    /// Places of the runtime's description of a thread, in the order in which they are tried.
+    pub threads: [Option<ThreadPointer>; THREAD_POINTERS],
+    /// Offsets in the runtime's structures, in bytes.
+    pub offsets: [u16; RUNTIME_OFFSETS],
+}
+
+impl Runtime {
+    /// Encodes the description for the map of runtimes. `id` is the slot, plus [`RUNTIMES_MAX`] times a generation.
+    #[must_use]
+    pub fn to_bytes(&self, id: u16) -> [u8; RUNTIME_BYTES] {
+        let kind = match self.kind {
+            RuntimeKind::Python => 1_u64,
+        };
+        let [a, b] = &self.loops;
+        let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
+        let threads = self.threads.iter().flat_map(|thread| thread.map_or([0; 3], ThreadPointer::to_words));
+        let mut bytes = [0; RUNTIME_BYTES];
+        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(head.into_iter().chain(threads)) {
+            *to = word.to_le_bytes();
+        }
+        for (to, offset) in bytes[88..].as_chunks_mut::<2>().0.iter_mut().zip(self.offsets) {
+            *to = offset.to_le_bytes();
+        }
+        bytes
+    }
+}
+
+impl ThreadPointer {
+    fn to_words(self) -> [u64; 3] {
+        let (how, address, offset) = match self {
+            Self::Global(address) => (1, address, 0),
+            Self::Fixed(offset) => (2, 0, offset),
+            Self::Slot(address) => (3, address, 0),
+            Self::Dynamic { pair, displacement } => (4, pair, displacement),
+            Self::Key(address) => (5, address, 0),
+        };
+        [address, offset.cast_unsigned(), how]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNTIMES_H: &str = include_str!("../bpf/runtimes.h");
+    const THREAD_POINTER_H: &str = include_str!("../bpf/thread_pointer.h");
+
+    #[test]
+    fn layouts_and_numbers_are_those_of_the_c_headers() {
+        assert!(RUNTIMES_H.contains(&format!("_Static_assert(sizeof(struct runtime) == {RUNTIME_BYTES}, \"\");")));
+        for (name, value) in [
+            ("LOOP_PARTS", LOOP_PARTS),
+            ("THREAD_POINTERS", THREAD_POINTERS),
+            ("RUNTIME_OFFSETS", RUNTIME_OFFSETS),
+            ("RUNTIMES_MAX", RUNTIMES_MAX.into()),
+        ] {
+            assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
+        }
+        assert!(RUNTIMES_H.contains("RUNTIME_PYTHON = 1,"));
+        for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {
+            assert!(THREAD_POINTER_H.contains(&format!("THREAD_{name} = {value},")), "{name}");
+        }
+        let runtime = Runtime {
+            kind: RuntimeKind::Python,
+            loops: [1..2, 3..4],
+            threads: [Some(ThreadPointer::Fixed(-8)), None],
+            offsets: std::array::from_fn(|index| index as u16),
+        };
+        let bytes = runtime.to_bytes(3 * RUNTIMES_MAX + 7);
+        let word = |at: usize| i64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+        let head = [0, 8, 16, 24, 32].map(word);
+        assert_eq!(head, [(3 * i64::from(RUNTIMES_MAX) + 7) << 32 | 1, 1, 2, 3, 4]);
+        assert_eq!([40, 48, 56, 64, 72, 80].map(word), [0, -8, 2, 0, 0, 0]);
+        assert_eq!((bytes[90], bytes[118]), (1, 15));
+        // The id has 14 bits in a frame.
+        assert_eq!(u32::from(RUNTIMES_MAX) * u32::from(RUNTIME_GENERATIONS), 1 << 14);
+    }
+}

@@ -1,0 +1,65 @@
+//! Interpreters that are installed on this machine, for tests of the agent: those of the system, those of pyenv, and
+//! those that `scripts/install-runtimes` has unpacked.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The command that starts an interpreter. The arguments of a script follow it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interpreter {
+    /// The program that is started: the interpreter, or a dynamic linker that loads it.
+    pub program: PathBuf,
+    /// Arguments before those of the interpreter.
+    pub arguments: Vec<OsString>,
+}
+
+impl Interpreter {
+    /// Returns the command that starts the interpreter.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        command
+    }
+}
+
+/// Prints the path of the interpreter.
+impl fmt::Display for Interpreter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.arguments.last().map_or(self.program.as_path(), Path::new);
+        write!(out, "{}", path.display())
+    }
+}
+
+/// Returns the installed interpreters of Python 3.6 and later.
+#[must_use]
+pub fn pythons() -> Vec<Interpreter> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let own = entries(&home.join(".pyenv/versions")).into_iter().map(|version| version.join("bin/python3"));
+    let mut all: Vec<_> = own
+        .chain(["/usr/bin/python3".into()])
+        .filter(|path| path.exists())
+        .map(|program| Interpreter { program, arguments: Vec::new() })
+        .collect();
+    let names = (13..=15).map(|minor| format!("usr/bin/python3.{minor}"));
+    all.extend(names.filter_map(|name| unpacked(&home, &name)));
+    all.sort();
+    all
+}
+
+/// Returns the command that starts an unpacked program with its own dynamic linker; `None` if it is not unpacked.
+fn unpacked(home: &Path, name: &str) -> Option<Interpreter> {
+    let tools = std::env::var_os("VARVE_TOOLS").map_or_else(|| home.join(".cache/varve"), PathBuf::from);
+    let root = tools.join("runtimes/debian-unstable");
+    let program = root.join(name);
+    let libraries = root.join("usr/lib/x86_64-linux-gnu");
+    let arguments = ["--library-path".into(), libraries.into(), program.clone().into_os_string()];
+    let linker = Interpreter { program: root.join("lib64/ld-linux-x86-64.so.2"), arguments: arguments.into() };
+    program.exists().then_some(linker)
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
