@@ -5,7 +5,9 @@
 //! slot. If all slots are taken, the one whose functions were sampled least recently gets the new description. Its id
 //! changes, so that frames and files of the old description are not mistaken for those of the new one.
 
+pub(crate) mod function_cache;
 pub(crate) mod functions;
+pub(crate) mod language;
 pub(crate) mod memory;
 pub(crate) mod python;
 pub(crate) mod reader;
@@ -23,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ebpf::{RUNTIME_GENERATIONS, RUNTIMES_MAX, Runtime};
 use parking_lot::RwLock;
 
-use self::python::layout::Layout;
+use self::language::Layout;
 use crate::process::sys::{Clock, clock_ns};
 
 /// Largest number of files with a runtime that are known at a time. Of more files, those met first are forgotten.
@@ -35,7 +37,7 @@ struct Slot {
     /// Number of the slot, plus [`RUNTIMES_MAX`] times the number of its earlier descriptions.
     id: u16,
     runtime: Runtime,
-    python: Layout,
+    layout: Arc<Layout>,
     /// True if BPF has the description.
     is_stored: bool,
     /// Time of the last use.
@@ -63,10 +65,11 @@ impl Known {
     }
 
     /// Returns the slot of a description, which it gets if it has none yet.
-    fn slot_of(&mut self, runtime: Runtime, python: Layout) -> &mut Slot {
-        let is_it = |slot: &Slot| slot.runtime == runtime && slot.python == python;
+    fn slot_of(&mut self, runtime: Runtime, layout: Layout) -> &mut Slot {
+        let is_it = |slot: &Slot| slot.runtime == runtime && *slot.layout == layout;
         let at = self.slots.iter().position(is_it).unwrap_or_else(|| {
-            let new = |id| Slot { id, runtime, python, is_stored: false, used_ns: AtomicU64::new(0) };
+            let layout = Arc::new(layout);
+            let new = |id| Slot { id, runtime, layout, is_stored: false, used_ns: AtomicU64::new(0) };
             if self.slots.len() < usize::from(RUNTIMES_MAX) - 1 {
                 self.slots.push(new(self.slots.len() as u16 + 1));
                 return self.slots.len() - 1;
@@ -98,17 +101,17 @@ pub(crate) struct Recognised {
 impl Runtimes {
     /// Returns a description's id, as if it had been recognised.
     #[cfg(test)]
-    pub(crate) fn insert(&self, runtime: Runtime, python: Layout) -> u16 {
-        self.known.write().slot_of(runtime, python).id
+    pub(crate) fn insert(&self, runtime: Runtime, layout: Layout) -> u16 {
+        self.known.write().slot_of(runtime, layout).id
     }
 
     /// Recognises the runtime whose code a file has; `None` if it has none. `number` is the number that BPF gave the
     /// file.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn recognise(&self, number: u32, file: &File, path: &str) -> Option<Recognised> {
-        let (runtime, python) = python::recognise::recognise(file, path)?;
+        let (runtime, layout) = language::recognise(file, path)?;
         let mut known = self.known.write();
-        let slot = known.slot_of(runtime, python);
+        let slot = known.slot_of(runtime, layout);
         slot.use_it();
         let recognised = Recognised { id: slot.id, new: (!slot.is_stored).then(|| slot.runtime.clone()) };
         known.files.insert(number, recognised.id);
@@ -133,19 +136,19 @@ impl Runtimes {
         }
     }
 
-    /// Returns the layout of the Python with an id; `None` if its slot has another description by now.
-    pub(crate) fn python(&self, id: u16) -> Option<Layout> {
+    /// Returns the layout of the runtime with an id; `None` if its slot has another description by now.
+    pub(crate) fn layout(&self, id: u16) -> Option<Arc<Layout>> {
         let known = self.known.read();
         let slot = known.of_id(id)?;
         slot.use_it();
-        Some(slot.python)
+        Some(Arc::clone(&slot.layout))
     }
 
     /// Returns the name of the interpreter's loop that is at an ELF virtual address of a file; `None` for other code.
     pub(crate) fn loop_at(&self, number: u32, address: u64) -> Option<&'static str> {
         let known = self.known.read();
         let slot = known.of_id(*known.files.get(&number)?)?;
-        slot.runtime.loops.iter().any(|part| part.contains(&address)).then_some(python::LOOP)
+        slot.runtime.loops.iter().any(|part| part.contains(&address)).then_some(slot.layout.loop_name())
     }
 
     /// Returns the number of files that were recognised so far. When it changes, [`Runtimes::loop_at`] may have other
@@ -167,9 +170,10 @@ mod tests {
             kind: RuntimeKind::Python,
             loops: [number..number + 1, 0..0],
             threads: [Some(ThreadPointer::Fixed(8)), None],
+            extra: 0,
             offsets: [0; _],
         };
-        (runtime, python::layout::layout_of(12).unwrap())
+        (runtime, Layout::Python(python::layout::layout_of(12).unwrap()))
     }
 
     #[test]

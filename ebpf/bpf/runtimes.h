@@ -17,7 +17,7 @@
 #define LOOP_PARTS 2
 /* Places of the description of a thread, tried in this order. */
 #define THREAD_POINTERS 2
-#define RUNTIME_OFFSETS 16
+#define RUNTIME_OFFSETS 24
 /* Number of runtimes on one stack whose frames are recorded. */
 #define RUNTIME_WALKS 4
 /* Words of an object that are copied at once: a power of two. */
@@ -30,8 +30,9 @@ enum runtime_kind {
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */
 struct runtime_walk {
-    u64 frame; /* next frame to record; 0: none is left */
-    u32 id;    /* struct runtime.id; 0: not in use */
+    u64 frame;   /* next frame to record; 0: none is left */
+    u64 more[2]; /* by the header of the runtime */
+    u32 id;      /* struct runtime.id; 0: not in use */
     u32 zero;
 };
 
@@ -50,10 +51,11 @@ struct runtime {
     u32 id;
     struct code_range loop[LOOP_PARTS];
     struct thread_pointer threads[THREAD_POINTERS]; /* the runtime's description of a thread */
+    u64 extra;                                      /* another ELF address, by the header of the runtime */
     u16 offsets[RUNTIME_OFFSETS];                   /* by the header of the runtime */
 };
 
-_Static_assert(sizeof(struct runtime) == 120, "");
+_Static_assert(sizeof(struct runtime) == 144, "");
 
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);

@@ -277,7 +277,7 @@ INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
         }
     struct runtime_walk *walk = &scratch->runtime_walks[index];
     walk->id = runtime->id;
-    walk->frame = 0;
+    walk->frame = walk->more[0] = walk->more[1] = 0;
     if (runtime->kind == RUNTIME_PYTHON)
         walk->frame = python_frame(scratch, runtime);
     if (!walk->frame)
@@ -372,8 +372,8 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->end = USER_END_TRUNCATED;
     scratch->is_exact = !in_syscall;
     scratch->has_registers = 1;
-    /* The first frame of a loop takes one step more. */
-    bpf_loop(2 * USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
+    /* The first frame of a loop takes one step more, and a step in a runtime may record nothing. */
+    bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
     scratch->header.user_end = scratch->end;
     if (scratch->go)
         read_go_labels(scratch, task, scratch->go);

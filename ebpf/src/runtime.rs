@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 /// Size of a description, in bytes.
-pub const RUNTIME_BYTES: usize = 120;
+pub const RUNTIME_BYTES: usize = 144;
 /// Number of parts of an interpreter's loop.
 pub const LOOP_PARTS: usize = 2;
 /// Number of offsets of a runtime.
-pub const RUNTIME_OFFSETS: usize = 16;
+pub const RUNTIME_OFFSETS: usize = 24;
 /// Number of places of the description of a thread.
 pub const THREAD_POINTERS: usize = 2;
 /// Number of slots for runtimes. Slot 0 stands for no runtime.
@@ -51,6 +51,8 @@ pub struct Runtime {
     pub loops: [Range<u64>; LOOP_PARTS],
     /// Places of the runtime's description of a thread, in the order in which they are tried.
     pub threads: [Option<ThreadPointer>; THREAD_POINTERS],
+    /// Another ELF virtual address in the file. The header of the kind gives its meaning.
+    pub extra: u64,
     /// Offsets in the runtime's structures, in bytes.
     pub offsets: [u16; RUNTIME_OFFSETS],
 }
@@ -66,10 +68,12 @@ impl Runtime {
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
         let threads = self.threads.iter().flat_map(|thread| thread.map_or([0; 3], ThreadPointer::to_words));
         let mut bytes = [0; RUNTIME_BYTES];
-        for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(head.into_iter().chain(threads)) {
+        for (to, word) in
+            bytes.as_chunks_mut::<8>().0.iter_mut().zip(head.into_iter().chain(threads).chain([self.extra]))
+        {
             *to = word.to_le_bytes();
         }
-        for (to, offset) in bytes[88..].as_chunks_mut::<2>().0.iter_mut().zip(self.offsets) {
+        for (to, offset) in bytes[96..].as_chunks_mut::<2>().0.iter_mut().zip(self.offsets) {
             *to = offset.to_le_bytes();
         }
         bytes
@@ -115,14 +119,15 @@ mod tests {
             kind: RuntimeKind::Python,
             loops: [1..2, 3..4],
             threads: [Some(ThreadPointer::Fixed(-8)), None],
+            extra: 5,
             offsets: std::array::from_fn(|index| index as u16),
         };
         let bytes = runtime.to_bytes(3 * RUNTIMES_MAX + 7);
         let word = |at: usize| i64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         let head = [0, 8, 16, 24, 32].map(word);
         assert_eq!(head, [(3 * i64::from(RUNTIMES_MAX) + 7) << 32 | 1, 1, 2, 3, 4]);
-        assert_eq!([40, 48, 56, 64, 72, 80].map(word), [0, -8, 2, 0, 0, 0]);
-        assert_eq!((bytes[90], bytes[118]), (1, 15));
+        assert_eq!([40, 48, 56, 64, 72, 80, 88].map(word), [0, -8, 2, 0, 0, 0, 5]);
+        assert_eq!((bytes[98], bytes[142]), (1, 23));
         // The id has 14 bits in a frame.
         assert_eq!(u32::from(RUNTIMES_MAX) * u32::from(RUNTIME_GENERATIONS), 1 << 14);
     }

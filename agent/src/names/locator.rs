@@ -18,6 +18,7 @@ use crate::process::key::ProcessKey;
 use crate::process::resource::Resource;
 use crate::process::{procfs, sys};
 use crate::runtimes::Runtimes;
+use crate::runtimes::function_cache::FunctionKey;
 use crate::runtimes::functions::Position;
 
 /// Largest number of programs whose data is kept after an interval. Beyond it, the least recently sampled half is
@@ -210,7 +211,7 @@ fn locate_in_process(
             UserFrame::File { number, offset } => tables.locate(number, offset),
             UserFrame::Address(address) => process.locate(address, sample.header.ktime_ns, tables),
             UserFrame::Function { runtime, address, position, identity } => {
-                let at = Position { runtime, address, position, identity };
+                let at = Position { function: FunctionKey { runtime, address, identity }, position };
                 process.locate_function(at, sample.header.ktime_ns, tables)
             }
         };

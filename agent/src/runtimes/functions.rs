@@ -3,17 +3,17 @@
 //! Invariant: no answer is older than a minute. A program may replace a function by another one with the same identity.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use crate::names::location::{FrameType, Location, LocationId, Marker};
+use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
+use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
+use crate::runtimes::language::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
-use crate::runtimes::python;
-use crate::runtimes::python::code::Code;
-use crate::runtimes::python::layout::Layout;
 
 /// Largest number of positions whose location is cached for one process.
 const POSITIONS_MAX: usize = 32_768;
@@ -25,17 +25,14 @@ const AGE_NS_MAX: u64 = 60_000_000_000;
 /// A position in a function, as BPF reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Position {
-    /// Id of the runtime.
-    pub(crate) runtime: u16,
-    pub(crate) address: u64,
+    pub(crate) function: FunctionKey,
     pub(crate) position: u32,
-    pub(crate) identity: u32,
 }
 
 /// The functions of the runtimes in one process.
 #[derive(Debug)]
 pub(crate) struct RuntimeFunctions {
-    python: python::functions::Functions,
+    read: FunctionCache,
     locations: HashMap<Position, LocationId, RandomState>,
     /// Time at which the oldest function was read.
     since_ns: u64,
@@ -48,7 +45,7 @@ pub(crate) struct RuntimeFunctions {
 impl Default for RuntimeFunctions {
     fn default() -> Self {
         Self {
-            python: python::functions::Functions::default(),
+            read: FunctionCache::default(),
             locations: HashMap::default(),
             since_ns: 0,
             reads: RateLimit::new(100),
@@ -62,20 +59,20 @@ impl RuntimeFunctions {
     /// sample.
     pub(crate) fn locate(
         &mut self,
-        key: ProcessKey,
+        process: ProcessKey,
         at: Position,
         now_ns: u64,
         tables: &mut SharedTables,
     ) -> (LocationId, bool) {
         if AGE_NS_MAX < now_ns.saturating_sub(self.since_ns) {
-            self.python = python::functions::Functions::default();
+            self.read = FunctionCache::default();
             self.locations = HashMap::default();
             self.since_ns = now_ns;
         }
         if let Some(id) = self.locations.get(&at) {
             return (*id, true);
         }
-        match self.find(key, at, tables) {
+        match self.find(process, at, tables) {
             Ok(id) => {
                 if self.locations.len() < POSITIONS_MAX {
                     self.locations.insert(at, id);
@@ -87,30 +84,31 @@ impl RuntimeFunctions {
     }
 
     /// Returns the location of a position that is not cached, or the reason why there is none.
-    fn find(&mut self, key: ProcessKey, at: Position, tables: &mut SharedTables) -> Result<LocationId, Marker> {
-        let layout = tables.runtimes.python(at.runtime).filter(|_| at.identity != 0).ok_or(Marker::FunctionGone)?;
-        let code = match self.python.known(at.address, at.identity) {
+    fn find(&mut self, process: ProcessKey, at: Position, tables: &mut SharedTables) -> Result<LocationId, Marker> {
+        let key = at.function;
+        let layout = tables.runtimes.layout(key.runtime).filter(|_| key.identity != 0).ok_or(Marker::FunctionGone)?;
+        let function = match self.read.known(key) {
             Some(known) => known,
             None => {
-                let code = self.read(key, at, layout, tables)?;
-                self.python.insert(at.address, at.identity, code)
+                let function = self.read(process, key, Arc::clone(&layout), tables)?;
+                self.read.insert(key, function)
             }
         };
-        let call = code.ok_or(Marker::FunctionGone)?.call(&layout, at.position);
-        Ok(tables.locations.insert_calls(None, &[call], FrameType::Python))
+        let calls = function.ok_or(Marker::FunctionGone)?.calls(&layout, at.position);
+        Ok(tables.locations.insert_calls(None, &calls, layout.frame_type()))
     }
 
-    /// Reads the function at a position; `None` if it is gone.
+    /// Reads a function; `None` if it is gone.
     fn read(
         &mut self,
-        key: ProcessKey,
-        at: Position,
-        layout: Layout,
+        process: ProcessKey,
+        key: FunctionKey,
+        layout: Arc<Layout>,
         tables: &mut SharedTables,
-    ) -> Result<Option<Code>, Marker> {
+    ) -> Result<Option<Function>, Marker> {
         let read = move || {
-            let memory = ProcessMemory::open(key).ok_or(Marker::ProcessExited)?;
-            Ok(Code::read(&memory, &layout, at.address, at.identity))
+            let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
+            Ok(Function::read(&memory, &layout, key.address, key.identity))
         };
         if LATE_MAX <= self.late {
             return Err(Marker::FunctionUnread);
@@ -132,7 +130,7 @@ impl RuntimeFunctions {
 
     /// Approximate memory of the functions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.python.bytes()
+        self.read.bytes()
     }
 }
 

@@ -8,9 +8,10 @@ use ebpf::{LOOP_PARTS, RUNTIME_OFFSETS, Runtime, RuntimeKind, THREAD_POINTERS};
 use super::*;
 use crate::process::test_record::start_boottime_ns;
 use crate::runtimes::Runtimes;
+use crate::runtimes::python;
 use crate::runtimes::python::code::identity_of;
 use crate::runtimes::python::code::tests::{OBJECTS_BYTES, objects};
-use crate::runtimes::python::layout::{Layout, layout_of};
+use crate::runtimes::python::layout::layout_of;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -18,7 +19,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 struct World {
     /// Words, because the objects have addresses that are multiples of 8.
     memory: Box<[u64]>,
-    layout: Layout,
+    layout: python::layout::Layout,
     runtime: u16,
     tables: SharedTables,
     functions: RuntimeFunctions,
@@ -32,9 +33,10 @@ impl World {
             kind: RuntimeKind::Python,
             loops: [const { 0..0 }; LOOP_PARTS],
             threads: [None; THREAD_POINTERS],
+            extra: 0,
             offsets: [0; RUNTIME_OFFSETS],
         };
-        let runtime = runtimes.insert(runtime, layout);
+        let runtime = runtimes.insert(runtime, Layout::Python(layout));
         let tables = SharedTables::new(Arc::default(), runtimes);
         let memory = vec![0; OBJECTS_BYTES / 8].into();
         Self { memory, layout, runtime, tables, functions: RuntimeFunctions::default() }
@@ -50,7 +52,7 @@ impl World {
         let memory = ProcessMemory::open(own_key()).unwrap();
         let identity = identity_of(&memory, &self.layout, address).unwrap();
         // Before the first instruction, the line is the first one.
-        Position { runtime: self.runtime, address, position: u32::MAX, identity }
+        Position { function: FunctionKey { runtime: self.runtime, address, identity }, position: u32::MAX }
     }
 
     /// Returns the name of the function at a position, or of a marker.
@@ -92,9 +94,14 @@ fn a_marker_tells_why_a_function_has_no_name() {
     let key = own_key();
     let ended = ProcessKey { start_boottime_ns: key.start_boottime_ns + SECOND_NS, ..key };
     assert_eq!(world.name(ended, at, 1), "[process exited]");
-    assert_eq!(world.name(key, Position { identity: 0, ..at }, 1), "[function gone]");
-    assert_eq!(world.name(key, Position { address: 8, ..at }, 1), "[function gone]");
-    assert_eq!(world.name(key, Position { runtime: at.runtime + 1, ..at }, 1), "[function gone]");
+    let function = at.function;
+    for gone in [
+        FunctionKey { identity: 0, ..function },
+        FunctionKey { address: 8, ..function },
+        FunctionKey { runtime: function.runtime + 1, ..function },
+    ] {
+        assert_eq!(world.name(key, Position { function: gone, ..at }, 1), "[function gone]");
+    }
     world.functions.reads.run(|| std::thread::sleep(Duration::from_millis(150)));
     assert_eq!(world.name(key, at, 1), "[function unread]");
     // The limit of one process is not that of the others.
@@ -118,7 +125,8 @@ fn functions_of_a_program_that_makes_many_take_bounded_memory() {
     }
     let unreadable = world.place("unreadable", 1);
     for address in 0..10_000 {
-        assert_eq!(world.name(own_key(), Position { address: 8 * address, ..unreadable }, 1), "[function gone]");
+        let function = FunctionKey { address: 8 * address, ..unreadable.function };
+        assert_eq!(world.name(own_key(), Position { function, ..unreadable }, 1), "[function gone]");
         assert!(world.functions.bytes() < 5 << 20, "{}", world.functions.bytes());
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<RuntimeAndLayout> {
         return None;
     }
     let loops = [main.clone(), other_part(file, &image, &main)];
-    Some((Runtime { kind: RuntimeKind::Python, loops, threads, offsets: layout.to_bpf()? }, layout))
+    Some((Runtime { kind: RuntimeKind::Python, loops, threads, extra: 0, offsets: layout.to_bpf()? }, layout))
 }
 
 /// Returns the version of the interpreter, and its layout. `read` reads bytes of the file by their virtual address.

@@ -15,7 +15,7 @@ use rand_xoshiro::rand_core::SeedableRng as _;
 use testkit::interpreters::{Interpreter, pythons};
 use testkit::report;
 
-use super::code::Code;
+use crate::runtimes::language::Function;
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};
@@ -144,12 +144,12 @@ impl Program {
         let Self { kernel, memory, .. } = self;
         let functions = frames.into_iter().filter_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = frame else { return None };
-            let layout = kernel.runtimes.python(runtime).unwrap();
-            let code = Code::read(memory, &layout, address, identity);
-            Some(code.map_or_else(
+            let layout = kernel.runtimes.layout(runtime).unwrap();
+            let function = Function::read(memory, &layout, address, identity);
+            Some(function.map_or_else(
                 || Line { file: String::new(), line: 0, function: format!("unknown function at {address:#x}") },
-                |code| {
-                    let call = code.call(&layout, position);
+                |function| {
+                    let [call] = function.calls(&layout, position).try_into().unwrap();
                     let function = call.function.rsplit('.').next().unwrap_or_default().to_owned();
                     Line { file: call.file, line: call.line, function }
                 },

@@ -1,0 +1,70 @@
+//! Languages whose runtimes are known: one variant of each type here, and a folder beside this file.
+
+use std::fs::File;
+
+#[cfg(target_arch = "x86_64")]
+use ebpf::Runtime;
+
+use super::memory::ProcessMemory;
+use super::python;
+use crate::names::location::{Call, FrameType};
+
+/// Layout of the structures of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Python(python::layout::Layout),
+}
+
+impl Layout {
+    /// Returns the name of the function that runs the functions of the language in a loop.
+    pub(crate) fn loop_name(&self) -> &'static str {
+        match self {
+            Self::Python(_) => python::LOOP,
+        }
+    }
+
+    /// Returns the type of the frames of the language.
+    pub(crate) fn frame_type(&self) -> FrameType {
+        match self {
+            Self::Python(_) => FrameType::Python,
+        }
+    }
+}
+
+/// Recognises the runtime whose code a file has; `None` if it has none. `path` is the path of the file.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
+    let (runtime, layout) = python::recognise::recognise(file, path)?;
+    Some((runtime, Layout::Python(layout)))
+}
+
+/// A function that was read from the memory of its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Function {
+    Python(python::code::Code),
+}
+
+impl Function {
+    /// Reads the function of a frame. The arguments are the runtime's layout, and the numbers that BPF recorded. `None`
+    /// if the function is gone, or if it cannot be read.
+    pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
+        match layout {
+            Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
+        }
+    }
+
+    /// Returns the function at a position and the calls inlined there, innermost first. `layout` is that of
+    /// [`Function::read`].
+    pub(crate) fn calls(&self, layout: &Layout, position: u32) -> Vec<Call> {
+        match (self, layout) {
+            (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
+        }
+    }
+
+    /// Approximate memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Python(code) => code.bytes(),
+        }
+    }
+}
