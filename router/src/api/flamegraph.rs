@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
 use super::query_headers::query_headers;
 use crate::query::Reader;
-use crate::query::flamegraph::request::{FlamegraphRequest, Format};
+use crate::query::flamegraph::request::{FlamegraphRequest, Format, Interpreter};
 
 /// Returns the routes of flame graphs, which accept GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
@@ -57,6 +57,11 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
             text.parse().ok().filter(allowed).ok_or_else(|| invalid("max_nodes", text, &wanted))?
         }
     };
+    let interpreter = match parameters.get("interpreter") {
+        None | Some("show") => Interpreter::Show,
+        Some("fold") => Interpreter::Fold,
+        Some(other) => return Err(invalid("interpreter", other, &"it must be show or fold")),
+    };
     let options = parameters.read_options()?;
-    Ok(FlamegraphRequest { query, window, format, nodes_max, options })
+    Ok(FlamegraphRequest { query, window, format, nodes_max, interpreter, options })
 }

@@ -3,6 +3,7 @@
 pub(crate) mod abort_marker;
 pub(crate) mod cache;
 pub(crate) mod frame;
+pub(crate) mod interpreter;
 pub(crate) mod line;
 pub(crate) mod named_answers;
 pub(crate) mod named_dictionary;

@@ -32,6 +32,7 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
         ("start", start.to_string()),
         ("end", end.to_string()),
         ("format", if format == "table" { "json" } else { format }.to_owned()),
+        ("interpreter", options.interpreter.clone()),
     ];
     parameters.extend(options.read.parameters());
     parameters.extend(nodes.map(|nodes| ("max_nodes", nodes.to_string())));

@@ -74,6 +74,9 @@ pub(crate) struct FlamegraphOptions {
     /// Output format; table lists functions by self time
     #[arg(long, default_value = "table", value_parser = ["table", "folded", "json", "pprof"])]
     pub(crate) format: String,
+    /// Frames of language interpreters, such as _PyEval_EvalFrameDefault: shown, or folded into the functions they run
+    #[arg(long, default_value = "show", value_parser = ["show", "fold"])]
+    pub(crate) interpreter: String,
     /// File to write, instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -85,6 +85,10 @@ impl Keys {
     pub(crate) fn locations(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
         let mut keys = LocationKeys::default();
         for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
+            if answer.locations.is_folded(i) {
+                keys.push(std::iter::empty());
+                continue;
+            }
             let mut lines = answer.locations.lines(i);
             let (mapping, address) = match location {
                 Stored::Lines { mapping_file, .. } => {

@@ -29,6 +29,13 @@ pub(crate) enum Format {
     Pprof,
 }
 
+/// Treatment of the native frames that run the functions of a language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interpreter {
+    Show,
+    Fold,
+}
+
 /// Parameters of a flame graph.
 #[derive(Clone, Debug)]
 pub(crate) struct FlamegraphRequest {
@@ -38,6 +45,7 @@ pub(crate) struct FlamegraphRequest {
     pub(crate) format: Format,
     /// Largest number of nodes, including the root and `(other)` nodes. It is at least one.
     pub(crate) nodes_max: usize,
+    pub(crate) interpreter: Interpreter,
     pub(crate) options: ReadOptions,
 }
 
@@ -64,7 +72,10 @@ impl Reader {
         let tenant = tenant.clone();
         let written = run.blocking(move |cancelled, timings| {
             let Fetched { answers, names, .. } = fetched;
-            let named = timings.measure("name", || names.name(answers, &namer));
+            let mut named = timings.measure("name", || names.name(answers, &namer));
+            if request.interpreter == Interpreter::Fold {
+                timings.measure("fold", || named.fold_interpreters());
+            }
             cache.set_size(&tenant, &names, named.memory_bytes());
             summary.missing.names(named.frames().missing_names());
             Writing { named, summary, request }.write(cancelled, timings)

@@ -118,6 +118,8 @@ pub(crate) struct NamedLocations {
     /// End of each location's lines. Location i has the lines from `ends[i - 1]` (or 0) to `ends[i]`.
     ends: Vec<usize>,
     lines: Vec<NamedLine>,
+    /// For each location, whether its lines were removed. Empty if none were.
+    is_folded: Vec<bool>,
 }
 
 impl NamedLocations {
@@ -132,6 +134,24 @@ impl NamedLocations {
     pub(crate) fn push(&mut self, innermost_first: impl IntoIterator<Item = NamedLine>) {
         self.lines.extend(innermost_first);
         self.ends.push(self.lines.len());
+    }
+
+    /// Removes the lines of each location whose outermost function is one of `folded`, a flag for each frame.
+    pub(crate) fn fold(&mut self, folded: &[bool]) {
+        let mut kept = Self::default();
+        for location in 0..self.len() {
+            let lines = self.lines(location);
+            let is_folded = |line: &NamedLine| folded.get(line.frame as usize) == Some(&true);
+            let folds = lines.last().is_some_and(is_folded);
+            kept.push(lines.iter().filter(|_| !folds).copied());
+            kept.is_folded.push(folds);
+        }
+        *self = kept;
+    }
+
+    /// Returns whether [`Self::fold`] removed the lines of a location.
+    pub(crate) fn is_folded(&self, location: u32) -> bool {
+        self.is_folded.get(location as usize) == Some(&true)
     }
 
     /// Number of locations.

@@ -5,6 +5,7 @@ use proto::answer::Node;
 use proto::{Answer, Dictionary, Location};
 
 use crate::query::naming::frame::{FrameFacts, Frames, NamedLocations};
+use crate::query::naming::interpreter::is_interpreter;
 use crate::query::naming::named_dictionary::NamedDictionary;
 use crate::query::naming::namer::Namer;
 use crate::query::naming::tenant_names::{Contents, ShardLocations, ShardNames, TenantNames};
@@ -91,6 +92,12 @@ impl TenantNames {
 }
 
 impl Named<'_> {
+    /// Removes the frames of interpreters from all responses.
+    pub(crate) fn fold_interpreters(&mut self) {
+        let folded = is_interpreter(&self.contents.table);
+        self.locations.iter_mut().for_each(|locations| locations.fold(&folded));
+    }
+
     /// Iterates over the responses.
     pub(crate) fn answers(&self) -> impl Iterator<Item = NamedAnswer<'_>> {
         let parts = self.answers.iter().zip(&self.locations).zip(self.sources.iter().zip(&self.own));

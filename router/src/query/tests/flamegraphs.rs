@@ -70,6 +70,37 @@ fn folded_stacks_are_lines_and_windows_are_exact() {
 }
 
 #[test]
+fn frames_of_interpreters_are_shown_or_folded_in_every_format() {
+    let stack = ["spin", "_PyEval_EvalFrameDefault", "<module>", "_PyEval_EvalFrameDefault", "main"];
+    let sample = |leaf: usize, value| Sample::new(CPU, &[("service_name", "a")], NOW_S * S, &stack[leaf..], value);
+    let server = Server::new(vec![sample(0, 30), sample(1, 7)]);
+    let folded = |parameters: &[(&str, &str)]| {
+        let with = |format| [&[("format", format)], parameters].concat();
+        let text = ok(&server, "process_cpu", &with("folded")).text();
+        let profile = unpack(&ok(&server, "process_cpu", &with("pprof")));
+        let of_pprof = folded_of(&profile).into_iter().map(|(stack, value)| format!("{} {value}\n", stack.join(";")));
+        let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+        lines.sort();
+        let mut of_pprof: Vec<String> = of_pprof.collect();
+        of_pprof.sort();
+        assert_eq!(lines, of_pprof);
+        lines.concat()
+    };
+    let [shown, also_shown] = [folded(&[]), folded(&[("interpreter", "show")])];
+    let outer = "main;_PyEval_EvalFrameDefault;<module>;_PyEval_EvalFrameDefault";
+    assert_eq!(shown, format!("{outer} 7\n{outer};spin 30\n"));
+    assert_eq!(shown, also_shown);
+    // The value of the loop itself is that of the function that it runs.
+    assert_eq!(folded(&[("interpreter", "fold")]), "main;<module> 7\nmain;<module>;spin 30\n");
+    let tree = ok(&server, "process_cpu", &[("interpreter", "fold")]).json();
+    assert_eq!(tree["names"], json!(["total", "main", "<module>", "spin"]));
+    assert_eq!(tree["nodes"], json!([[-1, 0, 0, 37], [0, 1, 0, 37], [1, 2, 7, 37], [2, 3, 30, 30]]));
+    let refused = ask(&server, "process_cpu", &[("interpreter", "hide")]);
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(refused.text().contains("it must be show or fold"), "{}", refused.text());
+}
+
+#[test]
 fn gauges_show_the_last_profile_of_each_series() {
     let server = Server::new(samples());
     let query = "memory:inuse_space:bytes:space:bytes";

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::random_answer::any_answer;
 use super::symbols::symbols;
 use super::*;
-use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
+use crate::query::flamegraph::request::{FlamegraphRequest, Format, Interpreter, Writing};
 use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::named_answers::ShardAnswer;
 use crate::query::naming::namer::Namer;
@@ -300,7 +300,9 @@ proptest! {
         let window = Window { start_ns: 1, end_ns: 2 };
         let write = |format| {
             let options = Default::default();
-            let request = FlamegraphRequest { query: String::new(), window, format, nodes_max, options };
+            let interpreter = Interpreter::Show;
+            let request =
+                FlamegraphRequest { query: String::new(), window, format, nodes_max, interpreter, options };
             let profile_type = proto::ProfileType::parse(CPU);
             let coverage = Coverage { asked: 1, ..Coverage::default() };
             let summary = Summary { profile_type, samples: 3, series: 2, coverage, ..Summary::of(window) };

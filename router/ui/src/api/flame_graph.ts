@@ -32,6 +32,8 @@ export interface FlameQuery {
   readonly window: TimeWindow;
   /** The time range from which `window` was computed. */
   readonly range: TimeRange;
+  /** True if the native frames that run functions of a language are removed. */
+  readonly foldsInterpreters: boolean;
 }
 
 export interface FlameResponse {
@@ -59,11 +61,12 @@ export interface FlameResponse {
 /** Largest number of nodes requested: as many as the web UI draws within 100 ms. */
 export const NODES_MAX = 100_000;
 
-function params({ profileType, matchers, window }: FlameQuery): Record<string, string> {
+function params({ profileType, matchers, window, foldsInterpreters }: FlameQuery): Record<string, string> {
   return {
     query: apiSelector(profileType, matchers),
     start: secondsText(window.start_s),
     end: secondsText(window.end_s),
+    interpreter: foldsInterpreters ? "fold" : "show",
   };
 }
 

@@ -121,7 +121,8 @@ export function createAppStore() {
     const selected = matchers();
     const window = resolveRange(range(), Date.now() / 1000);
     if (selected === null || type() === "" || window === null || catalog.latest() === undefined) return;
-    const query = { profileType: type(), matchers: selected, window, range: range() };
+    const foldsInterpreters = state.fold;
+    const query = { profileType: type(), matchers: selected, window, range: range(), foldsInterpreters };
     void flame.run((signal) => fetchFlameGraph(query, signal));
     setTimeWindow(window);
     runTimeline();
@@ -201,7 +202,7 @@ export function createAppStore() {
     },
   });
 
-  createEffect(on([type, () => state.query, () => state.from, () => state.to], run));
+  createEffect(on([type, () => state.query, () => state.from, () => state.to, () => state.fold], run));
   createEffect(on(() => state.by, runTimeline, { defer: true }));
   createEffect(() => every(EMPTY_POLL_MS, isEmpty() && lostServer() === undefined, restart));
   const live = createMemo(() => state.live && isRelative(range()) && !isEmpty() && isServing());

@@ -26,6 +26,8 @@ export interface UrlState {
   readonly zoom: string;
   /** True if the root is at the bottom. */
   readonly flip: boolean;
+  /** True if the native frames that run functions of a language are removed. */
+  readonly fold: boolean;
   readonly sort: SortKey;
   readonly descending: boolean;
   /** True if the query repeats automatically while the time range is relative. */
@@ -43,6 +45,7 @@ export const DEFAULT_STATE: UrlState = {
   pick: "",
   zoom: "",
   flip: false,
+  fold: false,
   sort: "self",
   descending: true,
   live: true,
@@ -76,6 +79,7 @@ export function readState(search: string): UrlState {
     pick: text("pick"),
     zoom: text("zoom"),
     flip: flag("flip"),
+    fold: flag("fold"),
     sort: oneOf<SortKey>("sort", SORT_KEYS),
     descending: flag("descending"),
     live: flag("live"),

@@ -36,6 +36,15 @@ export function Toolbar(props: { matches: Matches | null }) {
         </Show>
       </output>
       <div class="spring" />
+      <button
+        type="button"
+        class="control"
+        aria-pressed={store.state.fold}
+        title="Remove the native frames that run functions of a language, such as _PyEval_EvalFrameDefault"
+        onClick={() => store.navigate({ fold: !store.state.fold })}
+      >
+        Fold interpreters
+      </button>
       <Show when={store.state.view !== "table"}>
         <button
           type="button"

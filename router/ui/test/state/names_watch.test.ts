@@ -13,7 +13,13 @@ beforeEach(() => {
 });
 afterEach(() => void vi.useRealTimers());
 
-const QUERY = { profileType: "cpu", matchers: [], window: { start_s: 0, end_s: 1 }, range: { from: "0", to: "1" } };
+const QUERY = {
+  profileType: "cpu",
+  matchers: [],
+  window: { start_s: 0, end_s: 1 },
+  range: { from: "0", to: "1" },
+  foldsInterpreters: false,
+};
 const responseOf = (...pendingFiles: string[]): FlameResponse =>
   ({ query: QUERY, pendingFiles }) as unknown as FlameResponse;
 

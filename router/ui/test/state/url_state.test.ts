@@ -13,6 +13,7 @@ test("every field of the state can be read back from the address", () => {
     pick: "operator new[]",
     zoom: "abc-def",
     flip: true,
+    fold: true,
     sort: "name",
     descending: false,
     live: false,
