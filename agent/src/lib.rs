@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, RecordConfig, SpoolConfig, Token};
 pub use export::recording::{NamedRecording, Recording, Unnamed, record};
+pub use runtimes::survey::{RunningRuntime, survey};
 pub use sampling::capability::{Finding, Missing, examine, probe};
 pub use sampling::error::AgentError;
 pub use sampling::sampler::SamplerError;

@@ -11,6 +11,7 @@ pub(crate) mod language;
 pub(crate) mod memory;
 pub(crate) mod python;
 pub(crate) mod reader;
+pub(crate) mod survey;
 
 #[cfg(target_arch = "x86_64")]
 mod function_parts;

@@ -1,8 +1,9 @@
-//! `varve agent doctor`: tests all requirements of an agent on this host.
+//! `varve agent doctor`: tests all requirements of an agent on this host, and lists the language runtimes of its
+//! processes.
 
 use std::fmt::Write as _;
 
-use agent::{Finding, Missing};
+use agent::{Finding, Missing, RunningRuntime};
 
 use crate::client;
 
@@ -17,10 +18,27 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let rehearse = |off_cpu| agent::rehearse(off_cpu).map_err(anyhow::Error::from);
     let rehearsed = can_start.then(|| Rehearsed { sampling: rehearse(false), off_cpu: rehearse(true) });
     client::print(&report(&kernel(), &findings, rehearsed.as_ref()))?;
+    client::print(&runtimes(&agent::survey()))?;
     match rehearsed {
         Some(Rehearsed { sampling: Ok(()), .. }) => Ok(()),
         Some(_) | None => anyhow::bail!("this host cannot be sampled: see the missing capabilities above"),
     }
+}
+
+/// Returns a line for each process with a language runtime.
+fn runtimes(found: &[RunningRuntime]) -> String {
+    let mut out = String::from("\nlanguage runtimes of the processes on this host:\n");
+    if found.is_empty() {
+        out.push_str("none runs; stacks of other programs have native frames\n");
+    }
+    for RunningRuntime { pid, command, runtime, missing } in found {
+        let mark = if missing.is_some() { "NO" } else { "ok" };
+        let functions = missing.unwrap_or("functions are on the stacks");
+        // Writing to a String cannot fail.
+        let _infallible =
+            writeln!(out, "{mark:<9} {pid:>7} {:<15} {runtime:<14} {functions}", client::printable(command));
+    }
+    out
 }
 
 /// Results of two attempts to load and attach the BPF programs: without and with those of `--off-cpu`.
@@ -86,6 +104,26 @@ fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&Rehearsed>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_process_with_a_runtime_has_a_line() {
+        let running = |pid, runtime: &str, missing| RunningRuntime {
+            pid,
+            command: "py\u{1b}".to_owned(),
+            runtime: runtime.to_owned(),
+            missing,
+        };
+        let text = runtimes(&[running(7, "CPython 3.11", None), running(42, ".NET", Some("do this"))]);
+        let lines: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let command = client::printable("py\u{1b}");
+        assert!(!command.contains('\u{1b}'));
+        let [ok, no] = [
+            format!("ok 7 {command} CPython 3.11 functions are on the stacks"),
+            format!("NO 42 {command} .NET do this"),
+        ];
+        assert_eq!(lines, ["", "language runtimes of the processes on this host:", &ok, &no]);
+        assert!(runtimes(&[]).contains("none runs"));
+    }
 
     fn missing(is_required: bool) -> Missing {
         Missing { capability: "CAP_X", reason: "it was refused; do this".to_owned(), is_required }

@@ -16,6 +16,16 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
+    /// Returns the name and the version of the runtime.
+    pub(crate) fn version(&self) -> String {
+        match self {
+            Self::Python(layout) => {
+                let suffix = if layout.is_free_threaded { "t" } else { "" };
+                format!("CPython 3.{}{suffix}", layout.minor)
+            }
+        }
+    }
+
     /// Returns the name of the function that runs the functions of the language in a loop.
     pub(crate) fn loop_name(&self) -> &'static str {
         match self {

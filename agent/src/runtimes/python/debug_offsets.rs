@@ -100,17 +100,8 @@ const V15: Indices = Indices {
 /// Number of bytes, in a code object, from the first number that identifies it to the number of its first line.
 const NUMBERS_BYTES: u16 = 20;
 
-/// Description that a list gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Described {
-    /// Minor version: 13 for Python 3.13.
-    pub(crate) minor: u32,
-    pub(crate) is_free_threaded: bool,
-    pub(crate) layout: Layout,
-}
-
 /// Reads a list; `None` if it is damaged, or of a version whose list is not known.
-pub(crate) fn read(list: &[u8]) -> Option<Described> {
+pub(crate) fn read(list: &[u8]) -> Option<Layout> {
     let words = list.as_chunks::<8>().0;
     let word = |index: usize| words.get(index).map(|word| u64::from_ne_bytes(*word));
     if words.first()? != COOKIE {
@@ -130,7 +121,9 @@ pub(crate) fn read(list: &[u8]) -> Option<Described> {
     let ascii_header = offset(indices.ascii_header)?;
     let [code_file, code_lines, first_line] =
         [offset(indices.code_file)?, offset(indices.code_lines)?, offset(indices.code_first_line)?];
-    let layout = Layout {
+    Some(Layout {
+        minor,
+        is_free_threaded,
         walk: Walk {
             thread_frame: offset(indices.thread_frame)?,
             chain_frame: None,
@@ -162,8 +155,7 @@ pub(crate) fn read(list: &[u8]) -> Option<Described> {
         },
         bytes_length: offset(indices.bytes_length)?,
         bytes_data: offset(indices.bytes_data)?,
-    };
-    Some(Described { minor, is_free_threaded, layout })
+    })
 }
 
 #[cfg(test)]
@@ -178,7 +170,7 @@ mod tests {
 
     #[test]
     fn fields_are_read_from_the_places_of_each_version() {
-        let layout = |minor, is_free_threaded| read(&list(minor, is_free_threaded)).unwrap().layout;
+        let layout = |minor, is_free_threaded| read(&list(minor, is_free_threaded)).unwrap();
         let v13 = layout(13, true);
         assert_eq!((v13.walk.thread_frame, v13.walk.copy, v13.text.kind_shift), (46, None, 2));
         let v14 = layout(14, false);
@@ -186,8 +178,7 @@ mod tests {
         let v14t = layout(14, true);
         assert_eq!((v14t.walk.copy, v14t.text.kind_shift, v14t.text.header), (Some((76, 98)), 8, 176));
         assert_eq!(layout(15, false).code.instructions, Some(112));
-        let Described { minor, is_free_threaded, .. } = read(&list(14, true)).unwrap();
-        assert_eq!((minor, is_free_threaded), (14, true));
+        assert_eq!((v14t.minor, v14t.is_free_threaded), (14, true));
     }
 
     #[test]

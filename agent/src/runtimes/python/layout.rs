@@ -15,6 +15,10 @@ const COPY_FORM: u16 = 16;
 /// Offsets in the structures of one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Minor version: 13 for Python 3.13.
+    pub(crate) minor: u32,
+    /// True if threads run Python without a common lock.
+    pub(crate) is_free_threaded: bool,
     pub(crate) walk: Walk,
     pub(crate) code: CodeLayout,
     pub(crate) text: TextLayout,
@@ -226,7 +230,7 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
     };
     let (ascii_header, header) = if minor < 12 { (48, 72) } else { (40, 56) };
     let text = TextLayout { length: 16, state: 32, kind_shift: 2, ascii_header, header };
-    Some(Layout { walk, code, text, bytes_length: 16, bytes_data: 32 })
+    Some(Layout { minor, is_free_threaded: false, walk, code, text, bytes_length: 16, bytes_data: 32 })
 }
 
 #[cfg(test)]

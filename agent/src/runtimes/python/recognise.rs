@@ -6,8 +6,8 @@ use std::ops::Range;
 use ebpf::{Runtime, RuntimeKind, ThreadPointer};
 use host_files::elf::{self, ElfImage};
 
-use super::debug_offsets::{self, Described};
-use super::layout::{layout_of, lock_holder, thread_key};
+use super::debug_offsets;
+use super::layout::{Layout, layout_of, lock_holder, thread_key};
 use super::{LOOP, RuntimeAndLayout};
 use crate::runtimes::function_parts::other_part;
 use crate::runtimes::thread_getter::{self, returned_pointer};
@@ -40,8 +40,8 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<RuntimeAndLayout> {
     let symbols = Symbols { state, version, getter, first_getter, lock_holder };
     let image = ElfImage::read(file).ok()?;
     let read = |address: u64, bytes: u64| elf::loaded_bytes(file, &image, address..address.checked_add(bytes)?);
-    let Described { minor, is_free_threaded, layout } = describe(&symbols, path, read)?;
-    let threads = threads(&symbols, minor, is_free_threaded, read);
+    let layout = describe(&symbols, path, read)?;
+    let threads = threads(&symbols, &layout, read);
     if threads.iter().all(Option::is_none) {
         return None;
     }
@@ -49,8 +49,8 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<RuntimeAndLayout> {
     Some((Runtime { kind: RuntimeKind::Python, loops, threads, extra: 0, offsets: layout.to_bpf()? }, layout))
 }
 
-/// Returns the version of the interpreter, and its layout. `read` reads bytes of the file by their virtual address.
-fn describe(symbols: &Symbols, path: &str, read: impl Fn(u64, u64) -> Option<Vec<u8>>) -> Option<Described> {
+/// Returns the layout of the interpreter. `read` reads bytes of the file by their virtual address.
+fn describe(symbols: &Symbols, path: &str, read: impl Fn(u64, u64) -> Option<Vec<u8>>) -> Option<Layout> {
     let list = symbols.state.as_ref().and_then(|state| read(state.start, debug_offsets::BYTES));
     if let Some(described) = list.and_then(|list| debug_offsets::read(&list)) {
         return Some(described);
@@ -60,17 +60,17 @@ fn describe(symbols: &Symbols, path: &str, read: impl Fn(u64, u64) -> Option<Vec
         Some(version) => minor_of_version(u32::from_ne_bytes(version))?,
         None => minor_of_path(path)?,
     };
-    Some(Described { minor, is_free_threaded: false, layout: layout_of(minor)? })
+    layout_of(minor)
 }
 
 /// Returns where the interpreter keeps the description of a thread: first that of the interpreter that the thread runs,
 /// then the one that the thread has even if it does not hold the interpreter's lock.
 fn threads(
     symbols: &Symbols,
-    minor: u32,
-    is_free_threaded: bool,
+    layout: &Layout,
     read: impl Fn(u64, u64) -> Option<Vec<u8>>,
 ) -> [Option<ThreadPointer>; 2] {
+    let Layout { minor, is_free_threaded, .. } = *layout;
     let in_state = |offset: Option<u16>| symbols.state.as_ref()?.start.checked_add(offset?.into());
     let returned = |getter: &Option<Range<u64>>| {
         let start = getter.as_ref()?.start;
