@@ -341,6 +341,27 @@ static long unwind_step(u32 index, struct walk *walk)
     return step_by_rule(walk, rule);
 }
 
+/*
+ * Records one of the functions that are left when the native frames end. Returns 1 if none is left.
+ *
+ * The native frames may end early: in code without a table, or at the first frame of a coroutine. C code may also call
+ * a function whose loop has not begun yet, so that the functions are one loop late. They keep their order here.
+ */
+static long drain_step(u32 index, struct walk *walk)
+{
+    struct scratch *scratch = walk->scratch;
+    for (u32 i = 0; i < RUNTIME_WALKS && !scratch->runtime; i++) {
+        const struct runtime_walk *left = &scratch->runtime_walks[i];
+        if (left->id && left->frame) {
+            scratch->runtime = left->id;
+            scratch->runtime_walk = i;
+        }
+    }
+    if (!scratch->runtime)
+        return 1;
+    return step_in_runtime(scratch) ? stop(walk, USER_END_TRUNCATED) : 0;
+}
+
 /* Walks the user part of the sample, from the registers with which the thread left user mode. */
 INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 mm, const struct registers *registers,
                         int in_syscall)
@@ -374,6 +395,8 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->has_registers = 1;
     /* The first frame of a loop takes one step more, and a step in a runtime may record nothing. */
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
+    if (scratch->end != USER_END_TRUNCATED)
+        bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
     scratch->header.user_end = scratch->end;
     if (scratch->go)
         read_go_labels(scratch, task, scratch->go);

@@ -6,10 +6,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ebpf::UserFrame;
+use ebpf::{UserEnd, UserFrame};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
 use testkit::interpreters::{Interpreter, pythons};
@@ -90,6 +91,11 @@ def main():
 
 main()
 "#;
+
+/// Number of bytes of the stack in which return addresses are replaced.
+const STACK_BYTES: usize = 64 << 10;
+/// An address at which no code is.
+const UNUSED: u64 = 0x1234_5678_9abc;
 
 /// A line of a Python function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,5 +237,66 @@ fn stacks_of_stopped_pythons_are_those_that_python_sees() {
         }
         assert!(unseen * 10 <= stops, "{interpreter}: {unseen} stacks are unseen");
         report::note(&format!("{interpreter}: {} stacks with {frames} functions are equal", stops - unseen));
+    }
+}
+
+/// Replaces the words of the program's stack that have a value by another one.
+fn replace_on_stack(program: &Program, from: u64, to: u64) {
+    let start = program.child.stack_pointer();
+    let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", program.child.pid)).unwrap();
+    let mut stack = vec![0; STACK_BYTES];
+    // The stack may end before.
+    let read = memory.read_at(&mut stack, start).unwrap();
+    for (at, word) in (start..).step_by(8).zip(stack[..read].as_chunks::<8>().0) {
+        if u64::from_ne_bytes(*word) == from {
+            memory.write_all_at(&to.to_ne_bytes(), at).unwrap();
+        }
+    }
+}
+
+#[test]
+fn functions_are_on_the_stack_if_the_native_frames_end_early() {
+    let test = "functions_are_on_the_stack_if_the_native_frames_end_early";
+    let interpreters = pythons();
+    if interpreters.is_empty() {
+        return report::skipped(test, "there is no Python 3");
+    }
+    for interpreter in interpreters {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Program::start(&interpreter, folder.path());
+        let is_function = |frame: &UserFrame| matches!(frame, UserFrame::Function { .. });
+        let mut checked = 0;
+        for _ in 0..100 {
+            program.child.run_for(Duration::from_micros(500));
+            program.kernel.set_thread_base(program.child.thread_base());
+            let (frames, ..) = program.kernel.sample(&program.child.registers());
+            let first_loop = frames
+                .iter()
+                .position(is_function)
+                .and_then(|first| Some(first + frames[first..].iter().position(|frame| !is_function(frame))?));
+            let Some([caller, after @ ..]) = first_loop.and_then(|at| frames.get(at + 1..)) else { continue };
+            if is_function(caller) || !after.iter().any(is_function) {
+                continue;
+            }
+            // The frame's return address leads nowhere for a moment.
+            let address = program.kernel.address(*caller) + 1;
+            replace_on_stack(&program, address, UNUSED);
+            let (short, end, _) = program.kernel.sample(&program.child.registers());
+            replace_on_stack(&program, UNUSED, address);
+            let native = first_loop.unwrap_or_default() + 1;
+            if !short.starts_with(&frames[..native]) {
+                // A frame closer to the leaf has the same return address.
+                continue;
+            }
+            let functions = |frames: &[UserFrame]| frames.iter().copied().filter(is_function).collect::<Vec<_>>();
+            assert_eq!(end, UserEnd::Broken, "{interpreter}");
+            assert_eq!(functions(&short), functions(&frames), "{interpreter}");
+            assert!(short[native..].iter().all(is_function), "{interpreter}: {short:x?}");
+            checked += 1;
+            if checked == 5 {
+                break;
+            }
+        }
+        assert_eq!(checked, 5, "{interpreter}");
     }
 }

@@ -156,6 +156,11 @@ impl Child {
         self.words()[THREAD_BASE]
     }
 
+    /// Returns the stack pointer.
+    pub(crate) fn stack_pointer(&self) -> u64 {
+        self.words()[SP]
+    }
+
     /// Delivers a signal to the child when it continues.
     pub(crate) fn deliver(&mut self, signal: i32) {
         self.signal = signal;

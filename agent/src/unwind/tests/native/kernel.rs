@@ -214,7 +214,7 @@ impl Kernel {
     }
 
     /// Returns the address of a frame in the process.
-    fn address(&self, frame: UserFrame) -> u64 {
+    pub(crate) fn address(&self, frame: UserFrame) -> u64 {
         let UserFrame::File { number, offset } = frame else {
             let UserFrame::Address(address) = frame else { panic!("{frame:x?} has no address") };
             return address;
