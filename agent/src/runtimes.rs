@@ -9,6 +9,7 @@ pub(crate) mod function_cache;
 pub(crate) mod functions;
 pub(crate) mod language;
 pub(crate) mod memory;
+pub(crate) mod perl;
 pub(crate) mod python;
 pub(crate) mod reader;
 pub(crate) mod survey;

@@ -11,6 +11,7 @@
 
 #include "goroutine.h"
 #include "mapped.h"
+#include "perl.h"
 #include "python.h"
 #include "record.h"
 #include "registers.h"
@@ -259,6 +260,8 @@ __attribute__((noinline)) int step_in_runtime(struct scratch *scratch)
     int is_last = 1;
     if (runtime && runtime->kind == RUNTIME_PYTHON)
         is_last = step_in_python(scratch, runtime, walk);
+    if (runtime && runtime->kind == RUNTIME_PERL)
+        is_last = step_in_perl(scratch, runtime, walk);
     if (is_last) {
         scratch->runtime = 0;
         scratch->is_loop_passed = 1;
@@ -280,6 +283,8 @@ INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
     walk->frame = walk->more[0] = walk->more[1] = 0;
     if (runtime->kind == RUNTIME_PYTHON)
         walk->frame = python_frame(scratch, runtime);
+    if (runtime->kind == RUNTIME_PERL)
+        begin_perl(scratch, runtime, walk);
     if (!walk->frame)
         push_missing_functions(scratch);
     return index;

@@ -20,6 +20,8 @@ pub const RUNTIME_GENERATIONS: u16 = 64;
 pub enum RuntimeKind {
     /// CPython 3.6 or later.
     Python,
+    /// Perl 5.26 or later.
+    Perl,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -63,6 +65,7 @@ impl Runtime {
     pub fn to_bytes(&self, id: u16) -> [u8; RUNTIME_BYTES] {
         let kind = match self.kind {
             RuntimeKind::Python => 1_u64,
+            RuntimeKind::Perl => 2,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -112,6 +115,7 @@ mod tests {
             assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
         }
         assert!(RUNTIMES_H.contains("RUNTIME_PYTHON = 1,"));
+        assert!(RUNTIMES_H.contains("RUNTIME_PERL = 2,"));
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {
             assert!(THREAD_POINTER_H.contains(&format!("THREAD_{name} = {value},")), "{name}");
         }

@@ -28,7 +28,8 @@ impl Interpreter {
 /// Prints the path of the interpreter.
 impl fmt::Display for Interpreter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.arguments.last().map_or(self.program.as_path(), Path::new);
+        // The interpreter follows the arguments of the dynamic linker, and its own options follow it.
+        let path = self.arguments.get(2).map_or(self.program.as_path(), Path::new);
         write!(out, "{}", path.display())
     }
 }
@@ -47,6 +48,45 @@ pub fn pythons() -> Vec<Interpreter> {
     all.extend(names.filter_map(|name| unpacked(&home, &name)));
     all.sort();
     all
+}
+
+/// Returns the installed interpreters of Perl 5: programs that contain it, and programs with its library.
+#[must_use]
+pub fn perls() -> Vec<Interpreter> {
+    let installed = ["/usr/bin/perl".into()].into_iter().filter(|path: &PathBuf| path.exists());
+    let mut all: Vec<_> = installed.map(|program| Interpreter { program, arguments: Vec::new() }).collect();
+    for root in unpacked_roots() {
+        let names = entries(&root.join("usr/bin")).into_iter().filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name == "perl" || name.starts_with("perl5.") && name.ends_with("-x86_64-linux-gnu")
+        });
+        let modules = ["usr/lib/x86_64-linux-gnu/perl-base", "usr/lib/x86_64-linux-gnu/perl", "usr/share/perl"];
+        let versions = |folder: &str| [vec![root.join(folder)], entries(&root.join(folder))].concat();
+        let folders: Vec<PathBuf> = modules.into_iter().flat_map(versions).filter(|folder| folder.is_dir()).collect();
+        for program in names {
+            let mut interpreter = with_own_linker(&root, &program);
+            let options = folders.iter().map(|folder| OsString::from(format!("-I{}", folder.display())));
+            interpreter.arguments.extend(options);
+            all.push(interpreter);
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Returns the folders with unpacked packages.
+fn unpacked_roots() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let tools = std::env::var_os("VARVE_TOOLS").map_or_else(|| home.join(".cache/varve"), PathBuf::from);
+    entries(&tools.join("runtimes"))
+}
+
+/// Returns the command that starts an unpacked program with the dynamic linker of its folder.
+fn with_own_linker(root: &Path, program: &Path) -> Interpreter {
+    let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
+    let libraries = libraries.map(|folder| folder.into_os_string()).join(":".as_ref());
+    let arguments = ["--library-path".into(), libraries, program.to_owned().into_os_string()];
+    Interpreter { program: root.join("lib64/ld-linux-x86-64.so.2"), arguments: arguments.into() }
 }
 
 /// Returns the command that starts an unpacked program with its own dynamic linker; `None` if it is not unpacked.

@@ -70,6 +70,7 @@ pub(crate) enum FrameType {
     V8,
     Dotnet,
     Python,
+    Perl,
     Go,
 }
 
@@ -82,6 +83,7 @@ impl FrameType {
             Self::V8 => "v8js",
             Self::Dotnet => "dotnet",
             Self::Python => "cpython",
+            Self::Perl => "perl",
             Self::Go => "go",
         }
     }

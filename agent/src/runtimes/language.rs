@@ -6,13 +6,14 @@ use std::fs::File;
 use ebpf::Runtime;
 
 use super::memory::ProcessMemory;
-use super::python;
+use super::{perl, python};
 use crate::names::location::{Call, FrameType};
 
 /// Layout of the structures of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     Python(python::layout::Layout),
+    Perl(perl::layout::Layout),
 }
 
 impl Layout {
@@ -30,6 +31,7 @@ impl Layout {
     pub(crate) fn loop_name(&self) -> &'static str {
         match self {
             Self::Python(_) => python::LOOP,
+            Self::Perl(_) => perl::LOOP,
         }
     }
 
@@ -37,6 +39,7 @@ impl Layout {
     pub(crate) fn frame_type(&self) -> FrameType {
         match self {
             Self::Python(_) => FrameType::Python,
+            Self::Perl(_) => FrameType::Perl,
         }
     }
 }
@@ -44,14 +47,18 @@ impl Layout {
 /// Recognises the runtime whose code a file has; `None` if it has none. `path` is the path of the file.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
-    let (runtime, layout) = python::recognise::recognise(file, path)?;
-    Some((runtime, Layout::Python(layout)))
+    if let Some((runtime, layout)) = python::recognise::recognise(file, path) {
+        return Some((runtime, Layout::Python(layout)));
+    }
+    let (runtime, layout) = perl::recognise::recognise(file)?;
+    Some((runtime, Layout::Perl(layout)))
 }
 
 /// A function that was read from the memory of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Python(python::code::Code),
+    Perl(perl::functions::Sub),
 }
 
 impl Function {
@@ -60,6 +67,7 @@ impl Function {
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
         match layout {
             Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
+            Layout::Perl(layout) => perl::functions::Sub::read(memory, layout, address, identity).map(Self::Perl),
         }
     }
 
@@ -68,6 +76,8 @@ impl Function {
     pub(crate) fn calls(&self, layout: &Layout, position: u32) -> Vec<Call> {
         match (self, layout) {
             (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
+            (Self::Perl(sub), _) => vec![sub.call(position)],
+            _ => Vec::new(),
         }
     }
 
@@ -75,6 +85,7 @@ impl Function {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Python(code) => code.bytes(),
+            Self::Perl(sub) => sub.bytes(),
         }
     }
 }

@@ -36,3 +36,12 @@ impl ProcessMemory {
         self.read(address, &mut bytes).then_some(bytes)
     }
 }
+
+/// Factor of BPF's hash.
+const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Returns the identity of an object by words of it, as BPF computes it.
+pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u32 {
+    let mixed = words.into_iter().fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
+    (mixed >> 32) as u32 | 1
+}

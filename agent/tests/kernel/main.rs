@@ -6,6 +6,7 @@
 
 mod goroutines;
 mod off_cpu;
+mod perl;
 mod python;
 mod sampling;
 mod shares;

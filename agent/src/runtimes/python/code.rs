@@ -5,13 +5,10 @@
 
 use super::layout::Layout;
 use crate::names::location::{Call, NAME_BYTES_MAX};
-use crate::runtimes::memory::ProcessMemory;
+use crate::runtimes::memory::{ProcessMemory, fold};
 
 /// Largest size of a line table, in bytes. A function with ten thousand lines has about 50 KB.
 const LINES_BYTES_MAX: usize = 64 << 10;
-
-/// Factor of BPF's hash.
-const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A function, as its code object describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +66,7 @@ pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64)
         return None;
     }
     let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-    let mixed = words.fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
-    Some((mixed >> 32) as u32 | 1)
+    Some(fold(words))
 }
 
 fn word(memory: &ProcessMemory, address: u64) -> Option<u64> {
