@@ -11,10 +11,10 @@
 
 #include "goroutine.h"
 #include "mapped.h"
-#include "perl.h"
-#include "python.h"
 #include "record.h"
 #include "registers.h"
+#include "runtimes/perl.h"
+#include "runtimes/python.h"
 #include "scratch.h"
 #include "tables.h"
 #include "types.h"

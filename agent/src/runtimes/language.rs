@@ -24,6 +24,7 @@ impl Layout {
                 let suffix = if layout.is_free_threaded { "t" } else { "" };
                 format!("CPython 3.{}{suffix}", layout.minor)
             }
+            Self::Perl(layout) => format!("Perl 5.{}", layout.minor),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Perl 5.26 to 5.42, built with threads.
 //!
 //! [`recognise`] describes the interpreter in a file to BPF, which walks the contexts of subs and evals
-//! (`ebpf/bpf/perl.h`). [`functions`] names them.
+//! (`ebpf/bpf/runtimes/perl.h`). [`functions`] names them.
 
 pub(crate) mod functions;
 pub(crate) mod layout;

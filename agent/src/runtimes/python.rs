@@ -1,7 +1,7 @@
 //! CPython 3.6 to 3.15.
 //!
 //! [`recognise`] describes the interpreter in a file to BPF, which walks the frames of Python functions
-//! (`ebpf/bpf/python.h`). [`code`] names them.
+//! (`ebpf/bpf/runtimes/python.h`). [`code`] names them.
 
 pub(crate) mod layout;
 #[cfg(target_arch = "x86_64")]

@@ -93,7 +93,7 @@ const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
     ("python", "CPython", OTHER_VERSION),
     ("libruby", "Ruby", NOT_YET),
     ("php", "PHP", NOT_YET),
-    ("perl", "Perl", NOT_YET),
+    ("perl", "Perl", OTHER_VERSION),
     ("beam.smp", "BEAM", "start it with +JPperf true: functions are then named by its perf map"),
 ];
 

@@ -10,7 +10,7 @@ use crate::runtimes::memory::{ProcessMemory, fold};
 
 /// Lowest bits of an address, which tell what it is the address of.
 const TAGS: u64 = 7;
-// Tags, as in `ebpf/bpf/perl.h`.
+// Tags, as in `ebpf/bpf/runtimes/perl.h`.
 const SUB_TAG: u64 = 0;
 const PROGRAM_TAG: u64 = 1;
 const EVAL_TAG: u64 = 2;
@@ -76,7 +76,8 @@ impl Sub {
     }
 }
 
-/// Returns the identity of a function, as BPF computes it (`perl_identity` and `push_perl_unit` in `ebpf/bpf/perl.h`).
+/// Returns the identity of a function, as BPF computes it (`perl_identity` and `push_perl_unit` in
+/// `ebpf/bpf/runtimes/perl.h`).
 pub(crate) fn identity_of(memory: &ProcessMemory, address: u64) -> Option<u32> {
     let at = address & !TAGS;
     match address & TAGS {

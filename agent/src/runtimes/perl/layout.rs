@@ -5,6 +5,8 @@ use ebpf::RUNTIME_OFFSETS;
 /// Offsets that differ between versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
+    /// Minor version: 36 for Perl 5.36.
+    pub(crate) minor: u8,
     /// In an interpreter: the statement that runs, and the innermost level of its stack of contexts.
     statement: u16,
     level: u16,
@@ -21,7 +23,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Returns the offsets for BPF, in the order of `enum perl_offset` in `ebpf/bpf/perl.h`.
+    /// Returns the offsets for BPF, in the order of `enum perl_offset` in `ebpf/bpf/runtimes/perl.h`.
     pub(crate) fn to_bpf(self) -> [u16; RUNTIME_OFFSETS] {
         let mut offsets = [0; RUNTIME_OFFSETS];
         offsets[..7].copy_from_slice(&[
@@ -40,6 +42,7 @@ impl Layout {
 /// Returns the layout of Perl 5.`minor`; `None` for other versions. Odd numbers are those of development versions.
 pub(crate) fn layout_of(minor: u8) -> Option<Layout> {
     let v26 = Layout {
+        minor,
         statement: 0xe0,
         level: 0xf0,
         level_context: 0x20,

@@ -58,7 +58,7 @@ impl Code {
     }
 }
 
-/// Returns the identity of a code object, as BPF computes it (`python_identity` in `ebpf/bpf/python.h`).
+/// Returns the identity of a code object, as BPF computes it (`python_identity` in `ebpf/bpf/runtimes/python.h`).
 pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<u32> {
     let (start, end) = layout.code.identity;
     let mut bytes = vec![0; end.checked_sub(start)?.into()];

@@ -5,7 +5,7 @@ use ebpf::RUNTIME_OFFSETS;
 
 use super::lines::LineTable;
 
-// Bits of the form of the structures, as in `ebpf/bpf/python.h`.
+// Bits of the form of the structures, as in `ebpf/bpf/runtimes/python.h`.
 const CHAIN_FORM: u16 = 1;
 const POINTER_FORM: u16 = 2;
 const LOOP_FORM: u16 = 4;
@@ -31,8 +31,8 @@ pub(crate) struct Layout {
 const COPIED_BYTES_MAX: u16 = 128;
 
 impl Layout {
-    /// Returns the offsets for BPF, in the order of `enum python_offset` in `ebpf/bpf/python.h`. `None` if BPF cannot
-    /// use them, because a structure is too large.
+    /// Returns the offsets for BPF, in the order of `enum python_offset` in `ebpf/bpf/runtimes/python.h`. `None` if BPF
+    /// cannot use them, because a structure is too large.
     pub(crate) fn to_bpf(self) -> Option<[u16; RUNTIME_OFFSETS]> {
         let Self { walk, code, .. } = self;
         let forms = [
@@ -237,7 +237,7 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
 mod tests {
     use super::*;
 
-    const PYTHON_H: &str = include_str!("../../../../ebpf/bpf/python.h");
+    const PYTHON_H: &str = include_str!("../../../../ebpf/bpf/runtimes/python.h");
     const RUNTIMES_H: &str = include_str!("../../../../ebpf/bpf/runtimes.h");
 
     #[test]

@@ -108,7 +108,7 @@ impl Objects {
     }
 }
 
-/// The identity of a sub as `perl_identity` in `ebpf/bpf/perl.h` computes it.
+/// The identity of a sub as `perl_identity` in `ebpf/bpf/runtimes/perl.h` computes it.
 fn identity(words: &[u64]) -> u32 {
     let mut identity = 0_u64;
     for word in words {

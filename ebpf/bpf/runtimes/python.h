@@ -11,10 +11,10 @@
  */
 #pragma once
 
-#include "record.h"
-#include "runtimes.h"
-#include "scratch.h"
-#include "types.h"
+#include "../record.h"
+#include "../runtimes.h"
+#include "../scratch.h"
+#include "../types.h"
 
 /* Indices of offsets[], all in bytes. */
 enum python_offset {
