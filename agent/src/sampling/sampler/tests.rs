@@ -145,3 +145,23 @@ fn the_ring_buffer_is_a_power_of_two_that_grows_with_cpus_and_frequency() {
         assert_eq!(u64::from(ring_bytes(cpus, sampling)), bytes, "{cpus} {frequency_hz}");
     }
 }
+
+/// Number of instructions that the kernel verifies of one program before it refuses the program.
+const VERIFIED_MAX: u32 = 1_000_000;
+
+// Needs BPF. Other kernels verify the same program by other paths, so a program near the limit would not load there.
+#[test]
+fn the_kernel_verifies_at_most_a_third_of_the_instructions_it_allows() {
+    let test = "the_kernel_verifies_at_most_a_third_of_the_instructions_it_allows";
+    if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
+        return report::skipped(test, missing);
+    }
+    let sampling = Sampling { off_cpu: true, ..SAMPLING };
+    let sampler = Sampler::start_on(&[0], sampling, 4096, Runtimes::default(), status()).unwrap();
+    for (name, program) in sampler.bpf.programs() {
+        let verified = program.info().unwrap().verified_instruction_count().unwrap();
+        report::note(&format!("{name}: {verified} verified instructions of {VERIFIED_MAX}"));
+        assert!(0 < verified && verified <= VERIFIED_MAX / 3, "{name}: {verified}");
+    }
+    report::bpf_test_ran(test);
+}
