@@ -12,6 +12,7 @@ pub(crate) mod memory;
 pub(crate) mod perl;
 pub(crate) mod python;
 pub(crate) mod reader;
+pub(crate) mod ruby;
 pub(crate) mod survey;
 
 #[cfg(target_arch = "x86_64")]

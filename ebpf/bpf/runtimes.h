@@ -27,6 +27,7 @@ enum runtime_kind {
     RUNTIME_NONE = 0,
     RUNTIME_PYTHON = 1,
     RUNTIME_PERL = 2,
+    RUNTIME_RUBY = 3,
 };
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */

@@ -15,6 +15,7 @@
 #include "registers.h"
 #include "runtimes/perl.h"
 #include "runtimes/python.h"
+#include "runtimes/ruby.h"
 #include "scratch.h"
 #include "tables.h"
 #include "types.h"
@@ -262,6 +263,8 @@ __attribute__((noinline)) int step_in_runtime(struct scratch *scratch)
         is_last = step_in_python(scratch, runtime, walk);
     if (runtime && runtime->kind == RUNTIME_PERL)
         is_last = step_in_perl(scratch, runtime, walk);
+    if (runtime && runtime->kind == RUNTIME_RUBY)
+        is_last = step_in_ruby(scratch, runtime, walk);
     if (is_last) {
         scratch->runtime = 0;
         scratch->is_loop_passed = 1;
@@ -285,6 +288,8 @@ INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
         walk->frame = python_frame(scratch, runtime);
     if (runtime->kind == RUNTIME_PERL)
         begin_perl(scratch, runtime, walk);
+    if (runtime->kind == RUNTIME_RUBY)
+        begin_ruby(scratch, runtime, walk);
     if (!walk->frame)
         push_missing_functions(scratch);
     return index;

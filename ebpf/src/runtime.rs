@@ -22,6 +22,8 @@ pub enum RuntimeKind {
     Python,
     /// Perl 5.26 or later.
     Perl,
+    /// Ruby (MRI) 2.5 or later.
+    Ruby,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -66,6 +68,7 @@ impl Runtime {
         let kind = match self.kind {
             RuntimeKind::Python => 1_u64,
             RuntimeKind::Perl => 2,
+            RuntimeKind::Ruby => 3,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -116,6 +119,7 @@ mod tests {
         }
         assert!(RUNTIMES_H.contains("RUNTIME_PYTHON = 1,"));
         assert!(RUNTIMES_H.contains("RUNTIME_PERL = 2,"));
+        assert!(RUNTIMES_H.contains("RUNTIME_RUBY = 3,"));
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {
             assert!(THREAD_POINTER_H.contains(&format!("THREAD_{name} = {value},")), "{name}");
         }

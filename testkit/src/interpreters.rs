@@ -74,6 +74,27 @@ pub fn perls() -> Vec<Interpreter> {
     all
 }
 
+/// Returns the installed interpreters of Ruby 2.5 and later.
+#[must_use]
+pub fn rubies() -> Vec<Interpreter> {
+    let installed = ["/usr/bin/ruby".into()].into_iter().filter(|path: &PathBuf| path.exists());
+    let mut all: Vec<_> = installed.map(|program| Interpreter { program, arguments: Vec::new() }).collect();
+    for root in unpacked_roots() {
+        let versions = entries(&root.join("usr/bin")).into_iter().filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.strip_prefix("ruby").is_some_and(|version| version.starts_with(|first: char| first.is_ascii_digit()))
+        });
+        all.extend(versions.map(|program| {
+            let mut interpreter = with_own_linker(&root, &program);
+            // Libraries of Ruby are sought in the system's folders only.
+            interpreter.arguments.push("--disable=gems".into());
+            interpreter
+        }));
+    }
+    all.sort();
+    all
+}
+
 /// Returns the folders with unpacked packages.
 fn unpacked_roots() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();

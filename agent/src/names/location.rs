@@ -71,6 +71,7 @@ pub(crate) enum FrameType {
     Dotnet,
     Python,
     Perl,
+    Ruby,
     Go,
 }
 
@@ -84,6 +85,7 @@ impl FrameType {
             Self::Dotnet => "dotnet",
             Self::Python => "cpython",
             Self::Perl => "perl",
+            Self::Ruby => "ruby",
             Self::Go => "go",
         }
     }

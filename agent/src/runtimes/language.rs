@@ -6,7 +6,7 @@ use std::fs::File;
 use ebpf::Runtime;
 
 use super::memory::ProcessMemory;
-use super::{perl, python};
+use super::{perl, python, ruby};
 use crate::names::location::{Call, FrameType};
 
 /// Layout of the structures of a runtime.
@@ -14,6 +14,7 @@ use crate::names::location::{Call, FrameType};
 pub(crate) enum Layout {
     Python(python::layout::Layout),
     Perl(perl::layout::Layout),
+    Ruby(ruby::layout::Layout),
 }
 
 impl Layout {
@@ -25,6 +26,7 @@ impl Layout {
                 format!("CPython 3.{}{suffix}", layout.minor)
             }
             Self::Perl(layout) => format!("Perl 5.{}", layout.minor),
+            Self::Ruby(layout) => format!("Ruby {}.{}", layout.version.0, layout.version.1),
         }
     }
 
@@ -33,6 +35,7 @@ impl Layout {
         match self {
             Self::Python(_) => python::LOOP,
             Self::Perl(_) => perl::LOOP,
+            Self::Ruby(_) => ruby::LOOP,
         }
     }
 
@@ -41,6 +44,7 @@ impl Layout {
         match self {
             Self::Python(_) => FrameType::Python,
             Self::Perl(_) => FrameType::Perl,
+            Self::Ruby(_) => FrameType::Ruby,
         }
     }
 }
@@ -51,8 +55,11 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
     if let Some((runtime, layout)) = python::recognise::recognise(file, path) {
         return Some((runtime, Layout::Python(layout)));
     }
-    let (runtime, layout) = perl::recognise::recognise(file)?;
-    Some((runtime, Layout::Perl(layout)))
+    if let Some((runtime, layout)) = perl::recognise::recognise(file) {
+        return Some((runtime, Layout::Perl(layout)));
+    }
+    let (runtime, layout) = ruby::recognise::recognise(file)?;
+    Some((runtime, Layout::Ruby(layout)))
 }
 
 /// A function that was read from the memory of its process.
@@ -60,6 +67,7 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
 pub(crate) enum Function {
     Python(python::code::Code),
     Perl(perl::functions::Sub),
+    Ruby(ruby::iseq::Iseq),
 }
 
 impl Function {
@@ -69,6 +77,7 @@ impl Function {
         match layout {
             Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
             Layout::Perl(layout) => perl::functions::Sub::read(memory, layout, address, identity).map(Self::Perl),
+            Layout::Ruby(layout) => ruby::iseq::Iseq::read(memory, layout, address, identity).map(Self::Ruby),
         }
     }
 
@@ -78,6 +87,7 @@ impl Function {
         match (self, layout) {
             (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
             (Self::Perl(sub), _) => vec![sub.call(position)],
+            (Self::Ruby(iseq), _) => vec![iseq.call(position)],
             _ => Vec::new(),
         }
     }
@@ -87,6 +97,7 @@ impl Function {
         match self {
             Self::Python(code) => code.bytes(),
             Self::Perl(sub) => sub.bytes(),
+            Self::Ruby(iseq) => iseq.bytes(),
         }
     }
 }

@@ -91,7 +91,7 @@ const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
     ("libcoreclr.so", ".NET", "set DOTNET_PerfMapEnabled=1: functions are then named by its perf map"),
     ("libpython", "CPython", OTHER_VERSION),
     ("python", "CPython", OTHER_VERSION),
-    ("libruby", "Ruby", NOT_YET),
+    ("libruby", "Ruby", OTHER_VERSION),
     ("php", "PHP", NOT_YET),
     ("perl", "Perl", OTHER_VERSION),
     ("beam.smp", "BEAM", "start it with +JPperf true: functions are then named by its perf map"),

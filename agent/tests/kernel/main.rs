@@ -8,6 +8,7 @@ mod goroutines;
 mod off_cpu;
 mod perl;
 mod python;
+mod ruby;
 mod sampling;
 mod shares;
 mod short_lived;

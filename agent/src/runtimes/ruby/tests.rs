@@ -1,0 +1,200 @@
+//! Stacks of stopped Ruby programs, compared with Ruby's own view of them.
+//!
+//! Ruby runs the handler of a signal later than the signal comes. The program therefore stops itself, at many points
+//! that it chooses by chance, after it has printed what `caller` says. It is also stopped at random moments, at which
+//! all functions must have names. `VARVE_STOPS` is the number of stops of each kind, and `VARVE_UNWIND_SEED` chooses
+//! them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ebpf::UserFrame;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::interpreters::{Interpreter, rubies};
+use testkit::report;
+
+use crate::runtimes::language::Function;
+use crate::runtimes::memory::ProcessMemory;
+use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::native::child::{Child, mappings};
+use crate::unwind::tests::native::kernel::Kernel;
+
+const PROGRAM: &str = include_str!("tests/program.rb");
+
+/// Methods that the program calls and that are written in C in some versions. `caller` shows them with the place of
+/// their caller. In other versions, they are written in Ruby, in a file whose name begins with `<`.
+const C_METHODS: [&str; 16] = [
+    "times",
+    "inject",
+    "each",
+    "map",
+    "sort",
+    "sort_by",
+    "each_pair",
+    "catch",
+    "eval",
+    "class_eval",
+    "instance_eval",
+    "next",
+    "resume",
+    "new",
+    "loop",
+    "call",
+];
+
+/// A Ruby program that can be stopped.
+struct Program {
+    child: Child,
+    kernel: Kernel,
+    memory: ProcessMemory,
+    printed: PathBuf,
+}
+
+impl Program {
+    fn start(interpreter: &Interpreter, folder: &Path, seed: u64) -> Self {
+        let (script, printed) = (folder.join("program.rb"), folder.join("printed"));
+        fs::write(&script, PROGRAM).unwrap();
+        let own = interpreter.arguments.iter().map(OsString::as_os_str);
+        let seed = OsString::from(seed.to_string());
+        let arguments: Vec<&OsStr> = own.chain([script.as_os_str(), printed.as_os_str(), &seed]).collect();
+        let mut child = Child::start_with(&interpreter.program, &arguments);
+        child.run();
+        let memory = ProcessMemory::of_file(File::open(format!("/proc/{}/mem", child.pid)).unwrap());
+        Self { child, kernel: Kernel::new(), memory, printed }
+    }
+
+    /// Returns the Ruby functions of the stopped program, leaf first, each as `file:line:in function`, and true if some
+    /// of them follow the native frames.
+    fn walk(&mut self) -> (Vec<String>, bool) {
+        // A fiber may have got a new stack.
+        self.kernel.run(self.child.pid, &mappings(self.child.pid));
+        self.kernel.set_thread_base(self.child.thread_base());
+        let (frames, ..) = self.kernel.sample(&self.child.registers());
+        let is_drained = self.check_order(&frames);
+        let functions = frames.into_iter().filter_map(|frame| {
+            let UserFrame::Function { runtime, address, position, identity } = frame else { return None };
+            let layout = self.kernel.runtimes.layout(runtime).unwrap();
+            let function = Function::read(&self.memory, &layout, address, identity);
+            Some(function.map_or_else(
+                || format!("unknown function at {address:#x}"),
+                |function| {
+                    let call = function.calls(&layout, position).remove(0);
+                    format!("{}:{}:in {}", call.file, call.line, call.function)
+                },
+            ))
+        });
+        (functions.collect(), is_drained)
+    }
+
+    /// Checks that functions are on the stack only before a frame of the loop, or after all native frames. Returns true
+    /// for the latter.
+    fn check_order(&self, frames: &[UserFrame]) -> bool {
+        let is_loop = |frame: &UserFrame| match frame {
+            UserFrame::File { number, offset } => self.kernel.is_loop(*number, *offset),
+            _ => false,
+        };
+        let is_function = |frame: &UserFrame| matches!(frame, UserFrame::Function { .. });
+        let mut runs = frames.windows(2).filter(|pair| is_function(&pair[0]) && !is_function(&pair[1]));
+        assert!(runs.all(|pair| is_loop(&pair[1])), "{frames:x?}");
+        frames.last().is_some_and(is_function)
+    }
+
+    /// Returns what the program printed before it stopped, in the form of [`Program::walk`], without methods that are
+    /// written in C.
+    fn printed(&self) -> Vec<String> {
+        let printed = fs::read_to_string(&self.printed).unwrap();
+        let lines = printed.lines().map(|line| {
+            let (place, function) = line.split_once(":in ").unwrap_or((line, ""));
+            (place, without_class(function.trim_matches(['`', '\''])))
+        });
+        let is_ruby =
+            |(place, function): &(&str, String)| place.starts_with('<') || !C_METHODS.contains(&function.as_str());
+        lines.filter(is_ruby).map(|(place, function)| format!("{place}:in {function}")).collect()
+    }
+}
+
+/// Returns a function without the class that Ruby 3.4 shows: `block in f` for `block in Class#f`.
+fn without_class(function: &str) -> String {
+    let (before, name) = function.rsplit_once(' ').map_or(("", function), |(before, name)| (before, name));
+    let name = name.rsplit_once(['#', '.']).map_or(name, |(_, name)| name);
+    if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
+}
+
+/// Merges the code of `rescue` and `ensure` with its function, as Ruby 3.4 does.
+fn without_parts(walked: &[String]) -> Vec<String> {
+    let mut merged = Vec::new();
+    let mut is_part = false;
+    for line in walked {
+        let whole = line.replace(":in rescue in ", ":in ").replace(":in ensure in ", ":in ");
+        let has_part = whole != *line;
+        if !is_part {
+            merged.push(whole);
+        }
+        is_part = has_part;
+    }
+    merged
+}
+
+#[test]
+fn stacks_of_stopped_rubies_are_those_that_ruby_sees() {
+    let test = "stacks_of_stopped_rubies_are_those_that_ruby_sees";
+    let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
+    let interpreters = rubies();
+    if interpreters.is_empty() {
+        return report::skipped(test, "there is no Ruby");
+    }
+    for interpreter in interpreters {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Program::start(&interpreter, folder.path(), seed);
+        let (mut frames, mut drained) = (0, 0);
+        for stop in 0..stops {
+            let (mut walked, is_drained) = program.walk();
+            let printed = program.printed();
+            if fs::read_to_string(&program.printed).unwrap().contains(":in '") {
+                walked = without_parts(&walked);
+            }
+            assert_eq!(walked, printed, "{interpreter}: stop {stop}, VARVE_UNWIND_SEED={seed}");
+            frames += walked.len();
+            drained += u64::from(is_drained);
+            program.child.run();
+        }
+        report::note(&format!("{interpreter}: {stops} stacks with {frames} functions are equal, {drained} drained"));
+    }
+}
+
+#[test]
+fn functions_of_rubies_that_are_stopped_at_random_have_names() {
+    let test = "functions_of_rubies_that_are_stopped_at_random_have_names";
+    let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
+    let mut random = SplitMix64::seed_from_u64(seed);
+    let interpreters = rubies();
+    if interpreters.is_empty() {
+        return report::skipped(test, "there is no Ruby");
+    }
+    for interpreter in interpreters {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Program::start(&interpreter, folder.path(), seed);
+        let (mut frames, mut drained, mut empty) = (0, 0, 0);
+        for stop in 0..stops {
+            program.child.run_for(Duration::from_micros(1 + below(&mut random, 2000) as u64));
+            let (walked, is_drained) = program.walk();
+            if walked.is_empty() {
+                // The stack of a fiber begins.
+                empty += 1;
+                continue;
+            }
+            let is_known = walked.iter().all(|function| function.contains(":in "));
+            // The stack of a fiber ends at the fiber's block.
+            let last = walked.last().is_some_and(|last| last.ends_with("<main>") || last.contains("in enumerated"));
+            assert!(is_known && last, "{interpreter}: stop {stop}, seed {seed}: {walked:#?}");
+            frames += walked.len();
+            drained += u64::from(is_drained);
+        }
+        assert!(empty * 20 <= stops, "{interpreter}: {empty} stacks are empty");
+        assert!(drained * 20 <= stops, "{interpreter}: the functions of {drained} stacks follow the native frames");
+        report::note(&format!("{interpreter}: {stops} stacks have {frames} functions, {drained} drained"));
+    }
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Walks the control frames of Ruby (MRI) 2.5 and later.
+ *
+ * The control frames of a thread or fiber are an array, of which the outermost has the highest address. Each call of
+ * rb_vm_exec() runs the frames down to the first one with the flag FINISH. Methods that are written in C have control
+ * frames too, without instructions, and are not recorded: their native frames are on the stack.
+ *
+ * The instructions of a function are an object (iseq) that the garbage collector may move. Its body is not moved, so
+ * the body stands for the function.
+ */
+#pragma once
+
+#include "../record.h"
+#include "../runtimes.h"
+#include "../scratch.h"
+#include "../types.h"
+
+/* Indices of offsets[], in bytes. */
+enum ruby_offset {
+    RUBY_FRAME_BYTES = 0, /* size of a control frame */
+    RUBY_JIT_RETURN = 1,  /* in a control frame: where compiled code goes on; 0: there is none */
+    RUBY_THREAD = 2,      /* in an execution context: its thread; 0: each thread has its own context */
+    RUBY_THREAD_ID = 3,   /* in a thread: what pthread_self() returns in it */
+};
+
+/* Fields at the same offsets in all versions: in a control frame, in an iseq, and in its body. */
+#define RUBY_PC 0
+#define RUBY_ISEQ 16
+#define RUBY_ENVIRONMENT 32
+#define RUBY_BODY 16
+#define RUBY_INSTRUCTIONS 8
+#define RUBY_LOCATION 64
+#define RUBY_BODY_BYTES 96
+
+/* Flags of an environment: the frame is the first of its loop; it has no instructions. */
+#define RUBY_FINISH 0x20
+#define RUBY_C_FRAME 0x80
+
+/* A position that is not known. */
+#define RUBY_NO_POSITION 0xffffffff
+
+/* The start of an execution context. */
+struct ruby_context {
+    u64 stack;
+    u64 words;
+    u64 frame;
+};
+
+/* Reads the execution context of the running thread. Returns 0 on success. */
+INLINE long read_ruby_context(u64 *context, const struct runtime *runtime, u64 to_address)
+{
+    u64 thread, id, base;
+    if (read_thread_pointer(context, &runtime->threads[0], to_address) || !*context)
+        return 1;
+    if (!runtime->offsets[RUBY_THREAD])
+        return 0;
+    /* The context is that of the thread that holds the lock. */
+    return bpf_probe_read_user(&thread, sizeof(thread), (void *)(*context + runtime->offsets[RUBY_THREAD])) ||
+           bpf_probe_read_user(&id, sizeof(id), (void *)(thread + runtime->offsets[RUBY_THREAD_ID])) ||
+           read_thread_base(&base) || id != base;
+}
+
+/* Begins a walk. Its frame is 0 if the thread runs no Ruby code. */
+INLINE void begin_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
+{
+    struct ruby_context context;
+    u64 address, bytes = runtime->offsets[RUBY_FRAME_BYTES];
+    if (read_ruby_context(&address, runtime, scratch->mapped.to_address) ||
+        bpf_probe_read_user(&context, sizeof(context), (void *)address))
+        return;
+    /* The outermost frame belongs to no function. */
+    u64 end = context.stack + context.words * sizeof(u64) - bytes;
+    if (context.frame & 7 || context.frame < context.stack || context.frame >= end)
+        return;
+    walk->frame = context.frame;
+    walk->more[0] = end;
+}
+
+/* Records the function of the control frame walk->frame, and goes on to its caller. Returns 1 after the last frame of
+ * the loop. */
+INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
+{
+    u64 flags, body, identity = 0, bytes = runtime->offsets[RUBY_FRAME_BYTES];
+    u16 jit_return = runtime->offsets[RUBY_JIT_RETURN];
+    if (!walk->frame)
+        return 1;
+    if (copy_object(scratch, walk->frame, bytes) ||
+        bpf_probe_read_user(&flags, sizeof(flags), (void *)object_word(scratch, RUBY_ENVIRONMENT))) {
+        walk->frame = 0;
+        push_missing_functions(scratch);
+        return 1;
+    }
+    walk->frame = walk->frame + bytes < walk->more[0] ? walk->frame + bytes : 0;
+    u64 pc = object_word(scratch, RUBY_PC), iseq = object_word(scratch, RUBY_ISEQ);
+    int is_compiled = jit_return && object_word(scratch, jit_return);
+    if (flags & RUBY_C_FRAME || (!pc && !is_compiled))
+        return !walk->frame;
+    int is_last = flags & RUBY_FINISH || !walk->frame;
+    if (bpf_probe_read_user(&body, sizeof(body), (void *)(iseq + RUBY_BODY)) ||
+        copy_object(scratch, body, RUBY_BODY_BYTES))
+        return !push_missing_functions(scratch) || is_last;
+    u64 first = object_word(scratch, RUBY_INSTRUCTIONS);
+    for (int i = 0; i < 4; i++)
+        identity = (identity ^ object_word(scratch, RUBY_LOCATION + i * sizeof(u64))) * HASH_FACTOR;
+    identity = (identity ^ first) * HASH_FACTOR;
+    u32 position = pc ? (pc - first) / sizeof(u64) : RUBY_NO_POSITION;
+    return !push_runtime_frame(scratch, body, position, identity >> 32 | 1) || is_last;
+}
