@@ -1,18 +1,16 @@
 //! Language runtimes, whose functions BPF records in addition to native frames.
 //!
-//! Each runtime has a folder here and a header in `ebpf/bpf/`. The file that has the code of a runtime is recognised
-//! when its unwind table is made. BPF then gets a description of the runtime in a *slot*. Equal descriptions share a
-//! slot. If all slots are taken, the one whose functions were sampled least recently gets the new description. Its id
-//! changes, so that frames and files of the old description are not mistaken for those of the new one.
+//! Each runtime has a folder in `languages/` and a header in `ebpf/bpf/runtimes/`. The file that has the code of a
+//! runtime is recognised when its unwind table is made. BPF then gets a description of the runtime in a *slot*. Equal
+//! descriptions share a slot. If all slots are taken, the one whose functions were sampled least recently gets the new
+//! description. Its id changes, so that frames and files of the old description are not mistaken for those of the new
+//! one.
 
 pub(crate) mod function_cache;
 pub(crate) mod functions;
-pub(crate) mod language;
+pub(crate) mod languages;
 pub(crate) mod memory;
-pub(crate) mod perl;
-pub(crate) mod python;
 pub(crate) mod reader;
-pub(crate) mod ruby;
 pub(crate) mod survey;
 
 #[cfg(target_arch = "x86_64")]
@@ -28,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ebpf::{RUNTIME_GENERATIONS, RUNTIMES_MAX, Runtime};
 use parking_lot::RwLock;
 
-use self::language::Layout;
+use self::languages::Layout;
 use crate::process::sys::{Clock, clock_ns};
 
 /// Largest number of files with a runtime that are known at a time. Of more files, those met first are forgotten.
@@ -112,7 +110,7 @@ impl Runtimes {
     /// file.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn recognise(&self, number: u32, file: &File, path: &str) -> Option<Recognised> {
-        let (runtime, layout) = language::recognise(file, path)?;
+        let (runtime, layout) = languages::recognise(file, path)?;
         let mut known = self.known.write();
         let slot = known.slot_of(runtime, layout);
         slot.use_it();
@@ -176,7 +174,7 @@ mod tests {
             extra: 0,
             offsets: [0; _],
         };
-        (runtime, Layout::Python(python::layout::layout_of(12).unwrap()))
+        (runtime, Layout::Python(languages::python::layout::layout_of(12).unwrap()))
     }
 
     #[test]

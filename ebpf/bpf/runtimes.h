@@ -28,6 +28,7 @@ enum runtime_kind {
     RUNTIME_PYTHON = 1,
     RUNTIME_PERL = 2,
     RUNTIME_RUBY = 3,
+    RUNTIME_PHP = 4,
 };
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */

@@ -35,6 +35,8 @@ struct scratch {
     u64 identity[OBJECT_WORDS]; /* copy of the words that identify a function's object */
     u32 runtime;                /* id of the interpreter whose frames are recorded now; 0: none */
     u32 runtime_walk;           /* index of its walk */
+    u64 php_loop;             /* an address in PHP's loop, for a frame of code that PHP has compiled */
+    u32 php_compiled;         /* number of frames that can be of such code */
     u32 is_loop_passed;       /* 1 if the frames of the current native frame's loop are recorded */
     u32 user_frames;
     u32 steps_back;

@@ -14,6 +14,8 @@
 #include "record.h"
 #include "registers.h"
 #include "runtimes/perl.h"
+#include "runtimes/php.h"
+#include "runtimes/php_jit.h"
 #include "runtimes/python.h"
 #include "runtimes/ruby.h"
 #include "scratch.h"
@@ -203,6 +205,19 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
+/* Steps from code that has no table: code that PHP has compiled, or code that may keep frame pointers. */
+INLINE long step_without_table(struct walk *walk)
+{
+    struct scratch *scratch = walk->scratch;
+    int words = find_php_loop(scratch, walk->mm, walk->sp);
+    if (!words)
+        return step_by_frame_pointer(walk);
+    walk->sp += (words - 1) * sizeof(u64);
+    walk->pc = scratch->php_loop;
+    scratch->is_exact = 1;
+    return 0;
+}
+
 /* Steps from Go's runtime, while it makes a stack larger, to the goroutine of that stack. The goroutine's function has
  * not set up its frame yet, so its stack pointer is enough to find its caller. */
 INLINE long step_to_goroutine(struct walk *walk)
@@ -265,6 +280,8 @@ __attribute__((noinline)) int step_in_runtime(struct scratch *scratch)
         is_last = step_in_perl(scratch, runtime, walk);
     if (runtime && runtime->kind == RUNTIME_RUBY)
         is_last = step_in_ruby(scratch, runtime, walk);
+    if (runtime && runtime->kind == RUNTIME_PHP)
+        is_last = step_in_php(scratch, runtime, walk);
     if (is_last) {
         scratch->runtime = 0;
         scratch->is_loop_passed = 1;
@@ -290,6 +307,8 @@ INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
         begin_perl(scratch, runtime, walk);
     if (runtime->kind == RUNTIME_RUBY)
         begin_ruby(scratch, runtime, walk);
+    if (runtime->kind == RUNTIME_PHP)
+        walk->frame = php_frame(scratch, runtime);
     if (!walk->frame)
         push_missing_functions(scratch);
     return index;
@@ -336,7 +355,7 @@ static long unwind_step(u32 index, struct walk *walk)
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);
     if (mapped->table == NO_TABLE)
-        return step_by_frame_pointer(walk);
+        return step_without_table(walk);
     struct rule *rule = &scratch->rule;
     if (!load_cached_rule(scratch, frame, pc + mapped->to_address) || rule->kind == RULE_UNKNOWN)
         return step_without_rule(walk);
@@ -397,6 +416,7 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->runtime = 0;
     for (int i = 0; i < RUNTIME_WALKS; i++)
         scratch->runtime_walks[i].id = 0;
+    scratch->php_compiled = 0;
     scratch->is_loop_passed = 0;
     scratch->user_frames = 0;
     scratch->steps_back = 0;
@@ -405,8 +425,10 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->has_registers = 1;
     /* The first frame of a loop takes one step more, and a step in a runtime may record nothing. */
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
-    if (scratch->end != USER_END_TRUNCATED)
+    if (scratch->end != USER_END_TRUNCATED) {
+        begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
+    }
     scratch->header.user_end = scratch->end;
     if (scratch->go)
         read_go_labels(scratch, task, scratch->go);

@@ -306,6 +306,9 @@ EXPORT void native_forget_files(u32 met)
 /* Sets the address of the control block of the running thread. */
 EXPORT void native_set_thread_base(u64 base) { task.thread.fsbase = base; }
 
+/* Sets the address of the first code of the program's executable. */
+EXPORT void native_set_start_code(u64 start) { mm.start_code = start; }
+
 EXPORT void native_set_runtime(u32 slot, const struct runtime *runtime)
 {
     bpf_map_update_elem(&runtimes, &slot, runtime, BPF_ANY);

@@ -24,6 +24,8 @@ pub enum RuntimeKind {
     Perl,
     /// Ruby (MRI) 2.5 or later.
     Ruby,
+    /// PHP 7.3 or later.
+    Php,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -69,6 +71,7 @@ impl Runtime {
             RuntimeKind::Python => 1_u64,
             RuntimeKind::Perl => 2,
             RuntimeKind::Ruby => 3,
+            RuntimeKind::Php => 4,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -117,9 +120,9 @@ mod tests {
         ] {
             assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
         }
-        assert!(RUNTIMES_H.contains("RUNTIME_PYTHON = 1,"));
-        assert!(RUNTIMES_H.contains("RUNTIME_PERL = 2,"));
-        assert!(RUNTIMES_H.contains("RUNTIME_RUBY = 3,"));
+        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4)] {
+            assert!(RUNTIMES_H.contains(&format!("RUNTIME_{name} = {value},")), "{name}");
+        }
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {
             assert!(THREAD_POINTER_H.contains(&format!("THREAD_{name} = {value},")), "{name}");
         }

@@ -45,7 +45,7 @@ pub fn pythons() -> Vec<Interpreter> {
         .map(|program| Interpreter { program, arguments: Vec::new() })
         .collect();
     let names = (13..=15).map(|minor| format!("usr/bin/python3.{minor}"));
-    all.extend(names.filter_map(|name| unpacked(&home, &name)));
+    all.extend(names.filter_map(|name| unpacked("unstable", &name)));
     all.sort();
     all
 }
@@ -107,18 +107,42 @@ fn with_own_linker(root: &Path, program: &Path) -> Interpreter {
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
     let libraries = libraries.map(|folder| folder.into_os_string()).join(":".as_ref());
     let arguments = ["--library-path".into(), libraries, program.to_owned().into_os_string()];
-    Interpreter { program: root.join("lib64/ld-linux-x86-64.so.2"), arguments: arguments.into() }
+    Interpreter { program: root.join("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"), arguments: arguments.into() }
 }
 
-/// Returns the command that starts an unpacked program with its own dynamic linker; `None` if it is not unpacked.
-fn unpacked(home: &Path, name: &str) -> Option<Interpreter> {
-    let tools = std::env::var_os("VARVE_TOOLS").map_or_else(|| home.join(".cache/varve"), PathBuf::from);
-    let root = tools.join("runtimes/debian-unstable");
+/// Returns the unpacked interpreters of PHP. They read no configuration.
+#[must_use]
+pub fn phps() -> Vec<Interpreter> {
+    let names = [("bullseye", "usr/bin/php7.4"), ("bookworm", "usr/bin/php8.2"), ("unstable", "usr/bin/php8.4")];
+    let unpacked = names.into_iter().filter_map(|(release, name)| unpacked(release, name));
+    let without_configuration = |mut interpreter: Interpreter| {
+        interpreter.arguments.push("-n".into());
+        interpreter
+    };
+    unpacked.map(without_configuration).collect()
+}
+
+/// Returns the unpacked interpreters of PHP that have a cache of compiled code, with this cache and these settings.
+#[must_use]
+pub fn phps_with_cache(settings: &[&str]) -> Vec<Interpreter> {
+    let with_cache = |mut interpreter: Interpreter| {
+        let program = PathBuf::from(interpreter.to_string());
+        let extensions = entries(&program.parent()?.parent()?.join("lib/php"));
+        let cache = extensions.iter().map(|folder| folder.join("opcache.so")).find(|cache| cache.exists())?;
+        let all = [format!("zend_extension={}", cache.display()), "opcache.enable_cli=1".to_owned()];
+        let all = all.into_iter().chain(settings.iter().map(|setting| (*setting).to_owned()));
+        interpreter.arguments.extend(all.flat_map(|setting| ["-d".to_owned(), setting]).map(OsString::from));
+        Some(interpreter)
+    };
+    phps().into_iter().filter_map(with_cache).collect()
+}
+
+/// Returns the command that starts an unpacked program of a release of Debian with its own dynamic linker; `None` if it
+/// is not unpacked.
+fn unpacked(release: &str, name: &str) -> Option<Interpreter> {
+    let root = unpacked_roots().into_iter().find(|root| root.ends_with(format!("debian-{release}")))?;
     let program = root.join(name);
-    let libraries = root.join("usr/lib/x86_64-linux-gnu");
-    let arguments = ["--library-path".into(), libraries.into(), program.clone().into_os_string()];
-    let linker = Interpreter { program: root.join("lib64/ld-linux-x86-64.so.2"), arguments: arguments.into() };
-    program.exists().then_some(linker)
+    program.exists().then(|| with_own_linker(&root, &program))
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

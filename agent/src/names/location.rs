@@ -72,6 +72,7 @@ pub(crate) enum FrameType {
     Python,
     Perl,
     Ruby,
+    Php,
     Go,
 }
 
@@ -86,6 +87,7 @@ impl FrameType {
             Self::Python => "cpython",
             Self::Perl => "perl",
             Self::Ruby => "ruby",
+            Self::Php => "php",
             Self::Go => "go",
         }
     }

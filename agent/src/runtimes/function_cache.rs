@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::language::Function;
+use super::languages::Function;
 
 /// Largest memory of the functions of one process, in bytes. When it is reached, all of them are forgotten.
 const BYTES_MAX: usize = 4 << 20;

@@ -12,7 +12,7 @@ use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
-use crate::runtimes::language::{Function, Layout};
+use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
 
 /// Largest number of positions whose location is cached for one process.

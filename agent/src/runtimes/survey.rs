@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 
-use super::language;
+use super::languages;
 use crate::process::maps::{Backing, Maps, ProcessMapping};
 use crate::process::procfs::{open_as_seen_by, open_mapped, read_at_most};
 
@@ -72,7 +72,7 @@ fn of_file(pid: u32, mapping: &ProcessMapping, path: &str) -> OfFile {
 /// Returns the name and version of the runtime in a file, if the agent records its functions.
 fn version(file: &File, path: &str) -> Option<String> {
     #[cfg(target_arch = "x86_64")]
-    return language::recognise(file, path).map(|(_, layout)| layout.version());
+    return languages::recognise(file, path).map(|(_, layout)| layout.version());
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _no_runtime_is_known = (file, path);
@@ -92,7 +92,7 @@ const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
     ("libpython", "CPython", OTHER_VERSION),
     ("python", "CPython", OTHER_VERSION),
     ("libruby", "Ruby", OTHER_VERSION),
-    ("php", "PHP", NOT_YET),
+    ("php", "PHP", OTHER_VERSION),
     ("perl", "Perl", OTHER_VERSION),
     ("beam.smp", "BEAM", "start it with +JPperf true: functions are then named by its perf map"),
 ];

@@ -7,6 +7,7 @@
 mod goroutines;
 mod off_cpu;
 mod perl;
+mod php;
 mod python;
 mod ruby;
 mod sampling;

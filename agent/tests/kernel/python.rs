@@ -55,14 +55,14 @@ const START_NS: u64 = 4_000_000_000;
 
 /// Runs a script with all interpreters at once, and returns the samples of each without those of its start; `None` if
 /// this machine cannot sample.
-fn sampled(
+pub(crate) fn sampled(
     test: &str,
     interpreters: Vec<Interpreter>,
     script: &Path,
     with_waits: bool,
 ) -> Option<Vec<(Interpreter, Vec<Sample>)>> {
     if interpreters.is_empty() {
-        report::skipped(test, "there is no such Python");
+        report::skipped(test, "there is no such interpreter");
         return None;
     }
     let agent = RunningAgent::start_with(test, 99, with_waits)?;
@@ -94,7 +94,7 @@ fn after_start(mut samples: Vec<Sample>) -> Vec<Sample> {
 }
 
 /// Checks that nearly all of `samples` are whole.
-fn assert_whole(
+pub(crate) fn assert_whole(
     interpreter: &Interpreter,
     samples: &[Sample],
     weight: fn(&Sample) -> u64,

@@ -8,10 +8,10 @@ use ebpf::{LOOP_PARTS, RUNTIME_OFFSETS, Runtime, RuntimeKind, THREAD_POINTERS};
 use super::*;
 use crate::process::test_record::start_boottime_ns;
 use crate::runtimes::Runtimes;
-use crate::runtimes::python;
-use crate::runtimes::python::code::identity_of;
-use crate::runtimes::python::code::tests::{OBJECTS_BYTES, objects};
-use crate::runtimes::python::layout::layout_of;
+use crate::runtimes::languages::python;
+use crate::runtimes::languages::python::code::identity_of;
+use crate::runtimes::languages::python::code::tests::{OBJECTS_BYTES, objects};
+use crate::runtimes::languages::python::layout::layout_of;
 
 const SECOND_NS: u64 = 1_000_000_000;
 

@@ -37,6 +37,7 @@ type ForgetFiles = unsafe extern "C" fn(u32);
 type BeginEpoch = unsafe extern "C" fn();
 type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
 type SetThreadBase = unsafe extern "C" fn(u64);
+type SetStartCode = unsafe extern "C" fn(u64);
 type SetRuntime = unsafe extern "C" fn(u32, *const u8);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
@@ -50,6 +51,7 @@ pub(crate) struct Kernel {
     begin_epoch: BeginEpoch,
     file_used: FileUsed,
     set_thread_base: SetThreadBase,
+    set_start_code: SetStartCode,
     set_runtime: SetRuntime,
     new_file: TakeNewFile,
     sample: SampleCpu,
@@ -101,6 +103,7 @@ impl Kernel {
             begin_epoch: function!(c"native_begin_epoch", BeginEpoch),
             file_used: function!(c"native_file_used", FileUsed),
             set_thread_base: function!(c"native_set_thread_base", SetThreadBase),
+            set_start_code: function!(c"native_set_start_code", SetStartCode),
             set_runtime: function!(c"native_set_runtime", SetRuntime),
             new_file: function!(c"native_new_file", TakeNewFile),
             sample: function!(c"native_sample", SampleCpu),
@@ -140,6 +143,14 @@ impl Kernel {
     pub(crate) fn set_thread_base(&mut self, base: u64) {
         // SAFETY: it takes any number.
         unsafe { (self.set_thread_base)(base) };
+    }
+
+    /// Takes the file at `path` for the executable of the running process. [`Self::run`] takes the first one.
+    pub(crate) fn set_executable(&mut self, path: &Path) {
+        let is_code = |mapping: &&Mapping| mapping.is_executable && Path::new(&mapping.path) == path;
+        let start = self.mappings.iter().find(is_code).unwrap().start;
+        // SAFETY: it takes any number.
+        unsafe { (self.set_start_code)(start) };
     }
 
     /// Walks the stack of the running process, whose registers are `registers`. There are no frames of runtimes on it.
@@ -240,6 +251,10 @@ impl Kernel {
     fn add(&mut self, new: &NewFile<'_>) {
         let mapping = self.mappings.iter().find(|mapping| mapping.start == new.start).unwrap();
         self.inodes.insert(new.number, mapping.inode);
+        // Memory that is shared between processes has a file that cannot be opened.
+        if mapping.path.starts_with("/dev/zero") {
+            return;
+        }
         let opened = self.files.open(new).unwrap();
         self.ids.insert(new.number, opened.id);
         let Some(table) = table_of(&opened.file, opened.origin.as_ref()) else { return };

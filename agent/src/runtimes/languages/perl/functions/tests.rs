@@ -9,7 +9,7 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
 use super::*;
-use crate::runtimes::perl::layout::layout_of;
+use crate::runtimes::languages::perl::layout::layout_of;
 use crate::unwind::tests::damage::{below, number};
 
 /// Address of the first object, in files that stand for memory.

@@ -237,8 +237,8 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
 mod tests {
     use super::*;
 
-    const PYTHON_H: &str = include_str!("../../../../ebpf/bpf/runtimes/python.h");
-    const RUNTIMES_H: &str = include_str!("../../../../ebpf/bpf/runtimes.h");
+    const PYTHON_H: &str = include_str!("../../../../../ebpf/bpf/runtimes/python.h");
+    const RUNTIMES_H: &str = include_str!("../../../../../ebpf/bpf/runtimes.h");
 
     #[test]
     fn offsets_and_forms_have_the_numbers_of_the_c_header() {

@@ -1,4 +1,9 @@
-//! Languages whose runtimes are known: one variant of each type here, and a folder beside this file.
+//! Languages whose runtimes are known: a variant of each type here, and a folder for each.
+
+pub(crate) mod perl;
+pub(crate) mod php;
+pub(crate) mod python;
+pub(crate) mod ruby;
 
 use std::fs::File;
 
@@ -6,7 +11,6 @@ use std::fs::File;
 use ebpf::Runtime;
 
 use super::memory::ProcessMemory;
-use super::{perl, python, ruby};
 use crate::names::location::{Call, FrameType};
 
 /// Layout of the structures of a runtime.
@@ -15,6 +19,7 @@ pub(crate) enum Layout {
     Python(python::layout::Layout),
     Perl(perl::layout::Layout),
     Ruby(ruby::layout::Layout),
+    Php(php::layout::Layout),
 }
 
 impl Layout {
@@ -27,6 +32,7 @@ impl Layout {
             }
             Self::Perl(layout) => format!("Perl 5.{}", layout.minor),
             Self::Ruby(layout) => format!("Ruby {}.{}", layout.version.0, layout.version.1),
+            Self::Php(layout) => format!("PHP {}.{}", layout.version.major, layout.version.minor),
         }
     }
 
@@ -36,6 +42,7 @@ impl Layout {
             Self::Python(_) => python::LOOP,
             Self::Perl(_) => perl::LOOP,
             Self::Ruby(_) => ruby::LOOP,
+            Self::Php(_) => php::LOOP,
         }
     }
 
@@ -45,6 +52,7 @@ impl Layout {
             Self::Python(_) => FrameType::Python,
             Self::Perl(_) => FrameType::Perl,
             Self::Ruby(_) => FrameType::Ruby,
+            Self::Php(_) => FrameType::Php,
         }
     }
 }
@@ -58,8 +66,11 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
     if let Some((runtime, layout)) = perl::recognise::recognise(file) {
         return Some((runtime, Layout::Perl(layout)));
     }
-    let (runtime, layout) = ruby::recognise::recognise(file)?;
-    Some((runtime, Layout::Ruby(layout)))
+    if let Some((runtime, layout)) = ruby::recognise::recognise(file) {
+        return Some((runtime, Layout::Ruby(layout)));
+    }
+    let (runtime, layout) = php::recognise::recognise(file)?;
+    Some((runtime, Layout::Php(layout)))
 }
 
 /// A function that was read from the memory of its process.
@@ -68,6 +79,7 @@ pub(crate) enum Function {
     Python(python::code::Code),
     Perl(perl::functions::Sub),
     Ruby(ruby::iseq::Iseq),
+    Php(php::function::Function),
 }
 
 impl Function {
@@ -78,6 +90,7 @@ impl Function {
             Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
             Layout::Perl(layout) => perl::functions::Sub::read(memory, layout, address, identity).map(Self::Perl),
             Layout::Ruby(layout) => ruby::iseq::Iseq::read(memory, layout, address, identity).map(Self::Ruby),
+            Layout::Php(layout) => php::function::Function::read(memory, layout, address, identity).map(Self::Php),
         }
     }
 
@@ -88,6 +101,7 @@ impl Function {
             (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
             (Self::Perl(sub), _) => vec![sub.call(position)],
             (Self::Ruby(iseq), _) => vec![iseq.call(position)],
+            (Self::Php(function), Layout::Php(_)) => vec![function.call(position)],
             _ => Vec::new(),
         }
     }
@@ -98,6 +112,7 @@ impl Function {
             Self::Python(code) => code.bytes(),
             Self::Perl(sub) => sub.bytes(),
             Self::Ruby(iseq) => iseq.bytes(),
+            Self::Php(function) => function.bytes(),
         }
     }
 }

@@ -16,7 +16,7 @@ use rand_xoshiro::rand_core::SeedableRng as _;
 use testkit::interpreters::{Interpreter, rubies};
 use testkit::report;
 
-use crate::runtimes::language::Function;
+use crate::runtimes::languages::Function;
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};

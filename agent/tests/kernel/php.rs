@@ -1,0 +1,123 @@
+//! Samples of PHP programs: the functions of each version, between native frames in the order of the calls.
+
+use std::ffi::OsString;
+
+use crate::python::{assert_whole, sampled};
+use crate::support::view::{Frame, Sample};
+use testkit::interpreters::{Interpreter, phps, phps_with_cache};
+
+/// Program with a known path of calls: through recursion, generators, a method, a closure, and C code that calls PHP.
+const PROGRAM: &str = r#"<?php
+function spin($until) {
+    $total = 0;
+    while (microtime(true) < $until) {
+        for ($i = 0; $i < 2000; $i++) {
+            $total += $i * $i;
+        }
+    }
+    return $total;
+}
+
+class Worker {
+    function method($until) {
+        return (function ($end) { return spin($end); })($until);
+    }
+}
+
+function generator($until) { yield (new Worker())->method($until); }
+
+function delegate($until) { yield from generator($until); }
+
+function called_from_c($until) {
+    foreach (delegate($until) as $total) {
+        return $total;
+    }
+}
+
+function descend($depth, $until) {
+    if ($depth) {
+        return descend($depth - 1, $until);
+    }
+    return array_map('called_from_c', [$until]);
+}
+
+function main() { descend(40, microtime(true) + 15); }
+
+main();
+"#;
+
+/// Returns interpreters that compile code, and that this system can start without another dynamic linker: the functions
+/// of compiled code are found from the program's executable, and a linker would be the executable.
+fn compilers() -> Vec<Interpreter> {
+    let settings = ["opcache.file_update_protection=0", "opcache.jit_buffer_size=32M", "opcache.jit=tracing"];
+    let direct = |interpreter: Interpreter| {
+        let program: OsString = interpreter.to_string().into();
+        let own = interpreter.arguments.iter().position(|argument| argument == &program)?;
+        let arguments = interpreter.arguments[own + 1..].to_vec();
+        let direct = Interpreter { program: program.into(), arguments };
+        let starts = direct.command().arg("-v").output().is_ok_and(|output| output.status.success());
+        starts.then_some(direct)
+    };
+    // PHP 7 has no compiler.
+    let all = phps_with_cache(&settings).into_iter().filter(|interpreter| !interpreter.to_string().contains("php7"));
+    all.filter_map(direct).collect()
+}
+
+/// Name of the native function that runs PHP functions.
+const LOOP: &str = "execute_ex";
+
+fn is_function(frame: &Frame) -> bool {
+    frame.kind == "php"
+}
+
+/// True if a sample has all functions, in the order of the calls.
+fn has_all_functions(sample: &Sample) -> bool {
+    let mut names: Vec<&str> =
+        sample.frames.iter().filter(|frame| is_function(frame)).map(|frame| frame.name.as_str()).collect();
+    if names.first() == Some(&"microtime") {
+        names.remove(0);
+    }
+    let Some((&["spin", closure, "Worker::method", "generator", "delegate", "called_from_c", "array_map"], outer)) =
+        names.split_first_chunk()
+    else {
+        return false;
+    };
+    let Some((descends, ["main", "{main}"])) = outer.split_last_chunk() else { return false };
+    closure.starts_with("Worker::{closure") && descends.len() == 41 && descends.iter().all(|name| *name == "descend")
+}
+
+/// True if a sample has the loop that runs the function `inner`, and then C code, between it and its caller `outer`.
+fn has_c_between(sample: &Sample, inner: &str, outer: &str) -> bool {
+    let of = |name| move |frame: &Frame| is_function(frame) && frame.name == name;
+    let at = sample.frames.iter().position(of(inner));
+    let Some((_, [first, between @ ..])) = at.and_then(|at| sample.frames.split_at_checked(at + 1)) else {
+        return false;
+    };
+    let end = between.iter().position(of(outer));
+    first.name == LOOP && end.is_some_and(|end| 0 < end && between[..end].iter().all(|frame| frame.kind == "native"))
+}
+
+#[test]
+fn functions_of_each_php_are_on_the_stack_in_the_order_of_the_calls() {
+    let test = "functions_of_each_php_are_on_the_stack_in_the_order_of_the_calls";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("program.php");
+    std::fs::write(&script, PROGRAM).unwrap();
+    for (interpreter, samples) in sampled(test, [phps(), compilers()].concat(), &script, false).unwrap_or_default() {
+        let is_whole = |sample: &Sample| {
+            has_all_functions(sample)
+                && has_c_between(sample, "generator", "delegate")
+                && has_c_between(sample, "called_from_c", "array_map")
+        };
+        // The table of the program's file may be late on a busy machine.
+        let has_loop = |sample: &&Sample| sample.frames.iter().any(|frame| frame.name == LOOP);
+        let start = samples.iter().filter(has_loop).flat_map(|sample| &sample.times).min().copied();
+        // At the end of the program, the interpreter runs without a function.
+        let runs = |sample: &Sample| {
+            let is_late = sample.times.iter().any(|time| start <= Some(*time));
+            is_late && sample.frames.iter().any(|frame| frame.name == LOOP || frame.name.starts_with('['))
+        };
+        let running: Vec<Sample> = samples.into_iter().filter(runs).collect();
+        assert_whole(&interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+    }
+}
