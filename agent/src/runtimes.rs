@@ -149,7 +149,7 @@ impl Runtimes {
     pub(crate) fn loop_at(&self, number: u32, address: u64) -> Option<&'static str> {
         let known = self.known.read();
         let slot = known.of_id(*known.files.get(&number)?)?;
-        slot.runtime.loops.iter().any(|part| part.contains(&address)).then_some(slot.layout.loop_name())
+        slot.runtime.loops.iter().any(|part| part.contains(&address)).then(|| slot.layout.loop_name())?
     }
 
     /// Returns the number of files that were recognised so far. When it changes, [`Runtimes::loop_at`] may have other

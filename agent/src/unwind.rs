@@ -6,6 +6,7 @@
 //! - `call_frames`: rules from `.eh_frame` and `.debug_frame`.
 //! - `go_frames`: rules from Go's own table.
 //! - `instructions`: rules for code without unwind information, from its instructions.
+//! - `v8_builtins`: rules for the builtin functions of V8, from their instructions.
 //! - `file_table`: the table of one file, with the rules from all these sources.
 //! - `bpf_tables`: the tables that are loaded into BPF maps.
 
@@ -19,3 +20,5 @@ pub(crate) mod rule;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(target_arch = "x86_64")]
+mod v8_builtins;

@@ -38,6 +38,10 @@ struct scratch {
     u64 php_loop;             /* an address in PHP's loop, for a frame of code that PHP has compiled */
     u32 php_compiled;         /* number of frames that can be of such code */
     u32 is_loop_passed;       /* 1 if the frames of the current native frame's loop are recorded */
+    u64 v8_function_map;      /* maps of V8's objects in this program, if they are known (v8.h) */
+    u64 v8_array_map;
+    u32 v8;                   /* id of the V8 of this program; 0: none */
+    u32 is_v8_known;          /* 1 if the three fields above are those of this program */
     u32 user_frames;
     u32 steps_back;
     u32 end;           /* enum user_end */

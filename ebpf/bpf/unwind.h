@@ -18,6 +18,7 @@
 #include "runtimes/php_jit.h"
 #include "runtimes/python.h"
 #include "runtimes/ruby.h"
+#include "runtimes/v8.h"
 #include "scratch.h"
 #include "tables.h"
 #include "types.h"
@@ -322,7 +323,7 @@ __attribute__((noinline)) int enter_runtime(struct scratch *scratch, u64 address
         return 0;
     u32 id = scratch->mapped.runtime, index = RUNTIME_WALKS;
     struct runtime *runtime = find_runtime(id);
-    if (!runtime || !is_in_loop(runtime, address))
+    if (!runtime || runtime->kind == RUNTIME_V8 || !is_in_loop(runtime, address))
         return 0;
     scratch->runtime = id;
     for (u32 i = 0; i < RUNTIME_WALKS; i++)
@@ -330,6 +331,20 @@ __attribute__((noinline)) int enter_runtime(struct scratch *scratch, u64 address
             index = i;
     scratch->runtime_walk = index < RUNTIME_WALKS ? index : begin_walk(scratch, runtime);
     return 1;
+}
+
+/* Steps over a frame in code that V8 made at run time. `step` is what step_in_v8() returned. */
+INLINE long step_over_v8(struct walk *walk, int step)
+{
+    u64 words[2];
+    if (step == V8_FRAME)
+        return step_by_frame_pointer(walk);
+    if (bpf_probe_read_user(words, sizeof(words), (void *)walk->sp))
+        return stop(walk, USER_END_BROKEN);
+    if (step == V8_CALLED)
+        return go_on(walk, words[0], walk->sp + 8);
+    walk->fp = words[0];
+    return go_on(walk, words[1], walk->sp + 16);
 }
 
 /* Records one frame and steps to its caller. Returns 1 at the end of the stack, with the reason in scratch->end. */
@@ -352,12 +367,20 @@ static long unwind_step(u32 index, struct walk *walk)
         return 0;
     scratch->is_loop_passed = 0;
     u64 frame = frame_of(mapped, pc);
+    struct rule *rule = &scratch->rule;
+    rule->kind = RULE_UNKNOWN;
+    if (mapped->table != NO_TABLE && !load_cached_rule(scratch, frame, pc + mapped->to_address))
+        rule->kind = RULE_UNKNOWN;
+    if (mapped->runtime || !mapped->number) {
+        int step = step_in_v8(scratch, walk->mm, pc, walk->sp, walk->fp);
+        if (step != V8_NOTHING)
+            return step_over_v8(walk, step);
+    }
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);
     if (mapped->table == NO_TABLE)
         return step_without_table(walk);
-    struct rule *rule = &scratch->rule;
-    if (!load_cached_rule(scratch, frame, pc + mapped->to_address) || rule->kind == RULE_UNKNOWN)
+    if (rule->kind == RULE_UNKNOWN)
         return step_without_rule(walk);
     if (rule->kind == RULE_INVALID)
         return stop(walk, USER_END_BROKEN);
@@ -418,6 +441,7 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
         scratch->runtime_walks[i].id = 0;
     scratch->php_compiled = 0;
     scratch->is_loop_passed = 0;
+    scratch->is_v8_known = 0;
     scratch->user_frames = 0;
     scratch->steps_back = 0;
     scratch->end = USER_END_TRUNCATED;

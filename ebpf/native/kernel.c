@@ -37,6 +37,7 @@ struct map {
 static struct map maps[] = {
     MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
     MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),           MAP(runtimes),
+    MAP(v8_programs),
 };
 static struct map *tables_by_number[TABLES_MAX];
 

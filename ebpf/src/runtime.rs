@@ -26,6 +26,8 @@ pub enum RuntimeKind {
     Ruby,
     /// PHP 7.3 or later.
     Php,
+    /// V8, the engine of Node.js.
+    V8,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -72,6 +74,7 @@ impl Runtime {
             RuntimeKind::Perl => 2,
             RuntimeKind::Ruby => 3,
             RuntimeKind::Php => 4,
+            RuntimeKind::V8 => 5,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -120,7 +123,7 @@ mod tests {
         ] {
             assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
         }
-        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4)] {
+        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4), ("V8", 5)] {
             assert!(RUNTIMES_H.contains(&format!("RUNTIME_{name} = {value},")), "{name}");
         }
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {

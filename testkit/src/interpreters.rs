@@ -98,8 +98,7 @@ pub fn rubies() -> Vec<Interpreter> {
 /// Returns the folders with unpacked packages.
 fn unpacked_roots() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let tools = std::env::var_os("VARVE_TOOLS").map_or_else(|| home.join(".cache/varve"), PathBuf::from);
-    entries(&tools.join("runtimes"))
+    entries(&tools(&home).join("runtimes"))
 }
 
 /// Returns the command that starts an unpacked program with the dynamic linker of its folder.
@@ -108,6 +107,22 @@ fn with_own_linker(root: &Path, program: &Path) -> Interpreter {
     let libraries = libraries.map(|folder| folder.into_os_string()).join(":".as_ref());
     let arguments = ["--library-path".into(), libraries, program.to_owned().into_os_string()];
     Interpreter { program: root.join("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"), arguments: arguments.into() }
+}
+
+/// Returns the unpacked versions of Node.js, or else that of the system.
+#[must_use]
+pub fn nodes() -> Vec<Interpreter> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let mut own = entries(&tools(&home).join("runtimes/nodejs"));
+    own.sort();
+    let own = own.into_iter().map(|version| version.join("package/bin/node"));
+    let plain = |program| Interpreter { program, arguments: Vec::new() };
+    let mut all: Vec<_> = own.filter(|path| path.exists()).map(plain).collect();
+    let installed = PathBuf::from("/usr/bin/node");
+    if all.is_empty() && installed.exists() {
+        all.push(plain(installed));
+    }
+    all
 }
 
 /// Returns the unpacked interpreters of PHP. They read no configuration.
@@ -143,6 +158,10 @@ fn unpacked(release: &str, name: &str) -> Option<Interpreter> {
     let root = unpacked_roots().into_iter().find(|root| root.ends_with(format!("debian-{release}")))?;
     let program = root.join(name);
     program.exists().then(|| with_own_linker(&root, &program))
+}
+
+fn tools(home: &Path) -> PathBuf {
+    std::env::var_os("VARVE_TOOLS").map_or_else(|| home.join(".cache/varve"), PathBuf::from)
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

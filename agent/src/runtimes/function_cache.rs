@@ -44,7 +44,9 @@ impl FunctionCache {
         let function = function.map(Arc::new);
         self.bytes += function.as_ref().map_or(0, |function| function.bytes());
         self.unreadable += usize::from(function.is_none());
-        self.known.insert(key, function.clone());
+        if let Some(Some(before)) = self.known.insert(key, function.clone()) {
+            self.bytes -= before.bytes();
+        }
         function
     }
 

@@ -12,6 +12,7 @@ use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
+use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
 
@@ -33,6 +34,7 @@ pub(crate) struct Position {
 #[derive(Debug)]
 pub(crate) struct RuntimeFunctions {
     read: FunctionCache,
+    sources: Sources,
     locations: HashMap<Position, LocationId, RandomState>,
     /// Time at which the oldest function was read.
     since_ns: u64,
@@ -46,6 +48,7 @@ impl Default for RuntimeFunctions {
     fn default() -> Self {
         Self {
             read: FunctionCache::default(),
+            sources: Sources::default(),
             locations: HashMap::default(),
             since_ns: 0,
             reads: RateLimit::new(100),
@@ -87,10 +90,11 @@ impl RuntimeFunctions {
     fn find(&mut self, process: ProcessKey, at: Position, tables: &mut SharedTables) -> Result<LocationId, Marker> {
         let key = at.function;
         let layout = tables.runtimes.layout(key.runtime).filter(|_| key.identity != 0).ok_or(Marker::FunctionGone)?;
-        let function = match self.read.known(key) {
+        let known = self.read.known(key);
+        let function = match known.filter(|known| known.as_ref().is_none_or(|known| known.covers(at.position))) {
             Some(known) => known,
             None => {
-                let function = self.read(process, key, Arc::clone(&layout), tables)?;
+                let function = self.read(process, at, Arc::clone(&layout), tables)?;
                 self.read.insert(key, function)
             }
         };
@@ -102,13 +106,15 @@ impl RuntimeFunctions {
     fn read(
         &mut self,
         process: ProcessKey,
-        key: FunctionKey,
+        at: Position,
         layout: Arc<Layout>,
         tables: &mut SharedTables,
     ) -> Result<Option<Function>, Marker> {
+        let sources = self.sources.clone();
         let read = move || {
             let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
-            Ok(Function::read(&memory, &layout, key.address, key.identity))
+            let FunctionKey { address, identity, .. } = at.function;
+            Ok(Function::read(&memory, &layout, &sources, (address, at.position, identity)))
         };
         if LATE_MAX <= self.late {
             return Err(Marker::FunctionUnread);
@@ -130,7 +136,7 @@ impl RuntimeFunctions {
 
     /// Approximate memory of the functions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.read.bytes()
+        self.read.bytes() + self.sources.bytes()
     }
 }
 

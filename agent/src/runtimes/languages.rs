@@ -4,12 +4,14 @@ pub(crate) mod perl;
 pub(crate) mod php;
 pub(crate) mod python;
 pub(crate) mod ruby;
+pub(crate) mod v8;
 
 use std::fs::File;
 
 #[cfg(target_arch = "x86_64")]
 use ebpf::Runtime;
 
+use self::v8::source::Sources;
 use super::memory::ProcessMemory;
 use crate::names::location::{Call, FrameType};
 
@@ -20,6 +22,7 @@ pub(crate) enum Layout {
     Perl(perl::layout::Layout),
     Ruby(ruby::layout::Layout),
     Php(php::layout::Layout),
+    V8(v8::layout::Layout),
 }
 
 impl Layout {
@@ -33,16 +36,19 @@ impl Layout {
             Self::Perl(layout) => format!("Perl 5.{}", layout.minor),
             Self::Ruby(layout) => format!("Ruby {}.{}", layout.version.0, layout.version.1),
             Self::Php(layout) => format!("PHP {}.{}", layout.version.major, layout.version.minor),
+            Self::V8(layout) => format!("V8 {}.{}", layout.form.version.0, layout.form.version.1),
         }
     }
 
-    /// Returns the name of the function that runs the functions of the language in a loop.
-    pub(crate) fn loop_name(&self) -> &'static str {
+    /// Returns the name of the function that runs the functions of the language in a loop. `None` if its name is that
+    /// of its symbol.
+    pub(crate) fn loop_name(&self) -> Option<&'static str> {
         match self {
-            Self::Python(_) => python::LOOP,
-            Self::Perl(_) => perl::LOOP,
-            Self::Ruby(_) => ruby::LOOP,
-            Self::Php(_) => php::LOOP,
+            Self::Python(_) => Some(python::LOOP),
+            Self::Perl(_) => Some(perl::LOOP),
+            Self::Ruby(_) => Some(ruby::LOOP),
+            Self::Php(_) => Some(php::LOOP),
+            Self::V8(_) => None,
         }
     }
 
@@ -53,6 +59,7 @@ impl Layout {
             Self::Perl(_) => FrameType::Perl,
             Self::Ruby(_) => FrameType::Ruby,
             Self::Php(_) => FrameType::Php,
+            Self::V8(_) => FrameType::V8,
         }
     }
 }
@@ -62,6 +69,9 @@ impl Layout {
 pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
     if let Some((runtime, layout)) = python::recognise::recognise(file, path) {
         return Some((runtime, Layout::Python(layout)));
+    }
+    if let Some((runtime, layout)) = v8::recognise::recognise(file) {
+        return Some((runtime, Layout::V8(layout)));
     }
     if let Some((runtime, layout)) = perl::recognise::recognise(file) {
         return Some((runtime, Layout::Perl(layout)));
@@ -80,13 +90,23 @@ pub(crate) enum Function {
     Perl(perl::functions::Sub),
     Ruby(ruby::iseq::Iseq),
     Php(php::function::Function),
+    V8(v8::function::Function),
 }
 
 impl Function {
-    /// Reads the function of a frame. The arguments are the runtime's layout, and the numbers that BPF recorded. `None`
-    /// if the function is gone, or if it cannot be read.
-    pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
+    /// Reads the function of a frame. The arguments are the runtime's layout, the scripts that are known, and the
+    /// numbers that BPF recorded. `None` if the function is gone, or if it cannot be read.
+    pub(crate) fn read(
+        memory: &ProcessMemory,
+        layout: &Layout,
+        sources: &Sources,
+        (address, position, identity): (u64, u32, u32),
+    ) -> Option<Self> {
         match layout {
+            Layout::V8(layout) => {
+                let at = (address, position, identity);
+                v8::function::Function::read(memory, layout, sources, at).map(Self::V8)
+            }
             Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
             Layout::Perl(layout) => perl::functions::Sub::read(memory, layout, address, identity).map(Self::Perl),
             Layout::Ruby(layout) => ruby::iseq::Iseq::read(memory, layout, address, identity).map(Self::Ruby),
@@ -102,7 +122,16 @@ impl Function {
             (Self::Perl(sub), _) => vec![sub.call(position)],
             (Self::Ruby(iseq), _) => vec![iseq.call(position)],
             (Self::Php(function), Layout::Php(_)) => vec![function.call(position)],
+            (Self::V8(function), Layout::V8(layout)) => function.calls(layout, position),
             _ => Vec::new(),
+        }
+    }
+
+    /// True if the function was read with all that [`Function::calls`] needs at a position.
+    pub(crate) fn covers(&self, position: u32) -> bool {
+        match self {
+            Self::Python(_) | Self::Perl(_) | Self::Ruby(_) | Self::Php(_) => true,
+            Self::V8(function) => function.covers(position),
         }
     }
 
@@ -113,6 +142,7 @@ impl Function {
             Self::Perl(sub) => sub.bytes(),
             Self::Ruby(iseq) => iseq.bytes(),
             Self::Php(function) => function.bytes(),
+            Self::V8(function) => function.bytes(),
         }
     }
 }

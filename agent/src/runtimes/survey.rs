@@ -87,7 +87,7 @@ const NOT_YET: &str = "the functions of this runtime are not recorded yet";
 /// Beginnings of the names of files with a runtime whose functions are not recorded, and the reasons.
 const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
     ("libjvm.so", "Java", NOT_YET),
-    ("node", "Node.js", "start it with --perf-basic-prof: functions are then named by its perf map"),
+    ("node", "V8", OTHER_VERSION),
     ("libcoreclr.so", ".NET", "set DOTNET_PerfMapEnabled=1: functions are then named by its perf map"),
     ("libpython", "CPython", OTHER_VERSION),
     ("python", "CPython", OTHER_VERSION),
@@ -122,7 +122,7 @@ mod tests {
             ("/usr/bin/python2.7", Some("CPython")),
             ("/usr/lib/libpython3.5m.so.1.0", Some("CPython")),
             ("/usr/bin/perl5.36.0", Some("Perl")),
-            ("/usr/bin/node", Some("Node.js")),
+            ("/usr/bin/node", Some("V8")),
             ("/usr/bin/node_exporter", None),
             ("/usr/bin/phpmyadmin-helper", None),
             ("/usr/bin/bash", None),

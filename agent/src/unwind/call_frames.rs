@@ -18,6 +18,8 @@ use super::go_frames;
 use super::instructions::{self, Stretch};
 use super::rule::{Cfa, ENTRY_BYTES, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
+#[cfg(target_arch = "x86_64")]
+use super::v8_builtins;
 use crate::names::go::GoTable;
 
 /// Largest number of bytes between two functions that count as padding. Linkers align functions to 16 bytes.
@@ -26,9 +28,12 @@ const PADDING_MAX: u64 = 15;
 /// to every program.
 const GAP_MAX: u64 = 256;
 /// Largest size, in bytes, of all undescribed code of a file for which rules are derived. musl's C library has 0.4 MB.
-/// Files with more undescribed code have generated code, such as the builtins of node, which keeps frame pointers.
+/// Files with more undescribed code have generated code, which often keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
+/// Smallest and largest size of V8's builtin functions, in bytes. Known versions have 1.1 to 2.2 MB.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const V8_BUILTINS_BYTES: Range<u64> = 512 << 10..16 << 20;
 /// Largest number of bytes of call frame instructions that are executed for a file. Instructions that several functions
 /// share are executed, and counted, for each function. The largest known libraries need 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
@@ -78,6 +83,8 @@ pub(crate) struct CallFrames<'a> {
     /// Entry point; 0 if the file is not a program.
     pub(crate) entry: u64,
     pub(crate) go: Option<&'a GoTable>,
+    /// True if the largest part of `.text` that nothing describes has V8's builtin functions.
+    pub(crate) has_v8: bool,
 }
 
 /// A function, and the source of its rules.
@@ -189,12 +196,18 @@ impl CallFrames<'_> {
     /// Derives the rules of `gaps` from their instructions. The last rule of each gap begins at the end of the gap.
     #[cfg(target_arch = "x86_64")]
     fn derived(&self, gaps: &[Range<u64>], code: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
-        let bytes = gaps.iter().fold(0_u64, |bytes, gap| bytes.saturating_add(gap.end - gap.start));
-        if INSTRUCTIONS_BYTES_MAX < bytes {
-            return Vec::new();
+        let size = |gap: &Range<u64>| gap.end - gap.start;
+        let stretch = |gap: &Range<u64>| Some(Stretch { address: gap.start, code: code(gap.clone())? });
+        let largest = gaps.iter().max_by_key(|gap| size(gap));
+        let v8 = largest.filter(|gap| self.has_v8 && V8_BUILTINS_BYTES.contains(&size(gap)));
+        let others = || gaps.iter().filter(|gap| Some(*gap) != v8);
+        let mut rules: Vec<_> = v8.and_then(stretch).iter().map(v8_builtins::rules).collect();
+        let bytes = others().fold(0_u64, |bytes, gap| bytes.saturating_add(size(gap)));
+        if bytes <= INSTRUCTIONS_BYTES_MAX {
+            let stretches: Vec<_> = others().filter_map(stretch).collect();
+            rules.extend(instructions::rules(&stretches, self.entry));
         }
-        let stretches = gaps.iter().filter_map(|gap| Some(Stretch { address: gap.start, code: code(gap.clone())? }));
-        instructions::rules(&stretches.collect::<Vec<_>>(), self.entry)
+        rules
     }
 
     #[cfg(not(target_arch = "x86_64"))]

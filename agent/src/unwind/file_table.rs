@@ -23,6 +23,7 @@ pub(super) fn table_of(file: &File, origin: Option<&FileOrigin>) -> Option<Unwin
         text: sections.text.clone(),
         entry: sections.entry,
         go: go.as_ref(),
+        has_v8: has_v8(file),
     };
     let mut builder = TableBuilder::default();
     let code = |part| sections.code(file, part);
@@ -43,4 +44,15 @@ fn separate_debug_frame(file: &File, origin: Option<&FileOrigin>) -> Option<Vec<
         debug_file::debug_frame(&Root::of_process(*pid).ok()?, file, path)
     };
     elf::debug_frame(file).or_else(|| elf::debug_frame(&elf::debug_data(file)?)).or_else(in_debug_file)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_v8(file: &File) -> bool {
+    crate::runtimes::languages::v8::recognise::is_v8(file)
+}
+
+/// Returns false: the rules of V8's builtin functions are made on x86-64 only.
+#[cfg(not(target_arch = "x86_64"))]
+fn has_v8(_: &File) -> bool {
+    false
 }

@@ -104,6 +104,7 @@ fn debug_frame_is_read_only_if_nothing_else_describes_the_code() {
             text: sections.text,
             entry: sections.entry,
             go: None,
+            has_v8: false,
         };
         let mut builder = TableBuilder::default();
         let mut is_called = false;

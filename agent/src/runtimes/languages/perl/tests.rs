@@ -17,6 +17,7 @@ use testkit::interpreters::{Interpreter, perls};
 use testkit::report;
 
 use crate::runtimes::languages::Function;
+use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};
@@ -73,7 +74,7 @@ impl Program {
         let functions = frames.into_iter().filter_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = frame else { return None };
             let layout = self.kernel.runtimes.layout(runtime).unwrap();
-            let function = Function::read(&self.memory, &layout, address, identity);
+            let function = Function::read(&self.memory, &layout, &Sources::default(), (address, position, identity));
             Some(function.map_or_else(
                 || Line { function: format!("unknown function at {address:#x}"), file: String::new(), line: 0 },
                 |function| {

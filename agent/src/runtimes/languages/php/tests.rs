@@ -19,6 +19,7 @@ use testkit::report;
 
 use super::recognise::recognise;
 use crate::runtimes::languages::Function;
+use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};
@@ -135,7 +136,7 @@ impl Program {
         let functions = frames.iter().filter_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = *frame else { return None };
             let layout = self.kernel.runtimes.layout(runtime).unwrap();
-            let function = Function::read(&self.memory, &layout, address, identity);
+            let function = Function::read(&self.memory, &layout, &Sources::default(), (address, position, identity));
             Some(function.map_or_else(
                 || Line { file: String::new(), line: 0, function: format!("unknown function at {address:#x}") },
                 |function| {

@@ -17,6 +17,7 @@ use testkit::interpreters::{Interpreter, pythons};
 use testkit::report;
 
 use crate::runtimes::languages::Function;
+use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};
@@ -151,7 +152,7 @@ impl Program {
         let functions = frames.into_iter().filter_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = frame else { return None };
             let layout = kernel.runtimes.layout(runtime).unwrap();
-            let function = Function::read(memory, &layout, address, identity);
+            let function = Function::read(memory, &layout, &Sources::default(), (address, position, identity));
             Some(function.map_or_else(
                 || Line { file: String::new(), line: 0, function: format!("unknown function at {address:#x}") },
                 |function| {

@@ -128,8 +128,9 @@ impl Child {
     pub(crate) fn try_run_for(&mut self, time: Duration) -> bool {
         self.resume(libc::PTRACE_CONT);
         std::thread::sleep(time);
+        // The signal is for the main thread. If another thread of the child took it, that thread would stay stopped.
         // SAFETY: the child was started here, and was not reaped yet.
-        unsafe { libc::kill(self.pid as i32, libc::SIGSTOP) };
+        unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.pid, libc::SIGSTOP) };
         loop {
             match self.wait() {
                 Some(libc::SIGSTOP) => return true,

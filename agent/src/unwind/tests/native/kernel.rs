@@ -124,7 +124,8 @@ impl Kernel {
             let mut bytes = 0;
             let mut modified_sec = 0;
             let mut modified_nsec = 0;
-            if inode != 0 {
+            // Mappings such as those of io_uring have an inode, but no file.
+            if inode != 0 && mapping.path.starts_with('/') {
                 let metadata = std::fs::metadata(&mapping.path).unwrap();
                 (bytes, modified_sec, modified_nsec) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
             }
