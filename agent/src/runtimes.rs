@@ -23,10 +23,13 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ebpf::{RUNTIME_GENERATIONS, RUNTIMES_MAX, Runtime};
-use parking_lot::RwLock;
+use ebpf::{HotSpotProcess, RUNTIME_GENERATIONS, RUNTIMES_MAX, Runtime};
+use parking_lot::{Mutex, RwLock};
 
 use self::languages::Layout;
+use self::languages::hotspot::process::HotSpot;
+use self::languages::hotspot::search::Searches;
+use crate::process::key::ProcessKey;
 use crate::process::sys::{Clock, clock_ns};
 
 /// Largest number of files with a runtime that are known at a time. Of more files, those met first are forgotten.
@@ -90,9 +93,23 @@ pub(crate) struct Runtimes {
     known: Arc<RwLock<Known>>,
     /// Number of files that were recognised so far.
     changes: Arc<AtomicU64>,
+    /// Processes with HotSpot that were found, and that BPF does not know yet.
+    processes: Arc<Mutex<Vec<NewProcess>>>,
+    /// Searches for HotSpot that run.
+    pub(crate) searches: Searches,
 }
 
-/// A runtime that was recognised in a file.
+/// A process that runs HotSpot.
+#[derive(Debug)]
+pub(crate) struct NewProcess {
+    pub(crate) key: ProcessKey,
+    pub(crate) process: HotSpotProcess,
+    /// Description of its HotSpot.
+    pub(crate) recognised: Recognised,
+}
+
+/// A runtime that was recognised.
+#[derive(Debug)]
 pub(crate) struct Recognised {
     pub(crate) id: u16,
     /// The description, if BPF does not have it yet.
@@ -127,6 +144,20 @@ impl Runtimes {
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn recognise(&self, _number: u32, _file: &File, _path: &str) -> Option<Recognised> {
         None
+    }
+
+    /// Adds a process that runs HotSpot.
+    pub(crate) fn add_hotspot(&self, key: ProcessKey, HotSpot { layout, process }: HotSpot) {
+        let mut known = self.known.write();
+        let slot = known.slot_of(layout.to_bpf(), Layout::HotSpot(layout));
+        slot.use_it();
+        let recognised = Recognised { id: slot.id, new: (!slot.is_stored).then(|| slot.runtime.clone()) };
+        self.processes.lock().push(NewProcess { key, process, recognised });
+    }
+
+    /// Returns the processes that were added since the last call.
+    pub(crate) fn take_processes(&self) -> Vec<NewProcess> {
+        std::mem::take(&mut *self.processes.lock())
     }
 
     /// Notes that BPF has the description with this id.

@@ -30,6 +30,7 @@ enum runtime_kind {
     RUNTIME_RUBY = 3,
     RUNTIME_PHP = 4,
     RUNTIME_V8 = 5,
+    RUNTIME_HOTSPOT = 6,
 };
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */

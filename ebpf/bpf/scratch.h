@@ -9,6 +9,7 @@
 #include "record.h"
 #include "registers.h"
 #include "runtimes.h"
+#include "runtimes/hotspot_state.h"
 #include "tables.h"
 #include "types.h"
 
@@ -31,6 +32,7 @@ struct scratch {
     /* State of the walk. It is not in struct walk, because the verifier would track each value of it there. */
     u64 go; /* Go offsets of the last Go program on the stack; 0: none */
     struct runtime_walk runtime_walks[RUNTIME_WALKS];
+    struct hotspot hotspot;
     u64 object[OBJECT_WORDS];   /* copy of the start of an interpreter's frame */
     u64 identity[OBJECT_WORDS]; /* copy of the words that identify a function's object */
     u32 runtime;                /* id of the interpreter whose frames are recorded now; 0: none */

@@ -13,6 +13,7 @@
 #include "mapped.h"
 #include "record.h"
 #include "registers.h"
+#include "runtimes/hotspot_leaf.h"
 #include "runtimes/perl.h"
 #include "runtimes/php.h"
 #include "runtimes/php_jit.h"
@@ -347,6 +348,45 @@ INLINE long step_over_v8(struct walk *walk, int step)
     return go_on(walk, words[1], walk->sp + 16);
 }
 
+#ifdef TARGET_X86_64
+/* Returns 1 if an address is in the code that HotSpot has made. */
+INLINE int is_in_hotspot(const struct scratch *scratch, u64 address)
+{
+    return scratch->hotspot.state == HOTSPOT_FOUND && is_in_code(scratch, address);
+}
+
+/* Records one frame of HotSpot's code, and replaces the registers in scratch->hotspot by those of its caller. Returns 0
+ * if there is none. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int step_in_hotspot(struct scratch *scratch)
+{
+    if (!scratch)
+        return 0;
+    return scratch->is_exact ? step_in_leaf(scratch) : step_in_code(scratch);
+}
+
+/* Records one frame of HotSpot's code, and continues in its caller. */
+INLINE long step_through_hotspot(struct walk *walk)
+{
+    struct scratch *scratch = walk->scratch;
+    struct hotspot *hotspot = &scratch->hotspot;
+    hotspot->pc = walk->pc;
+    hotspot->sp = walk->sp;
+    hotspot->fp = walk->fp;
+    hotspot->bx = walk->bx;
+    if (scratch->user_frames >= USER_FRAMES_MAX)
+        return stop(walk, USER_END_TRUNCATED);
+    if (!step_in_hotspot(scratch))
+        return stop(walk, USER_END_BROKEN);
+    walk->fp = hotspot->fp;
+    walk->bx = hotspot->bx;
+    return go_on(walk, hotspot->pc, hotspot->sp);
+}
+#else
+INLINE int find_hotspot(struct scratch *scratch) { return 0; }
+INLINE int is_in_hotspot(const struct scratch *scratch, u64 address) { return 0; }
+INLINE long step_through_hotspot(struct walk *walk) { return stop(walk, USER_END_BROKEN); }
+#endif
+
 /* Records one frame and steps to its caller. Returns 1 at the end of the stack, with the reason in scratch->end. */
 static long unwind_step(u32 index, struct walk *walk)
 {
@@ -355,12 +395,18 @@ static long unwind_step(u32 index, struct walk *walk)
     u64 pc = walk->pc - (scratch->is_exact ? 0 : 1);
     if (scratch->runtime)
         return step_in_runtime(scratch) ? stop(walk, USER_END_TRUNCATED) : 0;
+    if (is_in_hotspot(scratch, pc))
+        return step_through_hotspot(walk);
     if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
         /* The step that led here was wrong, so this address is no frame. The innermost frame is real in any case. */
         if (index == 0)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
     }
+    /* Only code without a table can be that of HotSpot. */
+    if (mapped->table == NO_TABLE && scratch->hotspot.state == HOTSPOT_UNKNOWN && find_hotspot(scratch) &&
+        is_in_hotspot(scratch, pc))
+        return step_through_hotspot(walk);
     if (mapped->go)
         scratch->go = mapped->go;
     if (mapped->runtime && !scratch->is_loop_passed && enter_runtime(scratch, pc + mapped->to_address))
@@ -442,6 +488,7 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->php_compiled = 0;
     scratch->is_loop_passed = 0;
     scratch->is_v8_known = 0;
+    scratch->hotspot.state = HOTSPOT_UNKNOWN;
     scratch->user_frames = 0;
     scratch->steps_back = 0;
     scratch->end = USER_END_TRUNCATED;

@@ -38,6 +38,7 @@ static struct map maps[] = {
     MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
     MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),           MAP(runtimes),
     MAP(v8_programs),
+    MAP(hotspot_processes),
 };
 static struct map *tables_by_number[TABLES_MAX];
 
@@ -313,6 +314,13 @@ EXPORT void native_set_start_code(u64 start) { mm.start_code = start; }
 EXPORT void native_set_runtime(u32 slot, const struct runtime *runtime)
 {
     bpf_map_update_elem(&runtimes, &slot, runtime, BPF_ANY);
+}
+
+/* Sets the code heaps of the task that runs. */
+EXPORT void native_set_hotspot(const struct hotspot_process *process)
+{
+    struct hotspot_key key = { .pid = task.pid };
+    bpf_map_update_elem(&hotspot_processes, &key, process, BPF_ANY);
 }
 
 EXPORT void native_begin_epoch(void)

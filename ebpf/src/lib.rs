@@ -18,12 +18,17 @@
 //! [`record`].
 
 mod file;
+mod hotspot;
 pub mod record;
 mod runtime;
 
 pub use file::{
     BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, FileSegment, GoLabels, NewFile, TableLayout, VDSO_KEY,
     used_at,
+};
+pub use hotspot::{
+    HOTSPOT_HEAPS, HOTSPOT_KEY_BYTES, HOTSPOT_PROCESS_BYTES, HOTSPOT_PROCESSES_MAP, HotSpotHeap, HotSpotProcess,
+    hotspot_key,
 };
 pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 pub use runtime::{

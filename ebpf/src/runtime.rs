@@ -28,6 +28,8 @@ pub enum RuntimeKind {
     Php,
     /// V8, the engine of Node.js.
     V8,
+    /// HotSpot of Java 8 or later.
+    HotSpot,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -75,6 +77,7 @@ impl Runtime {
             RuntimeKind::Ruby => 3,
             RuntimeKind::Php => 4,
             RuntimeKind::V8 => 5,
+            RuntimeKind::HotSpot => 6,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -123,7 +126,7 @@ mod tests {
         ] {
             assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
         }
-        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4), ("V8", 5)] {
+        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4), ("V8", 5), ("HOTSPOT", 6)] {
             assert!(RUNTIMES_H.contains(&format!("RUNTIME_{name} = {value},")), "{name}");
         }
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {

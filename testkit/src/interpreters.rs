@@ -1,7 +1,7 @@
 //! Interpreters that are installed on this machine, for tests of the agent: those of the system, those of pyenv, and
 //! those that `scripts/install-runtimes` has unpacked.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,6 +123,35 @@ pub fn nodes() -> Vec<Interpreter> {
         all.push(plain(installed));
     }
     all
+}
+
+/// Returns the installed virtual machines of Java 8 and later.
+#[must_use]
+pub fn javas() -> Vec<Interpreter> {
+    let own = entries(Path::new("/usr/lib/jvm")).into_iter().map(|java| java.join("bin/java"));
+    // Several names lead to the same machine.
+    let mut all: Vec<_> = own
+        .filter_map(|java| java.canonicalize().ok())
+        .map(|program| Interpreter { program, arguments: Vec::new() })
+        .collect();
+    for root in unpacked_roots() {
+        all.extend(entries(&root.join("usr/lib/jvm")).iter().filter_map(|folder| unpacked_java(&root, folder)));
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Returns the command that starts the Java in a folder of unpacked packages; `None` if there is none.
+fn unpacked_java(root: &Path, folder: &Path) -> Option<Interpreter> {
+    let names = ["jre/bin/java", "bin/java"].map(|name| folder.join(name));
+    let java = names.into_iter().find(|java| java.exists() && !folder.is_symlink())?;
+    let home = java.ancestors().nth(2)?;
+    let libraries = ["lib", "lib/jli", "lib/amd64", "lib/amd64/jli"].map(|library| home.join(library).into_os_string());
+    let path = [root.join("usr/lib/x86_64-linux-gnu").into_os_string()].into_iter().chain(libraries);
+    let path = path.collect::<Vec<_>>().join(OsStr::new(":"));
+    let arguments = vec!["--library-path".into(), path, java.clone().into_os_string()];
+    Some(Interpreter { program: java.with_file_name("ld.so"), arguments })
 }
 
 /// Returns the unpacked interpreters of PHP. They read no configuration.

@@ -140,6 +140,7 @@ impl Locator {
     fn locate_user_part(&mut self, sample: &Sample<'_>, stack: &mut Vec<LocationId>) -> bool {
         self.with_process(sample, |process, tables| {
             process.refresh_mappings(sample.header.ktime_ns, &mut tables.checks);
+            process.search_hotspot(sample, tables);
             locate_in_process(process, sample, tables, stack)
         })
     }

@@ -18,6 +18,7 @@ use crate::process::maps::Backing;
 use crate::process::rate_limit::RateLimit;
 use crate::process::resource::Resource;
 use crate::runtimes::functions::{Position, RuntimeFunctions};
+use crate::runtimes::languages::hotspot::search::Search;
 
 /// A program that runs, or ran.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(crate) struct Process {
     mapping_changes: u64,
     jit: Jit,
     functions: RuntimeFunctions,
+    hotspot: Search,
     pub(crate) last_sample_ns: u64,
 }
 
@@ -57,6 +59,7 @@ impl Process {
             mapping_changes: 0,
             jit: Jit::default(),
             functions: RuntimeFunctions::default(),
+            hotspot: Search::default(),
             last_sample_ns: header.ktime_ns,
         }
     }
@@ -109,6 +112,12 @@ impl Process {
         tables: &mut SharedTables,
     ) -> (LocationId, bool) {
         self.functions.locate(self.key, at, now_ns, tables)
+    }
+
+    /// Looks for HotSpot in the process, if `sample` shows that it may run there.
+    pub(crate) fn search_hotspot(&mut self, sample: &Sample<'_>, tables: &mut SharedTables) {
+        self.hotspot.follow(self.key, sample, &mut self.mappings, tables);
+        self.follow_mappings();
     }
 
     /// Reads the mappings again if they are old.

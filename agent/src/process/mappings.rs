@@ -72,6 +72,20 @@ impl ProcessMappings {
         }
     }
 
+    /// Returns the first mapping of a file whose last path component is `name`. Reads the mappings again if there is
+    /// none.
+    pub(crate) fn find_file(
+        &mut self,
+        name: &str,
+        ktime_ns: u64,
+        rate_limit: &mut RateLimit,
+    ) -> Option<&ProcessMapping> {
+        if self.maps().is_none_or(|maps| maps.find_file(name).is_none()) {
+            self.reread(ktime_ns, rate_limit);
+        }
+        self.maps()?.find_file(name)
+    }
+
     fn holds(&self, address: u64) -> bool {
         self.maps.as_ref().is_ok_and(|maps| maps.find(address).is_some())
     }

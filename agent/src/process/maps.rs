@@ -130,6 +130,14 @@ impl Maps {
         self.bytes
     }
 
+    /// Returns the first mapping of a file whose last path component is `name`.
+    pub(crate) fn find_file(&self, name: &str) -> Option<&ProcessMapping> {
+        self.mappings.iter().find(|mapping| match &mapping.backing {
+            Backing::File { path, .. } => path.rsplit('/').next() == Some(name),
+            Backing::Vdso | Backing::Anonymous => false,
+        })
+    }
+
     /// True if a file is mapped whose last path component starts with `name`. This identifies the runtime of a process.
     pub(crate) fn has_file(&self, name: &str) -> bool {
         self.mappings.iter().any(|mapping| match &mapping.backing {

@@ -22,22 +22,27 @@ pub(crate) struct FunctionKey {
     pub(crate) identity: u32,
 }
 
+/// A function that was read, and the position for which it was read ([`Layout::read_position`]).
+///
+/// [`Layout::read_position`]: crate::runtimes::languages::Layout::read_position
+type ReadKey = (FunctionKey, u32);
+
 /// The functions of one process.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionCache {
-    known: HashMap<FunctionKey, Option<Arc<Function>>, RandomState>,
+    known: HashMap<ReadKey, Option<Arc<Function>>, RandomState>,
     unreadable: usize,
     bytes: usize,
 }
 
 impl FunctionCache {
     /// Returns a function, or `None` in its place if it is gone or unreadable. `None` if it was not read yet.
-    pub(crate) fn known(&self, key: FunctionKey) -> Option<Option<Arc<Function>>> {
+    pub(crate) fn known(&self, key: ReadKey) -> Option<Option<Arc<Function>>> {
         self.known.get(&key).cloned()
     }
 
     /// Adds a function that was read; `None` if it is gone or unreadable.
-    pub(crate) fn insert(&mut self, key: FunctionKey, function: Option<Function>) -> Option<Arc<Function>> {
+    pub(crate) fn insert(&mut self, key: ReadKey, function: Option<Function>) -> Option<Arc<Function>> {
         if BYTES_MAX <= self.bytes || UNREADABLE_MAX <= self.unreadable {
             *self = Self::default();
         }

@@ -90,12 +90,13 @@ impl RuntimeFunctions {
     fn find(&mut self, process: ProcessKey, at: Position, tables: &mut SharedTables) -> Result<LocationId, Marker> {
         let key = at.function;
         let layout = tables.runtimes.layout(key.runtime).filter(|_| key.identity != 0).ok_or(Marker::FunctionGone)?;
-        let known = self.read.known(key);
+        let position = layout.read_position(key.address, at.position);
+        let known = self.read.known((key, position));
         let function = match known.filter(|known| known.as_ref().is_none_or(|known| known.covers(at.position))) {
             Some(known) => known,
             None => {
                 let function = self.read(process, at, Arc::clone(&layout), tables)?;
-                self.read.insert(key, function)
+                self.read.insert((key, position), function)
             }
         };
         let calls = function.ok_or(Marker::FunctionGone)?.calls(&layout, at.position);

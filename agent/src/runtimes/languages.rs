@@ -1,5 +1,6 @@
 //! Languages whose runtimes are known: a variant of each type here, and a folder for each.
 
+pub(crate) mod hotspot;
 pub(crate) mod perl;
 pub(crate) mod php;
 pub(crate) mod python;
@@ -18,6 +19,7 @@ use crate::names::location::{Call, FrameType};
 /// Layout of the structures of a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
+    HotSpot(hotspot::layout::Layout),
     Python(python::layout::Layout),
     Perl(perl::layout::Layout),
     Ruby(ruby::layout::Layout),
@@ -29,6 +31,7 @@ impl Layout {
     /// Returns the name and the version of the runtime.
     pub(crate) fn version(&self) -> String {
         match self {
+            Self::HotSpot(layout) => format!("Java {}", layout.version),
             Self::Python(layout) => {
                 let suffix = if layout.is_free_threaded { "t" } else { "" };
                 format!("CPython 3.{}{suffix}", layout.minor)
@@ -41,20 +44,29 @@ impl Layout {
     }
 
     /// Returns the name of the function that runs the functions of the language in a loop. `None` if its name is that
-    /// of its symbol.
+    /// of its symbol, or if it is in no file.
     pub(crate) fn loop_name(&self) -> Option<&'static str> {
         match self {
             Self::Python(_) => Some(python::LOOP),
             Self::Perl(_) => Some(perl::LOOP),
             Self::Ruby(_) => Some(ruby::LOOP),
             Self::Php(_) => Some(php::LOOP),
-            Self::V8(_) => None,
+            Self::V8(_) | Self::HotSpot(_) => None,
+        }
+    }
+
+    /// Returns the position for which the function of a frame is to be read; 0 if the function has all positions.
+    pub(crate) fn read_position(&self, address: u64, position: u32) -> u32 {
+        match self {
+            Self::HotSpot(_) if hotspot::function::Function::is_of_position(address) => position,
+            _ => 0,
         }
     }
 
     /// Returns the type of the frames of the language.
     pub(crate) fn frame_type(&self) -> FrameType {
         match self {
+            Self::HotSpot(_) => FrameType::Jvm,
             Self::Python(_) => FrameType::Python,
             Self::Perl(_) => FrameType::Perl,
             Self::Ruby(_) => FrameType::Ruby,
@@ -86,6 +98,7 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
 /// A function that was read from the memory of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
+    HotSpot(hotspot::function::Function),
     Python(python::code::Code),
     Perl(perl::functions::Sub),
     Ruby(ruby::iseq::Iseq),
@@ -103,6 +116,9 @@ impl Function {
         (address, position, identity): (u64, u32, u32),
     ) -> Option<Self> {
         match layout {
+            Layout::HotSpot(layout) => {
+                hotspot::function::Function::read(memory, layout, address, position, identity).map(Self::HotSpot)
+            }
             Layout::V8(layout) => {
                 let at = (address, position, identity);
                 v8::function::Function::read(memory, layout, sources, at).map(Self::V8)
@@ -118,6 +134,7 @@ impl Function {
     /// [`Function::read`].
     pub(crate) fn calls(&self, layout: &Layout, position: u32) -> Vec<Call> {
         match (self, layout) {
+            (Self::HotSpot(function), _) => function.calls(position),
             (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
             (Self::Perl(sub), _) => vec![sub.call(position)],
             (Self::Ruby(iseq), _) => vec![iseq.call(position)],
@@ -130,7 +147,7 @@ impl Function {
     /// True if the function was read with all that [`Function::calls`] needs at a position.
     pub(crate) fn covers(&self, position: u32) -> bool {
         match self {
-            Self::Python(_) | Self::Perl(_) | Self::Ruby(_) | Self::Php(_) => true,
+            Self::Python(_) | Self::Perl(_) | Self::Ruby(_) | Self::Php(_) | Self::HotSpot(_) => true,
             Self::V8(function) => function.covers(position),
         }
     }
@@ -138,6 +155,7 @@ impl Function {
     /// Approximate memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
+            Self::HotSpot(function) => function.bytes(),
             Self::Python(code) => code.bytes(),
             Self::Perl(sub) => sub.bytes(),
             Self::Ruby(iseq) => iseq.bytes(),

@@ -72,7 +72,9 @@ fn of_file(pid: u32, mapping: &ProcessMapping, path: &str) -> OfFile {
 /// Returns the name and version of the runtime in a file, if the agent records its functions.
 fn version(file: &File, path: &str) -> Option<String> {
     #[cfg(target_arch = "x86_64")]
-    return languages::recognise(file, path).map(|(_, layout)| layout.version());
+    return languages::recognise(file, path)
+        .map(|(_, layout)| layout.version())
+        .or_else(|| languages::hotspot::process::is_hotspot(file).then(|| "Java".to_owned()));
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _no_runtime_is_known = (file, path);
@@ -82,11 +84,10 @@ fn version(file: &File, path: &str) -> Option<String> {
 
 /// Reason for a runtime whose versions are known in general.
 const OTHER_VERSION: &str = "this version or build is not supported: docs/runtimes.md lists those that are";
-const NOT_YET: &str = "the functions of this runtime are not recorded yet";
 
 /// Beginnings of the names of files with a runtime whose functions are not recorded, and the reasons.
 const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
-    ("libjvm.so", "Java", NOT_YET),
+    ("libjvm.so", "Java", OTHER_VERSION),
     ("node", "V8", OTHER_VERSION),
     ("libcoreclr.so", ".NET", "set DOTNET_PerfMapEnabled=1: functions are then named by its perf map"),
     ("libpython", "CPython", OTHER_VERSION),

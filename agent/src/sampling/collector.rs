@@ -152,6 +152,9 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
                 }
             },
         });
+        for new in locator.tables.runtimes.take_processes() {
+            sampler.tables.add_process(new);
+        }
         self.status.count_samples(samples);
         may_have_more
     }

@@ -12,9 +12,10 @@ use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::{nr_cpus, online_cpus};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
-    DROPPED_MAP, EPOCH_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
-    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP,
-    SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
+    DROPPED_MAP, EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP,
+    KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS,
+    OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX,
+    WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
@@ -144,7 +145,8 @@ impl Sampler {
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
         let epoch = Array::try_from(map(EPOCH_MAP)?).map_err(SamplerError::Map)?;
         let described = Array::try_from(map(RUNTIMES_MAP)?).map_err(SamplerError::Map)?;
-        let maps = UnwindMaps { files, tables, epoch, runtimes: described };
+        let hotspot = BpfMap::try_from(map(HOTSPOT_PROCESSES_MAP)?).map_err(SamplerError::Map)?;
+        let maps = UnwindMaps { files, tables, epoch, runtimes: described, hotspot };
         let tables = BpfTables::start(maps, runtimes, status).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let mut sampler = Self {

@@ -24,7 +24,7 @@ use super::table::UnwindTable;
 use crate::names::go;
 use crate::process::file::{FileOrigin, LoadedPart};
 use crate::process::sys::{Clock, clock_ns};
-use crate::runtimes::{Recognised, Runtimes};
+use crate::runtimes::{NewProcess, Recognised, Runtimes};
 use crate::status::{Status, causes};
 
 /// Length of an epoch of the tables, in nanoseconds. A skipped file has no table for now; it may get one when the epoch
@@ -37,6 +37,7 @@ enum Task {
     Skip(FileKey),
     Forget(FileKey),
     ForgetAll,
+    AddProcess(Box<NewProcess>),
 }
 
 /// A handle on the thread that makes tables. The thread ends when the handle is dropped.
@@ -84,6 +85,11 @@ impl BpfTables {
     /// and BPF reports a file only once until it is forgotten.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
+    }
+
+    /// Makes BPF walk the frames of a process that runs HotSpot.
+    pub(crate) fn add_process(&self, new: NewProcess) {
+        self.send(Task::AddProcess(Box::new(new)));
     }
 
     /// Makes BPF report every file again.
@@ -148,6 +154,11 @@ impl Worker {
                 self.waiting = Waiting::default();
                 return self.slots.forget_all(now_ns());
             }
+            Task::AddProcess(new) => {
+                let NewProcess { key, process, recognised } = *new;
+                self.store_runtime(&recognised)?;
+                return self.slots.store_hotspot(key, &process, recognised.id);
+            }
         }
         Ok(())
     }
@@ -159,13 +170,7 @@ impl Worker {
         let Some(table) = timed_table(&file, origin.as_ref()) else { return Ok(()) };
         let path = origin.as_ref().map_or("", |origin| &origin.path);
         let recognised = self.runtimes.recognise(number, &file, path);
-        let mut stored = Ok(());
-        if let Some(Recognised { id, new: Some(runtime) }) = &recognised {
-            stored = self.slots.store_runtime(*id, runtime);
-            if stored.is_ok() {
-                self.runtimes.stored(*id);
-            }
-        }
+        let stored = recognised.as_ref().map_or(Ok(()), |recognised| self.store_runtime(recognised));
         let runtime = recognised.map_or(0, |recognised| recognised.id);
         let entry = FileEntry { runtime, ..file_entry(number, go::labels::of(&file), &parts) };
         let stored = stored.and_then(|()| self.slots.store(key, entry, &table, now_ns()));
@@ -173,6 +178,15 @@ impl Worker {
             self.waiting.skip(key);
         }
         stored.map(|_| ())
+    }
+
+    /// Stores the description of a runtime, unless BPF has it already.
+    fn store_runtime(&mut self, recognised: &Recognised) -> Result<(), MapError> {
+        if let Recognised { id, new: Some(runtime) } = recognised {
+            self.slots.store_runtime(*id, runtime)?;
+            self.runtimes.stored(*id);
+        }
+        Ok(())
     }
 
     /// If the epoch is over, begins the next one, and makes BPF report skipped files again.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod goroutines;
+mod java;
 mod node;
 mod off_cpu;
 mod perl;

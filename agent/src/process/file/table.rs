@@ -248,6 +248,21 @@ fn own_vdso() -> io::Result<File> {
     sys::memory_file(&procfs::own_memory(vdso.start, vdso.end)?)
 }
 
+/// Opens the file of a mapping of process `pid`.
+///
+/// # Errors
+/// The process has ended, the mapping has no file, or the file cannot be opened.
+pub(crate) fn open_mapping(pid: u32, mapping: &ProcessMapping) -> io::Result<File> {
+    let Backing::File { device, inode, path } = &mapping.backing else {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    };
+    let opened = match procfs::open_mapped(pid, mapping.start, mapping.end) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_by_path(pid, *device, *inode, path),
+        opened => opened,
+    };
+    opened.map(|(file, _)| file)
+}
+
 /// Opens `path` as process `pid` sees it. Fails if it no longer leads to the file that was mapped.
 fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Result<(File, Metadata)> {
     let (file, metadata) = procfs::open_as_seen_by(pid, path)?;

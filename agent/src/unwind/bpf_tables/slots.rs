@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
 use ebpf::{
-    BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, RUNTIME_BYTES, RUNTIMES_MAX,
-    Runtime, TABLES_MAX, used_at,
+    BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, HOTSPOT_KEY_BYTES,
+    HOTSPOT_PROCESS_BYTES, HotSpotProcess, RUNTIME_BYTES, RUNTIMES_MAX, Runtime, TABLES_MAX, hotspot_key, used_at,
 };
 
 use crate::process::file::LoadedPart;
+use crate::process::key::ProcessKey;
 use crate::unwind::table::UnwindTable;
 
 /// Largest size of all tables together, in bytes. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
@@ -47,6 +48,7 @@ pub(crate) struct UnwindMaps {
     pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
     pub(crate) epoch: Array<MapData, u32>,
     pub(crate) runtimes: Array<MapData, [u8; RUNTIME_BYTES]>,
+    pub(crate) hotspot: BpfMap<MapData, [u8; HOTSPOT_KEY_BYTES], [u8; HOTSPOT_PROCESS_BYTES]>,
 }
 
 /// A table in its slot.
@@ -148,6 +150,17 @@ impl Slots {
     /// Stores the description of a runtime in its slot.
     pub(super) fn store_runtime(&mut self, id: u16, runtime: &Runtime) -> Result<(), MapError> {
         self.maps.runtimes.set((id % RUNTIMES_MAX).into(), runtime.to_bytes(id), 0)
+    }
+
+    /// Stores the code heaps of a process that runs HotSpot. `runtime` is the id of its description.
+    pub(super) fn store_hotspot(
+        &mut self,
+        key: ProcessKey,
+        process: &HotSpotProcess,
+        runtime: u16,
+    ) -> Result<(), MapError> {
+        let key = hotspot_key(key.start_boottime_ns, key.exec_id, key.pid);
+        self.maps.hotspot.insert(key, process.to_bytes(runtime), 0)
     }
 
     /// Stores the table of a file. Returns false if the table does not fit.
@@ -264,7 +277,7 @@ mod tests {
 
     use aya::Ebpf;
     use aya::maps::loaded_maps;
-    use ebpf::{EPOCH_MAP, FILES_MAP, PROGRAM, RUNTIMES_MAP, TABLES_MAP};
+    use ebpf::{EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, PROGRAM, RUNTIMES_MAP, TABLES_MAP};
 
     use testkit::report;
 
@@ -353,7 +366,8 @@ mod tests {
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
         let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
         let runtimes = Array::try_from(bpf.take_map(RUNTIMES_MAP).unwrap()).unwrap();
-        let mut slots = Slots::new(UnwindMaps { files, tables, epoch, runtimes });
+        let hotspot = BpfMap::try_from(bpf.take_map(HOTSPOT_PROCESSES_MAP).unwrap()).unwrap();
+        let mut slots = Slots::new(UnwindMaps { files, tables, epoch, runtimes, hotspot });
         let table = table();
         let second = 1_u64 << 30;
         // Number of tables that are left after an eviction.

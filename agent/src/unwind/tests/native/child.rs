@@ -168,28 +168,16 @@ impl Child {
     }
 
     pub(crate) fn registers(&self) -> Registers {
-        let mut registers: Registers = *self.words().first_chunk().unwrap();
-        // If a signal ended a system call, its handler is not in the call: a clock would interrupt it in user mode.
-        if self.word(registers[PC] - SYSCALL_BYTES).is_none_or(|code| code as u16 != SYSCALL) {
-            registers[CALL] = u64::MAX;
-        }
-        registers
+        registers_of(self.pid, &self.memory)
     }
 
     fn words(&self) -> [u64; 27] {
-        // SAFETY: zeroed bytes are a valid value of this struct.
-        let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        let result = self.ptrace(libc::PTRACE_GETREGS, (&raw mut all).cast());
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the struct consists of 27 words.
-        unsafe { std::mem::transmute::<libc::user_regs_struct, [u64; 27]>(all) }
+        words_of(self.pid)
     }
 
     /// Returns a word of the child's memory.
     pub(super) fn word(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.memory.read_exact_at(&mut bytes, address).ok()?;
-        Some(u64::from_ne_bytes(bytes))
+        word_at(&self.memory, address)
     }
 
     fn resume(&mut self, how: libc::c_uint) {
@@ -198,8 +186,7 @@ impl Child {
     }
 
     fn ptrace(&self, what: libc::c_uint, data: *mut libc::c_void) -> libc::c_long {
-        // SAFETY: `data` is a signal number, or what the request `what` needs.
-        unsafe { libc::ptrace(what, self.pid as i32, std::ptr::null_mut::<libc::c_void>(), data) }
+        ptrace(what, self.pid, data)
     }
 
     /// Waits until the child stops. Returns its signal; `None` if it ended.
@@ -210,6 +197,71 @@ impl Child {
         assert_eq!(waited, self.pid as i32, "{}", std::io::Error::last_os_error());
         libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
     }
+}
+
+/// A stopped thread of a process that runs otherwise. Dropping this value continues the thread.
+pub(crate) struct StoppedThread {
+    tid: u32,
+    signal: i32,
+}
+
+impl StoppedThread {
+    /// Stops a thread; `None` if it has ended.
+    pub(crate) fn stop(tid: u32) -> Option<Self> {
+        if ptrace(libc::PTRACE_SEIZE, tid, std::ptr::null_mut()) != 0 {
+            return None;
+        }
+        ptrace(libc::PTRACE_INTERRUPT, tid, std::ptr::null_mut());
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        let waited = unsafe { libc::waitpid(tid as i32, &mut status, libc::__WALL) };
+        if waited != tid as i32 || !libc::WIFSTOPPED(status) {
+            return None;
+        }
+        // A signal that arrives at this moment stops the thread first.
+        let is_stop = status >> 16 == libc::PTRACE_EVENT_STOP;
+        Some(Self { tid, signal: if is_stop { 0 } else { libc::WSTOPSIG(status) } })
+    }
+
+    /// Returns the registers of the thread. `memory` is that of its process.
+    pub(crate) fn registers(&self, memory: &File) -> Registers {
+        registers_of(self.tid, memory)
+    }
+}
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        ptrace(libc::PTRACE_DETACH, self.tid, self.signal as usize as *mut libc::c_void);
+    }
+}
+
+fn registers_of(tid: u32, memory: &File) -> Registers {
+    let mut registers: Registers = *words_of(tid).first_chunk().unwrap();
+    // If a signal ended a system call, its handler is not in the call: a clock would interrupt it in user mode.
+    if word_at(memory, registers[PC] - SYSCALL_BYTES).is_none_or(|code| code as u16 != SYSCALL) {
+        registers[CALL] = u64::MAX;
+    }
+    registers
+}
+
+fn words_of(tid: u32) -> [u64; 27] {
+    // SAFETY: zeroed bytes are a valid value of this struct.
+    let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    let result = ptrace(libc::PTRACE_GETREGS, tid, (&raw mut all).cast());
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the struct consists of 27 words.
+    unsafe { std::mem::transmute::<libc::user_regs_struct, [u64; 27]>(all) }
+}
+
+fn word_at(memory: &File, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read_exact_at(&mut bytes, address).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+fn ptrace(what: libc::c_uint, tid: u32, data: *mut libc::c_void) -> libc::c_long {
+    // SAFETY: `data` is a signal number, or what the request `what` needs.
+    unsafe { libc::ptrace(what, tid as i32, std::ptr::null_mut::<libc::c_void>(), data) }
 }
 
 impl Drop for Child {

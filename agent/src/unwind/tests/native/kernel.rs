@@ -13,7 +13,9 @@ use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, RUNTIMES_MAX, Record, UserE
 use super::child::{Mapping, Registers};
 use crate::process::file::FileId;
 use crate::process::file::table::FileTable;
-use crate::runtimes::{Recognised, Runtimes};
+use crate::process::key::ProcessKey;
+use crate::runtimes::languages::hotspot::process::HotSpot;
+use crate::runtimes::{NewProcess, Recognised, Runtimes};
 use crate::unwind::bpf_tables::slots::file_entry;
 use crate::unwind::file_table::table_of;
 
@@ -38,6 +40,7 @@ type BeginEpoch = unsafe extern "C" fn();
 type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
 type SetThreadBase = unsafe extern "C" fn(u64);
 type SetStartCode = unsafe extern "C" fn(u64);
+type SetHotSpot = unsafe extern "C" fn(*const u8);
 type SetRuntime = unsafe extern "C" fn(u32, *const u8);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
@@ -53,6 +56,7 @@ pub(crate) struct Kernel {
     set_thread_base: SetThreadBase,
     set_start_code: SetStartCode,
     set_runtime: SetRuntime,
+    set_hotspot: SetHotSpot,
     new_file: TakeNewFile,
     sample: SampleCpu,
     files: FileTable,
@@ -105,6 +109,7 @@ impl Kernel {
             set_thread_base: function!(c"native_set_thread_base", SetThreadBase),
             set_start_code: function!(c"native_set_start_code", SetStartCode),
             set_runtime: function!(c"native_set_runtime", SetRuntime),
+            set_hotspot: function!(c"native_set_hotspot", SetHotSpot),
             new_file: function!(c"native_new_file", TakeNewFile),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
@@ -248,6 +253,24 @@ impl Kernel {
         address.is_some_and(|address| self.runtimes.loop_at(number, address).is_some())
     }
 
+    fn store_runtime(&self, recognised: &Recognised) {
+        if let Recognised { id, new: Some(runtime) } = recognised {
+            // SAFETY: the bytes have the size of the C struct, which their crate tests.
+            unsafe { (self.set_runtime)((id % RUNTIMES_MAX).into(), runtime.to_bytes(*id).as_ptr()) };
+            self.runtimes.stored(*id);
+        }
+    }
+
+    /// Adds HotSpot to the running process.
+    pub(crate) fn add_hotspot(&self, key: ProcessKey, hotspot: HotSpot) {
+        self.runtimes.add_hotspot(key, hotspot);
+        for NewProcess { process, recognised, .. } in self.runtimes.take_processes() {
+            self.store_runtime(&recognised);
+            // SAFETY: the bytes have the size of the C struct, which their crate tests.
+            unsafe { (self.set_hotspot)(process.to_bytes(recognised.id).as_ptr()) };
+        }
+    }
+
     /// Adds a file as the agent does.
     fn add(&mut self, new: &NewFile<'_>) {
         let mapping = self.mappings.iter().find(|mapping| mapping.start == new.start).unwrap();
@@ -262,10 +285,8 @@ impl Kernel {
         let blocks: Vec<[u8; BLOCK_BYTES]> = table.blocks().collect();
         let path = self.mappings.iter().find(|mapping| mapping.start == new.start).map_or("", |mapping| &mapping.path);
         let recognised = self.runtimes.recognise(new.number, &opened.file, path);
-        if let Some(Recognised { id, new: Some(runtime) }) = &recognised {
-            // SAFETY: the bytes have the size of the C struct, which their crate tests.
-            unsafe { (self.set_runtime)((id % RUNTIMES_MAX).into(), runtime.to_bytes(*id).as_ptr()) };
-            self.runtimes.stored(*id);
+        if let Some(recognised) = &recognised {
+            self.store_runtime(recognised);
         }
         let entry = file_entry(new.number, None, &self.files.get(opened.id).unwrap().parts);
         let runtime = recognised.map_or(0, |recognised| recognised.id);
