@@ -74,7 +74,7 @@ pub enum UserEnd {
     Root,
     /// No rule was found, or a rule or frame pointer led to no frame.
     Broken,
-    /// The stack is deeper than [`USER_FRAMES_MAX`].
+    /// The stack is deeper than [`USER_FRAMES_MAX`](crate::USER_FRAMES_MAX).
     Truncated,
     /// The program is a 32-bit program, of whose stack only the leaf is recorded.
     Compat,
