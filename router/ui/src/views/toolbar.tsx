@@ -35,7 +35,6 @@ export function Toolbar(props: { matches: Matches | null }) {
           {(matches) => <MatchedShare matches={matches()} />}
         </Show>
       </output>
-      <div class="spring" />
       <button
         type="button"
         class="control"
@@ -99,7 +98,9 @@ function MatchedShare(props: { matches: Matches }) {
   };
   return (
     <>
-      <b>{perCent(props.matches.value, total())}</b> of all · {matched()}
+      <span class="share-text">
+        <b>{perCent(props.matches.value, total())}</b> of all · {matched()}
+      </span>
       <button
         type="button"
         class="clear"
