@@ -9,14 +9,18 @@ use host_files::elf::{self, ElfImage};
 use super::LOOP;
 use super::layout::{Layout, layout_of};
 
+/// Function that runs the main program in the loop. After an exception, it begins the loop again. For some instructions,
+/// the stack has no frame of the loop then.
+const AROUND_LOOP: &str = "perl_run";
+
 /// Largest length of the list of options with which Perl was built, in bytes.
 const OPTIONS_BYTES_MAX: u64 = 4096;
 
 /// Returns the description of the interpreter in a file, and its layout; `None` if the file has no interpreter of a
 /// known version and build.
 pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
-    let names = [LOOP, "PL_thr_key", "PL_revision", "PL_version", "PL_bincompat_options"];
-    let [main, key, revision, version, options] = elf::exported(file, names).ok()?;
+    let names = [LOOP, AROUND_LOOP, "PL_thr_key", "PL_revision", "PL_version", "PL_bincompat_options"];
+    let [main, around, key, revision, version, options] = elf::exported(file, names).ok()?;
     let main = main.filter(|main| !main.is_empty())?;
     let image = ElfImage::read(file).ok()?;
     let read = |range: Range<u64>| elf::loaded_bytes(file, &image, range);
@@ -28,7 +32,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let layout = layout_of(byte(version?)?)?;
     let runtime = Runtime {
         kind: RuntimeKind::Perl,
-        loops: [main, 0..0],
+        loops: [main, around.unwrap_or_default()],
         threads: [Some(ThreadPointer::Key(key?.start)), None],
         extra: 0,
         offsets: layout.to_bpf(),

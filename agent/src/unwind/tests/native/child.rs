@@ -85,6 +85,17 @@ impl Child {
     pub(crate) fn start_with(program: &Path, arguments: &[&OsStr]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments);
+        Self::spawn(command)
+    }
+
+    /// Starts a program with a library that is loaded before all others, as [`Self::start_with`].
+    pub(crate) fn start_preloading(library: &Path, program: &Path, arguments: &[&OsStr]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_PRELOAD", library);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         // Without this setting, Go's runtime would interrupt the program again while the program is still stepped
         // through the last interruption.
         command.stdin(Stdio::null()).stdout(Stdio::null()).env("GODEBUG", "asyncpreemptoff=1");
