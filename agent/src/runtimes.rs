@@ -180,7 +180,8 @@ impl Runtimes {
     pub(crate) fn loop_at(&self, number: u32, address: u64) -> Option<&'static str> {
         let known = self.known.read();
         let slot = known.of_id(*known.files.get(&number)?)?;
-        slot.runtime.loops.iter().any(|part| part.contains(&address)).then(|| slot.layout.loop_name())?
+        let part = slot.runtime.loops.iter().position(|part| part.contains(&address))?;
+        slot.layout.loop_name(part)
     }
 
     /// Returns the number of files that were recognised so far. When it changes, [`Runtimes::loop_at`] may have other

@@ -43,12 +43,12 @@ impl Layout {
         }
     }
 
-    /// Returns the name of the function that runs the functions of the language in a loop. `None` if its name is that
-    /// of its symbol, or if it is in no file.
-    pub(crate) fn loop_name(&self) -> Option<&'static str> {
+    /// Returns the name of a part of the loop that runs the functions of the language. `None` if its name is that of
+    /// its symbol, or if it is in no file.
+    pub(crate) fn loop_name(&self, part: usize) -> Option<&'static str> {
         match self {
             Self::Python(_) => Some(python::LOOP),
-            Self::Perl(_) => Some(perl::LOOP),
+            Self::Perl(_) => perl::LOOPS.get(part).copied(),
             Self::Ruby(_) => Some(ruby::LOOP),
             Self::Php(_) => Some(php::LOOP),
             Self::V8(_) | Self::HotSpot(_) => None,

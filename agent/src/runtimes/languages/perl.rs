@@ -10,8 +10,10 @@ pub(crate) mod recognise;
 
 mod scalars;
 
-/// Name of the function that runs the operations of subs in a loop.
-pub(crate) const LOOP: &str = "Perl_runops_standard";
+/// Names of the functions that run the operations of subs: the loop, and the function that runs the main program in the
+/// loop. After an exception, the latter begins the loop again. For some instructions, the stack has no frame of the loop
+/// then.
+pub(crate) const LOOPS: [&str; 2] = ["Perl_runops_standard", "perl_run"];
 
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]

@@ -6,12 +6,8 @@ use std::ops::Range;
 use ebpf::{Runtime, RuntimeKind, ThreadPointer};
 use host_files::elf::{self, ElfImage};
 
-use super::LOOP;
+use super::LOOPS;
 use super::layout::{Layout, layout_of};
-
-/// Function that runs the main program in the loop. After an exception, it begins the loop again. For some instructions,
-/// the stack has no frame of the loop then.
-const AROUND_LOOP: &str = "perl_run";
 
 /// Largest length of the list of options with which Perl was built, in bytes.
 const OPTIONS_BYTES_MAX: u64 = 4096;
@@ -19,7 +15,7 @@ const OPTIONS_BYTES_MAX: u64 = 4096;
 /// Returns the description of the interpreter in a file, and its layout; `None` if the file has no interpreter of a
 /// known version and build.
 pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
-    let names = [LOOP, AROUND_LOOP, "PL_thr_key", "PL_revision", "PL_version", "PL_bincompat_options"];
+    let names = [LOOPS[0], LOOPS[1], "PL_thr_key", "PL_revision", "PL_version", "PL_bincompat_options"];
     let [main, around, key, revision, version, options] = elf::exported(file, names).ok()?;
     let main = main.filter(|main| !main.is_empty())?;
     let image = ElfImage::read(file).ok()?;
