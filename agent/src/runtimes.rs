@@ -14,12 +14,15 @@ pub(crate) mod reader;
 pub(crate) mod survey;
 
 #[cfg(target_arch = "x86_64")]
+mod code;
+#[cfg(target_arch = "x86_64")]
 mod function_parts;
 #[cfg(target_arch = "x86_64")]
 mod thread_getter;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,12 +57,23 @@ impl Slot {
     }
 }
 
+/// A file with a runtime, or with functions that have no symbol but a known name.
+#[derive(Debug)]
+struct KnownFile {
+    /// Id of the description of its runtime; 0 if it has none.
+    id: u16,
+    names: Vec<NativeName>,
+}
+
+/// Name of the code at some ELF virtual addresses of a file.
+type NativeName = (Range<u64>, &'static str);
+
 #[derive(Debug, Default)]
 struct Known {
     /// Slots from 1 on.
     slots: Vec<Slot>,
-    /// Ids of the descriptions of files, by the number of the file. Numbers ascend in the order in which files are met.
-    files: BTreeMap<u32, u16>,
+    /// By the number of the file. Numbers ascend in the order in which files are met.
+    files: BTreeMap<u32, KnownFile>,
 }
 
 impl Known {
@@ -127,17 +141,26 @@ impl Runtimes {
     /// file.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn recognise(&self, number: u32, file: &File, path: &str) -> Option<Recognised> {
-        let (runtime, layout) = languages::recognise(file, path)?;
+        let runtime = languages::recognise(file, path);
+        let local = languages::local_functions(file, runtime.as_ref().map(|(runtime, _)| runtime))
+            .into_iter()
+            .map(|local| (local.addresses, local.name));
+        let names: Vec<NativeName> = local.collect();
+        if runtime.is_none() && names.is_empty() {
+            return None;
+        }
         let mut known = self.known.write();
-        let slot = known.slot_of(runtime, layout);
-        slot.use_it();
-        let recognised = Recognised { id: slot.id, new: (!slot.is_stored).then(|| slot.runtime.clone()) };
-        known.files.insert(number, recognised.id);
+        let recognised = runtime.map(|(runtime, layout)| {
+            let slot = known.slot_of(runtime, layout);
+            slot.use_it();
+            Recognised { id: slot.id, new: (!slot.is_stored).then(|| slot.runtime.clone()) }
+        });
+        known.files.insert(number, KnownFile { id: recognised.as_ref().map_or(0, |it| it.id), names });
         if FILES_MAX < known.files.len() {
             known.files.pop_first();
         }
         self.changes.fetch_add(1, Ordering::Release);
-        Some(recognised)
+        recognised
     }
 
     /// Returns `None`: the structures of runtimes are known on x86-64 only.
@@ -179,13 +202,23 @@ impl Runtimes {
     /// Returns the name of the interpreter's loop that is at an ELF virtual address of a file; `None` for other code.
     pub(crate) fn loop_at(&self, number: u32, address: u64) -> Option<&'static str> {
         let known = self.known.read();
-        let slot = known.of_id(*known.files.get(&number)?)?;
+        let slot = known.of_id(known.files.get(&number)?.id)?;
         let part = slot.runtime.loops.iter().position(|part| part.contains(&address))?;
         slot.layout.loop_name(part)
     }
 
-    /// Returns the number of files that were recognised so far. When it changes, [`Runtimes::loop_at`] may have other
-    /// answers.
+    /// Returns the name of the native code at an ELF virtual address of a file, if it is known without a symbol.
+    pub(crate) fn native_name(&self, number: u32, address: u64) -> Option<&'static str> {
+        let local = || {
+            let known = self.known.read();
+            let names = &known.files.get(&number)?.names;
+            names.iter().find(|(addresses, _)| addresses.contains(&address)).map(|(_, name)| *name)
+        };
+        self.loop_at(number, address).or_else(local)
+    }
+
+    /// Returns the number of files that were recognised so far. When it changes, [`Runtimes::native_name`] may have
+    /// other answers.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

@@ -20,6 +20,7 @@ use crate::limits;
 
 mod call_frames;
 mod debug_link;
+mod function_index;
 mod go;
 mod header;
 mod note;
@@ -27,6 +28,7 @@ mod symbols;
 
 pub use call_frames::{CallFrameSections, debug_data, debug_frame};
 pub use debug_link::DebugLink;
+pub use function_index::FunctionIndex;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
 pub use symbols::exported;
@@ -90,6 +92,22 @@ pub fn loaded_bytes(file: &File, image: &ElfImage, range: Range<u64>) -> Option<
         within.is_some_and(|within| within.checked_add(bytes).is_some_and(|end| end <= segment.file_size))
     })?;
     read_range(file, segment.offset.checked_add(range.start - segment.address)?, bytes)
+}
+
+/// Returns the virtual address of a program's entry point; 0 for other files.
+///
+/// # Errors
+/// Any [`ElfError`].
+pub fn entry(file: &File) -> Result<u64, ElfError> {
+    Ok(Header::read(file)?.entry)
+}
+
+/// Returns true if the file has a table of all its symbols, and not only of those that it exports.
+///
+/// # Errors
+/// Any [`ElfError`].
+pub fn has_symbol_table(file: &File) -> Result<bool, ElfError> {
+    Ok(Header::read(file)?.find_section(file, b".symtab").is_some())
 }
 
 /// The identity and layout of an ELF file.

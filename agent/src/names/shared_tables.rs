@@ -100,7 +100,7 @@ impl SharedTables {
         let Some(address) = mapped.and_then(|mapped| mapped.address(offset)) else {
             return self.locations.insert(Location::Marker(Marker::NoSegment));
         };
-        if let Some(function) = self.runtimes.loop_at(number, address) {
+        if let Some(function) = self.runtimes.native_name(number, address) {
             let call = Call { function: function.to_owned(), ..Call::default() };
             return self.locations.insert_calls(Some((file, address)), &[call], FrameType::Native);
         }

@@ -10,9 +10,13 @@ pub(crate) mod v8;
 use std::fs::File;
 
 #[cfg(target_arch = "x86_64")]
-use ebpf::Runtime;
+use ebpf::{Runtime, RuntimeKind};
+#[cfg(target_arch = "x86_64")]
+use host_files::elf;
 
 use self::v8::source::Sources;
+#[cfg(target_arch = "x86_64")]
+use super::code::{Code, LocalFunction};
 use super::memory::ProcessMemory;
 use crate::names::location::{Call, FrameType};
 
@@ -93,6 +97,23 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
     }
     let (runtime, layout) = php::recognise::recognise(file)?;
     Some((runtime, Layout::Php(layout)))
+}
+
+/// Returns functions of a file that have no symbol, and whose names follow from the code. Empty if the file has a table
+/// of its symbols, or if no function is found. `runtime` is that of the file.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn local_functions(file: &File, runtime: Option<&Runtime>) -> Vec<LocalFunction> {
+    if elf::has_symbol_table(file).unwrap_or(true) {
+        return Vec::new();
+    }
+    let main = Code::read(file).and_then(|code| code.main_function());
+    let main = main.map(|addresses| LocalFunction { addresses, name: "main" });
+    let own = match runtime {
+        Some(runtime) if runtime.kind == RuntimeKind::Ruby => ruby::recognise::local_functions(file, runtime),
+        Some(runtime) if runtime.kind == RuntimeKind::Php => php::recognise::local_functions(file),
+        _ => Vec::new(),
+    };
+    main.into_iter().chain(own).collect()
 }
 
 /// A function that was read from the memory of its process.

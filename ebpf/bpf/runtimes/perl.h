@@ -4,8 +4,8 @@
  *
  * An interpreter has a stack of contexts: of subs, evals, blocks and loops. C code that calls a sub, such as `sort` or
  * a destructor, begins a new level of this stack, and most of these levels run in a loop of their own. The first sub or
- * eval of such a loop returns to no operation, which marks it. perl_run(), which runs the main program in the outermost
- * loop, counts as a part of the loop: for some instructions after an exception, the stack has no other frame of it.
+ * eval of such a loop returns to no operation, which marks it. The outermost loop is in perl_run(), which counts as a
+ * part of it. After an exception, the stack has no other frame of the loop for some instructions.
  *
  * A context has the statement (COP) of its caller, so the statement of the innermost context is that of the
  * interpreter. Blocks do not have a statement of their own: they are part of their sub.

@@ -110,7 +110,7 @@ pub fn debug_data(file: &File) -> Option<File> {
 }
 
 /// Reads the header of a 64-bit file in this machine's byte order. `None` for other ELF files.
-fn native(file: &File) -> Result<Option<Header>, ElfError> {
+pub(super) fn native(file: &File) -> Result<Option<Header>, ElfError> {
     let header = Header::read(file)?;
     Ok((header.wide && header.big_endian == cfg!(target_endian = "big")).then_some(header))
 }

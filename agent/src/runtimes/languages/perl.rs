@@ -10,9 +10,8 @@ pub(crate) mod recognise;
 
 mod scalars;
 
-/// Names of the functions that run the operations of subs: the loop, and the function that runs the main program in the
-/// loop. After an exception, the latter begins the loop again. For some instructions, the stack has no frame of the loop
-/// then.
+/// Names of the functions that run the operations of subs: the loop, and the function that runs the main program in it.
+/// After an exception, the latter begins the loop again. For some instructions, the stack has no frame of the loop.
 pub(crate) const LOOPS: [&str; 2] = ["Perl_runops_standard", "perl_run"];
 
 #[cfg(test)]

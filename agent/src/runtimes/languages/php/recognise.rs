@@ -10,6 +10,7 @@ use memchr::memmem;
 
 use super::LOOP;
 use super::layout::{Layout, LoopFrame, Version, layout_of};
+use crate::runtimes::code::{Branch, Code, LocalFunction};
 use crate::runtimes::function_parts::other_part;
 use crate::runtimes::thread_getter::{self, returned_pointer};
 
@@ -55,6 +56,19 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let loop_frame = layout.has_compiler.then(|| loop_frame(file, &image, main.start)).flatten();
     let offsets = layout.to_bpf(loop_frame.unwrap_or_default());
     Some((Runtime { kind: RuntimeKind::Php, loops, threads: [Some(thread), frameless], extra, offsets }, layout))
+}
+
+/// Returns the local function of PHP that is on most stacks of its command line: that which executes the script.
+pub(crate) fn local_functions(file: &File) -> Vec<LocalFunction> {
+    let find = || {
+        let [execute] = elf::exported(file, ["php_execute_script"]).ok()?;
+        let (execute, code) = (execute?, Code::read(file)?);
+        let called =
+            code.functions_called(&code.main_function()?).into_iter().filter_map(|start| code.function_at(start));
+        let mut executing = called.filter(|function| code.branches(function, Branch::Call).contains(&execute.start));
+        executing.next().filter(|function| *function != execute)
+    };
+    find().map(|addresses| LocalFunction { addresses, name: "do_cli" }).into_iter().collect()
 }
 
 /// Returns the place of the block of a thread's globals, which the function `getter` returns.
@@ -142,5 +156,14 @@ mod tests {
         // A loop that calls a function for each instruction: push %rbx; sub $16, %rsp; call *(%r15); pop %rbx; ret
         assert_eq!(loop_frame_of(b"\x53\x48\x83\xec\x10\x41\xff\x17\x5b\xc3"), None);
         assert_eq!(loop_frame_of(b""), None);
+    }
+
+    #[test]
+    fn the_function_that_executes_scripts_is_found_in_stripped_phps() {
+        for php in testkit::interpreters::phps() {
+            let file = File::open(php.to_string()).unwrap();
+            let functions = local_functions(&file);
+            assert!(matches!(&functions[..], [LocalFunction { name: "do_cli", .. }]), "{php}: {functions:x?}");
+        }
     }
 }

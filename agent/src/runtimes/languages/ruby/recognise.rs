@@ -4,17 +4,17 @@ use std::fs::File;
 use std::ops::Range;
 
 use ebpf::{Runtime, RuntimeKind, ThreadPointer};
-use host_files::elf::{self, CallFrameSections, ElfImage};
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use host_files::elf::{self, ElfImage};
 
 use super::LOOP;
 use super::layout::{Layout, layout_of};
+use crate::runtimes::code::{Branch, Code, LocalFunction};
 use crate::runtimes::function_parts::other_part;
 use crate::runtimes::thread_getter::{self, returned_pointer};
-use crate::unwind::call_frames::{Section, described_functions};
 
-/// Largest size of a function that calls the loop, in bytes.
-const CALLER_BYTES_MAX: u64 = 4096;
+/// Smallest number of indirect jumps in the function that runs instructions. Ruby has 200 kinds of instructions, and
+/// each ends with a jump to the next one.
+const INSTRUCTION_JUMPS_MIN: usize = 100;
 /// Number of bytes of a version, such as `3.3.8`, that are read.
 const VERSION_BYTES: u64 = 6;
 
@@ -45,16 +45,31 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
         Some(exec) => exec,
         // Both functions end with a jump to the loop.
         None => {
-            let jumps = |of: Range<u64>| {
-                let code = read(of.clone()).filter(|_| of.end - of.start <= CALLER_BYTES_MAX)?;
-                Some(jumps_out(&code, &of))
-            };
-            function_at(file, common(&jumps(eval?)?, &jumps(eval_main?)?)?)?
+            let code = Code::read(file)?;
+            let target = common(&code.branches(&eval?, Branch::Jump), &code.branches(&eval_main?, Branch::Jump))?;
+            code.function_at(target)?
         }
     };
     let loops = [main.clone(), other_part(file, &image, &main)];
     let threads = [Some(thread), None];
     Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, extra: 0, offsets: layout.to_bpf() }, layout))
+}
+
+/// Returns the local functions of Ruby that are on most stacks: that which runs the main program, and that which runs
+/// the instructions.
+pub(crate) fn local_functions(file: &File, runtime: &Runtime) -> Vec<LocalFunction> {
+    let Some(code) = Code::read(file) else { return Vec::new() };
+    let of_program = || {
+        // Both functions call the local one, and `ruby_init_stack`.
+        let [run, exec, init] = elf::exported(file, ["ruby_run_node", "ruby_exec_node", "ruby_init_stack"]).ok()?;
+        let mut called = code.functions_called(&run?);
+        called.retain(|start| init.as_ref().is_none_or(|init| init.start != *start));
+        code.function_at(common(&called, &code.functions_called(&exec?))?)
+    };
+    let called = code.functions_called(&runtime.loops[0]).into_iter().filter_map(|start| code.function_at(start));
+    let of_instructions = || called.into_iter().find(|it| INSTRUCTION_JUMPS_MIN <= code.indirect_jumps(it));
+    let found = [(of_program(), "rb_ec_exec_node"), (of_instructions(), "vm_exec_core")].into_iter();
+    found.filter_map(|(addresses, name)| Some(LocalFunction { addresses: addresses?, name })).collect()
 }
 
 /// Returns the major and minor version in a text such as `3.3.8`.
@@ -64,27 +79,11 @@ fn version_of(text: &[u8]) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// Returns the targets of the unconditional jumps in `code` that lead out of it.
-fn jumps_out(code: &[u8], at: &Range<u64>) -> Vec<u64> {
-    let decoder = Decoder::with_ip(64, code, at.start, DecoderOptions::NONE);
-    let jumps =
-        decoder.into_iter().filter(|instruction| instruction.flow_control() == FlowControl::UnconditionalBranch);
-    jumps.map(|jump| jump.near_branch_target()).filter(|target| !at.contains(target)).collect()
-}
-
 /// Returns the one number that both lists have.
 fn common(one: &[u64], other: &[u64]) -> Option<u64> {
     let mut both = one.iter().filter(|target| other.contains(target));
     let first = both.next()?;
     both.all(|target| target == first).then_some(*first)
-}
-
-/// Returns the addresses of the function that begins at an address.
-fn function_at(file: &File, address: u64) -> Option<Range<u64>> {
-    let sections = CallFrameSections::read(file).ok()?;
-    let (section, bytes) = sections.eh_frame.as_ref()?;
-    let functions = described_functions(Section { bytes, address: *section }, sections.text.start);
-    functions.into_iter().find(|function| function.start == address)
 }
 
 #[cfg(test)]
@@ -100,11 +99,24 @@ mod tests {
     }
 
     #[test]
-    fn the_jump_that_two_functions_share_is_found() {
-        // jmp 0x2000; jmp 0x1002 (within); je 0x3000; call 0x4000
-        let code = b"\xe9\xfb\x0f\x00\x00\xeb\xfb\x0f\x84\xf3\x1f\x00\x00\xe8\xee\x2f\x00\x00";
-        assert_eq!(jumps_out(code, &(0x1000..0x1012)), [0x2000]);
+    fn the_number_that_two_lists_share_is_found() {
         assert_eq!(common(&[1, 2, 2], &[2, 3]), Some(2));
         assert_eq!((common(&[1], &[2]), common(&[1, 2], &[2, 1])), (None, None));
+    }
+
+    #[test]
+    fn functions_of_stripped_rubies_have_names() {
+        let print_maps = "puts File.read(%q(/proc/self/maps)).scan(%r([^ \\n]*libruby[^ \\n]*))";
+        for ruby in testkit::interpreters::rubies() {
+            let output = ruby.command().args(["-e", print_maps]).output().unwrap();
+            let library = String::from_utf8(output.stdout).unwrap().lines().next().map(str::to_owned).unwrap();
+            let file = File::open(library).unwrap();
+            let (runtime, layout) = recognise(&file).unwrap();
+            let functions = local_functions(&file, &runtime);
+            let names: Vec<&str> = functions.iter().map(|function| function.name).collect();
+            // Ruby 2.5 has other functions around the main program.
+            let expected = &["rb_ec_exec_node", "vm_exec_core"][usize::from(layout.version < (2, 6))..];
+            assert_eq!(names, expected, "{ruby}: {functions:x?}");
+        }
     }
 }

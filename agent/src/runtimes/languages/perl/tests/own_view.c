@@ -11,7 +11,7 @@
 /* sigaction() of the C library. */
 extern int __sigaction(int signal, const struct sigaction *action, struct sigaction *old);
 
-/* What Perl does at the signal: it runs the program's handler, which prints the stack and ends the process. */
+/* Perl's own handler of the signal. It runs that of the program, which prints the stack and ends the process. */
 static void (*of_perl)(int, siginfo_t *, void *);
 
 static void on_signal(int signal, siginfo_t *info, void *context)
