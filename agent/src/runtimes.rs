@@ -10,6 +10,7 @@ pub(crate) mod function_cache;
 pub(crate) mod functions;
 pub(crate) mod languages;
 pub(crate) mod memory;
+pub(crate) mod read_limit;
 pub(crate) mod reader;
 pub(crate) mod survey;
 

@@ -206,6 +206,7 @@ fn locate_in_process(
     stack: &mut Vec<LocationId>,
 ) -> bool {
     let no_mapping = tables.locations.insert(Location::Marker(Marker::NoMapping));
+    process.find_functions(sample.user_frames().filter_map(position_of), sample.header.ktime_ns, tables);
     let mut is_lasting = true;
     for (index, frame) in sample.user_frames().enumerate() {
         let (id, lasts) = match frame {
@@ -213,7 +214,7 @@ fn locate_in_process(
             UserFrame::Address(address) => process.locate(address, sample.header.ktime_ns, tables),
             UserFrame::Function { runtime, address, position, identity } => {
                 let at = Position { function: FunctionKey { runtime, address, identity }, position };
-                process.locate_function(at, sample.header.ktime_ns, tables)
+                process.locate_function(at, tables)
             }
         };
         is_lasting &= lasts;
@@ -232,6 +233,16 @@ fn locate_in_process(
     };
     stack.push(tables.locations.insert(Location::Marker(end)));
     is_lasting
+}
+
+/// Returns the position of a frame in a function of a language runtime; `None` for other frames.
+fn position_of(frame: UserFrame) -> Option<Position> {
+    match frame {
+        UserFrame::Function { runtime, address, position, identity } => {
+            Some(Position { function: FunctionKey { runtime, address, identity }, position })
+        }
+        UserFrame::File { .. } | UserFrame::Address(_) => None,
+    }
 }
 
 /// Returns the largest number of kernel frames that the kernel records of a stack, from its setting.

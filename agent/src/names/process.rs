@@ -103,15 +103,21 @@ impl Process {
         }
     }
 
-    /// Returns the location of a position in a function of a language runtime, and true if it will be the same next
-    /// time.
-    pub(crate) fn locate_function(
+    /// Finds the locations of positions in functions of language runtimes. `now_ns` is the time of the sample that has
+    /// them.
+    pub(crate) fn find_functions(
         &mut self,
-        at: Position,
+        positions: impl Iterator<Item = Position>,
         now_ns: u64,
         tables: &mut SharedTables,
-    ) -> (LocationId, bool) {
-        self.functions.locate(self.key, at, now_ns, tables)
+    ) {
+        self.functions.find(self.key, positions, now_ns, tables);
+    }
+
+    /// Returns the location of a position in a function of a language runtime, and true if it will be the same next
+    /// time.
+    pub(crate) fn locate_function(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
+        self.functions.locate(at, tables)
     }
 
     /// Looks for HotSpot in the process, if `sample` shows that it may run there.

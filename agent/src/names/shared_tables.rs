@@ -12,6 +12,7 @@ use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
+use crate::runtimes::read_limit::ReadLimit;
 use crate::runtimes::reader::Reader;
 
 /// Largest number of frames whose location is cached, at 30 bytes each. Only frames in files are cached.
@@ -26,7 +27,9 @@ pub(crate) struct SharedTables {
     pub(crate) runtimes: Runtimes,
     /// Reads functions of runtimes.
     pub(crate) reader: Reader,
-    /// Limit of the work to name samples: 2 % of a CPU.
+    /// Limit of all reads of functions.
+    pub(crate) function_reads: ReadLimit,
+    /// Limit of the other work to name samples: 2 % of a CPU.
     pub(crate) reads: RateLimit,
     /// Limit of the work to check that names are still right: 0.1 % of a CPU.
     pub(crate) checks: RateLimit,
@@ -47,6 +50,7 @@ impl SharedTables {
             go_programs: GoPrograms::default(),
             runtimes,
             reader: Reader::default(),
+            function_reads: ReadLimit::of_all(),
             reads: RateLimit::new(50),
             checks: RateLimit::new(1000),
             environment,

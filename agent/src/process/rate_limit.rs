@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 /// agent starts, and when a build runs.
 const SAVED_MAX: Duration = Duration::from_secs(10);
 
-/// Limits the work for all processes together to a share of the time.
+/// Limits work to a share of the time.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     parts: u32,
+    /// Longest time by which work may be ahead of its share.
+    saved: Duration,
     /// Time at which the work done so far will have used exactly its share.
     paid_at: Instant,
 }
@@ -17,18 +19,33 @@ pub(crate) struct RateLimit {
 impl RateLimit {
     /// Creates a limit that allows work to take one part in `parts` of the time.
     pub(crate) fn new(parts: u32) -> Self {
-        Self { parts, paid_at: Instant::now() }
+        Self { parts, saved: SAVED_MAX, paid_at: Instant::now() }
+    }
+
+    /// Creates a limit that also allows `work` at once, whatever share of the time that is.
+    pub(crate) fn with_burst(parts: u32, work: Duration) -> Self {
+        Self { saved: work * parts, ..Self::new(parts) }
     }
 
     /// Runs `work`, or returns `None` if the limit is reached.
     pub(crate) fn run<T>(&mut self, work: impl FnOnce() -> T) -> Option<T> {
-        let started = Instant::now();
-        if started + SAVED_MAX < self.paid_at {
+        if self.is_reached() {
             return None;
         }
+        let started = Instant::now();
         let result = work();
-        self.paid_at = self.paid_at.max(started) + started.elapsed() * self.parts;
+        self.count(started.elapsed());
         Some(result)
+    }
+
+    pub(crate) fn is_reached(&self) -> bool {
+        Instant::now() + self.saved < self.paid_at
+    }
+
+    /// Counts work that has just ended.
+    pub(crate) fn count(&mut self, work: Duration) {
+        let started = Instant::now().checked_sub(work).unwrap_or(self.paid_at);
+        self.paid_at = self.paid_at.max(started) + work * self.parts;
     }
 }
 
@@ -47,5 +64,16 @@ mod tests {
         assert_eq!(limit.run(|| 2), None);
         limit.paid_at -= Duration::from_secs(60);
         assert_eq!(limit.run(|| 3), Some(3));
+    }
+
+    #[test]
+    fn a_burst_is_allowed_at_once_and_more_is_not() {
+        let mut limit = RateLimit::with_burst(100, Duration::from_secs(1));
+        limit.count(Duration::from_millis(900));
+        assert!(!limit.is_reached());
+        limit.count(Duration::from_millis(200));
+        assert!(limit.is_reached());
+        limit.paid_at -= Duration::from_secs(20);
+        assert!(!limit.is_reached());
     }
 }

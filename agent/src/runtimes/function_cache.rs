@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 4 << 20;
 const UNREADABLE_MAX: usize = 4096;
 
 /// A function, as BPF records it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FunctionKey {
     /// Id of the runtime.
     pub(crate) runtime: u16,

@@ -10,24 +10,33 @@ use foldhash::fast::RandomState;
 use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
-use crate::process::rate_limit::RateLimit;
 use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
 use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
+use crate::runtimes::read_limit::{self, ReadLimit};
+use crate::runtimes::reader::Late;
 
 /// Largest number of positions whose location is cached for one process.
 const POSITIONS_MAX: usize = 32_768;
-/// Number of late reads after which nothing more is read of a process. On a busy host, a few reads may be late.
-const LATE_MAX: u32 = 3;
+/// Largest number of functions that are read at once. Each batch is limited in time.
+const BATCH_MAX: usize = 64;
 /// Time after which functions are read again, in nanoseconds.
 const AGE_NS_MAX: u64 = 60_000_000_000;
 
 /// A position in a function, as BPF reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) function: FunctionKey,
     pub(crate) position: u32,
+}
+
+/// A function that is to be read for a position.
+struct Wanted {
+    at: Position,
+    /// The function, and the position for which it is read.
+    key: (FunctionKey, u32),
+    layout: Arc<Layout>,
 }
 
 /// The functions of the runtimes in one process.
@@ -38,10 +47,11 @@ pub(crate) struct RuntimeFunctions {
     locations: HashMap<Position, LocationId, RandomState>,
     /// Time at which the oldest function was read.
     since_ns: u64,
-    /// Limit of the work for this process: 1 % of a CPU.
-    reads: RateLimit,
-    /// Number of late reads. After [`LATE_MAX`] of them, nothing more is read of this process.
-    late: u32,
+    reads: ReadLimit,
+    /// A read that was late. Nothing more is read of this process until it has returned.
+    late: Option<Late>,
+    /// The reason why functions were not read, if some were not.
+    missing: Marker,
 }
 
 impl Default for RuntimeFunctions {
@@ -51,79 +61,131 @@ impl Default for RuntimeFunctions {
             sources: Sources::default(),
             locations: HashMap::default(),
             since_ns: 0,
-            reads: RateLimit::new(100),
-            late: 0,
+            reads: ReadLimit::of_process(),
+            late: None,
+            missing: Marker::FunctionUnread,
         }
     }
 }
 
 impl RuntimeFunctions {
-    /// Returns the location of a position, and true if it will be the same next time. `now_ns` is the time of the
-    /// sample.
-    pub(crate) fn locate(
+    /// Finds the locations of positions that are new, and reads the functions for that. `now_ns` is the time of the
+    /// sample that has the positions.
+    ///
+    /// Functions are read in batches. Each batch is run by another thread, which may have to wait for a CPU.
+    pub(crate) fn find(
         &mut self,
         process: ProcessKey,
-        at: Position,
+        positions: impl Iterator<Item = Position>,
         now_ns: u64,
         tables: &mut SharedTables,
-    ) -> (LocationId, bool) {
+    ) {
         if AGE_NS_MAX < now_ns.saturating_sub(self.since_ns) {
             self.read = FunctionCache::default();
             self.locations = HashMap::default();
             self.since_ns = now_ns;
         }
-        if let Some(id) = self.locations.get(&at) {
-            return (*id, true);
+        let mut left: Vec<Position> = positions.filter(|at| !self.locations.contains_key(at)).collect();
+        left.sort_unstable();
+        left.dedup();
+        if POSITIONS_MAX < self.locations.len() + left.len() {
+            self.locations = HashMap::default();
         }
-        match self.find(process, at, tables) {
-            Ok(id) => {
-                if self.locations.len() < POSITIONS_MAX {
-                    self.locations.insert(at, id);
+        while !left.is_empty() {
+            let mut batch: Vec<Wanted> = Vec::new();
+            left.retain(|at| self.is_left(*at, &mut batch, tables));
+            if batch.is_empty() {
+                continue;
+            }
+            match self.read(process, batch, tables) {
+                Ok(read) => {
+                    for (wanted, function) in read {
+                        left.retain(|at| *at != wanted.at);
+                        let function = self.read.insert(wanted.key, function);
+                        self.locate_in(wanted.at, function.as_deref(), &wanted.layout, tables);
+                    }
                 }
-                (id, true)
+                Err(reason) => {
+                    self.missing = reason;
+                    return;
+                }
             }
-            Err(marker) => (tables.locations.insert(Location::Marker(marker)), marker != Marker::FunctionUnread),
         }
     }
 
-    /// Returns the location of a position that is not cached, or the reason why there is none.
-    fn find(&mut self, process: ProcessKey, at: Position, tables: &mut SharedTables) -> Result<LocationId, Marker> {
-        let key = at.function;
-        let layout = tables.runtimes.layout(key.runtime).filter(|_| key.identity != 0).ok_or(Marker::FunctionGone)?;
-        let position = layout.read_position(key.address, at.position);
-        let known = self.read.known((key, position));
-        let function = match known.filter(|known| known.as_ref().is_none_or(|known| known.covers(at.position))) {
-            Some(known) => known,
-            None => {
-                let function = self.read(process, at, Arc::clone(&layout), tables)?;
-                self.read.insert((key, position), function)
-            }
+    /// Stores the location of a position if its function is known or cannot be known, and returns false. Otherwise,
+    /// adds its function to `batch`, unless the batch is full or has it.
+    fn is_left(&mut self, at: Position, batch: &mut Vec<Wanted>, tables: &mut SharedTables) -> bool {
+        let layout = tables.runtimes.layout(at.function.runtime).filter(|_| at.function.identity != 0);
+        let Some(layout) = layout else {
+            self.insert(at, Marker::FunctionGone, tables);
+            return false;
         };
-        let calls = function.ok_or(Marker::FunctionGone)?.calls(&layout, at.position);
-        Ok(tables.locations.insert_calls(None, &calls, layout.frame_type()))
+        let key = (at.function, layout.read_position(at.function.address, at.position));
+        match self.read.known(key) {
+            Some(known) if known.as_ref().is_none_or(|known| known.covers(at.position)) => {
+                self.locate_in(at, known.as_deref(), &layout, tables);
+                return false;
+            }
+            _ => {}
+        }
+        if batch.len() < BATCH_MAX && batch.iter().all(|wanted| wanted.key != key) {
+            batch.push(Wanted { at, key, layout });
+        }
+        true
     }
 
-    /// Reads a function; `None` if it is gone.
+    /// Stores the location of a position in a function; `None` if the function is gone.
+    fn locate_in(&mut self, at: Position, function: Option<&Function>, layout: &Layout, tables: &mut SharedTables) {
+        let Some(function) = function else { return self.insert(at, Marker::FunctionGone, tables) };
+        let calls = function.calls(layout, at.position);
+        self.locations.insert(at, tables.locations.insert_calls(None, &calls, layout.frame_type()));
+    }
+
+    fn insert(&mut self, at: Position, marker: Marker, tables: &mut SharedTables) {
+        self.locations.insert(at, tables.locations.insert(Location::Marker(marker)));
+    }
+
+    /// Returns the location of a position, and true if it will be the same next time.
+    pub(crate) fn locate(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
+        match self.locations.get(&at) {
+            Some(id) => (*id, true),
+            None => {
+                let is_lasting = self.missing != Marker::FunctionUnread;
+                (tables.locations.insert(Location::Marker(self.missing)), is_lasting)
+            }
+        }
+    }
+
+    /// Reads the functions of a batch; `None` in place of one that is gone.
     fn read(
         &mut self,
         process: ProcessKey,
-        at: Position,
-        layout: Arc<Layout>,
+        batch: Vec<Wanted>,
         tables: &mut SharedTables,
-    ) -> Result<Option<Function>, Marker> {
+    ) -> Result<Vec<(Wanted, Option<Function>)>, Marker> {
+        if self.late.take_if(|late| late.has_returned()).is_none() && self.late.is_some() {
+            return Err(Marker::FunctionUnread);
+        }
         let sources = self.sources.clone();
         let read = move || {
             let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
-            let FunctionKey { address, identity, .. } = at.function;
-            Ok(Function::read(&memory, &layout, &sources, (address, at.position, identity)))
+            let function = |wanted: &Wanted| {
+                let FunctionKey { address, identity, .. } = wanted.at.function;
+                Function::read(&memory, &wanted.layout, &sources, (address, wanted.at.position, identity))
+            };
+            let functions: Vec<_> = batch.iter().map(function).collect();
+            Ok(batch.into_iter().zip(functions).collect())
         };
-        if LATE_MAX <= self.late {
-            return Err(Marker::FunctionUnread);
+        let SharedTables { function_reads, reader, .. } = tables;
+        match read_limit::run(reader, [&mut self.reads, function_reads], read) {
+            Some(Ok(read)) => read,
+            Some(Err(late)) => {
+                self.late = Some(late);
+                Err(Marker::FunctionUnread)
+            }
+            None => Err(Marker::FunctionUnread),
         }
-        let SharedTables { reads, reader, .. } = tables;
-        let read = self.reads.run(|| reads.run(|| reader.run(read))).flatten().ok_or(Marker::FunctionUnread)?;
-        self.late += u32::from(read.is_err());
-        read.unwrap_or(Err(Marker::FunctionUnread))
     }
 
     pub(crate) fn forget_locations(&mut self) {

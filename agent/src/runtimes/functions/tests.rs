@@ -57,13 +57,18 @@ impl World {
 
     /// Returns the name of the function at a position, or of a marker.
     fn name(&mut self, key: ProcessKey, at: Position, now_ns: u64) -> String {
-        let (id, _) = self.functions.locate(key, at, now_ns, &mut self.tables);
-        let locations = &self.tables.locations;
-        match locations.get(id).unwrap() {
-            Location::Lines { lines, .. } => locations.name(locations.lines(lines)[0].function.name).to_owned(),
-            Location::Marker(marker) => marker.name().to_owned(),
-            other => panic!("{other:?}"),
-        }
+        self.functions.find(key, [at].into_iter(), now_ns, &mut self.tables);
+        let (id, _) = self.functions.locate(at, &mut self.tables);
+        name_of(&self.tables, id)
+    }
+}
+
+fn name_of(tables: &SharedTables, id: LocationId) -> String {
+    let locations = &tables.locations;
+    match locations.get(id).unwrap() {
+        Location::Lines { lines, .. } => locations.name(locations.lines(lines)[0].function.name).to_owned(),
+        Location::Marker(marker) => marker.name().to_owned(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -102,21 +107,24 @@ fn a_marker_tells_why_a_function_has_no_name() {
     ] {
         assert_eq!(world.name(key, Position { function: gone, ..at }, 1), "[function gone]");
     }
-    world.functions.reads.run(|| std::thread::sleep(Duration::from_millis(150)));
+    world.functions.reads.count(Duration::from_secs(2), Duration::ZERO);
+    assert_eq!(world.name(key, at, 1), "[function unread]");
+    world.functions = RuntimeFunctions::default();
+    world.functions.reads.count(Duration::ZERO, Duration::from_secs(2));
     assert_eq!(world.name(key, at, 1), "[function unread]");
     // The limit of one process is not that of the others.
     world.functions = RuntimeFunctions::default();
     assert_eq!(world.name(key, at, 1), "function");
     // A new line of a named function needs no read.
-    world.functions.reads.run(|| std::thread::sleep(Duration::from_millis(150)));
+    world.functions.reads.count(Duration::from_secs(2), Duration::ZERO);
     assert_eq!(world.name(key, Position { position: 0, ..at }, 1), "function");
 }
 
 #[test]
 fn functions_of_a_program_that_makes_many_take_bounded_memory() {
     let mut world = World::new();
-    world.functions.reads = RateLimit::new(0);
-    world.tables.reads = RateLimit::new(0);
+    world.functions.reads = ReadLimit::none();
+    world.tables.function_reads = ReadLimit::none();
     let long = "x".repeat(500);
     for number in 1..=10_000 {
         let at = world.place(&long, number);
@@ -128,5 +136,28 @@ fn functions_of_a_program_that_makes_many_take_bounded_memory() {
         let function = FunctionKey { address: 8 * address, ..unreadable.function };
         assert_eq!(world.name(own_key(), Position { function, ..unreadable }, 1), "[function gone]");
         assert!(world.functions.bytes() < 5 << 20, "{}", world.functions.bytes());
+    }
+}
+
+#[test]
+fn many_functions_and_positions_of_one_stack_are_found_at_once() {
+    let world = World::new();
+    let stack: Vec<World> = (0..3 * BATCH_MAX).map(|_| World::new()).collect();
+    let World { mut tables, mut functions, .. } = world;
+    let place = |(number, mut world): (usize, World)| {
+        let at = world.place(&format!("function_{number}"), 1);
+        let positions = [0, 2, u32::MAX].map(|position| Position { position, ..at });
+        // The memory stays as it is, because the function is in it.
+        (positions, world)
+    };
+    let placed: Vec<_> = stack.into_iter().enumerate().map(place).collect();
+    let gone = Position { function: FunctionKey { address: 8, ..placed[0].0[0].function }, position: 0 };
+    let positions: Vec<Position> = placed.iter().flat_map(|(positions, _)| *positions).chain([gone]).collect();
+    // A recursive function has the same position again and again.
+    functions.find(own_key(), positions.iter().chain(&positions).copied(), 1, &mut tables);
+    for (index, at) in positions.iter().enumerate() {
+        let (id, is_lasting) = functions.locate(*at, &mut tables);
+        let expected = if *at == gone { "[function gone]".to_owned() } else { format!("function_{}", index / 3) };
+        assert_eq!((name_of(&tables, id), is_lasting), (expected, true));
     }
 }
