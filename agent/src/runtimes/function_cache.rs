@@ -9,8 +9,11 @@ use super::languages::Function;
 
 /// Largest memory of the functions of one process, in bytes. When it is reached, all of them are forgotten.
 const BYTES_MAX: usize = 4 << 20;
-/// Largest number of unreadable functions that are remembered, so that they are not read again for each sample.
-const UNREADABLE_MAX: usize = 4096;
+/// Largest number of gone functions that are remembered, so that they are not read again for each sample.
+const GONE_MAX: usize = 4096;
+/// Time for which a function counts as gone, in nanoseconds. A program that handles requests often makes the same
+/// function at the same address for each of them.
+const GONE_NS: u64 = 1_000_000_000;
 
 /// A function, as BPF records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,32 +30,59 @@ pub(crate) struct FunctionKey {
 /// [`Layout::read_position`]: crate::runtimes::languages::Layout::read_position
 type ReadKey = (FunctionKey, u32);
 
-/// The functions of one process.
+/// A function that was read, or the fact that it is gone.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    Function(Arc<Function>),
+    /// The function is gone, or cannot be read.
+    Gone,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Function(Arc<Function>),
+    /// Time at which the function was found to be gone.
+    GoneAt(u64),
+}
+
+/// The functions of one process. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionCache {
-    known: HashMap<ReadKey, Option<Arc<Function>>, RandomState>,
-    unreadable: usize,
+    known: HashMap<ReadKey, Entry, RandomState>,
+    gone: usize,
     bytes: usize,
 }
 
 impl FunctionCache {
-    /// Returns a function, or `None` in its place if it is gone or unreadable. `None` if it was not read yet.
-    pub(crate) fn known(&self, key: ReadKey) -> Option<Option<Arc<Function>>> {
-        self.known.get(&key).cloned()
+    /// Returns what is known of a function at a time; `None` if it is to be read.
+    pub(crate) fn known(&self, key: ReadKey, now_ns: u64) -> Option<Known> {
+        match self.known.get(&key)? {
+            Entry::Function(function) => Some(Known::Function(Arc::clone(function))),
+            Entry::GoneAt(at_ns) => (now_ns.saturating_sub(*at_ns) < GONE_NS).then_some(Known::Gone),
+        }
     }
 
-    /// Adds a function that was read; `None` if it is gone or unreadable.
-    pub(crate) fn insert(&mut self, key: ReadKey, function: Option<Function>) -> Option<Arc<Function>> {
-        if BYTES_MAX <= self.bytes || UNREADABLE_MAX <= self.unreadable {
+    /// Adds a function that was read at a time; `None` if it is gone or unreadable.
+    pub(crate) fn insert(&mut self, key: ReadKey, function: Option<Function>, now_ns: u64) -> Known {
+        if BYTES_MAX <= self.bytes || GONE_MAX <= self.gone {
             *self = Self::default();
         }
-        let function = function.map(Arc::new);
-        self.bytes += function.as_ref().map_or(0, |function| function.bytes());
-        self.unreadable += usize::from(function.is_none());
-        if let Some(Some(before)) = self.known.insert(key, function.clone()) {
-            self.bytes -= before.bytes();
+        let (entry, known) = match function.map(Arc::new) {
+            Some(function) => {
+                self.bytes += function.bytes();
+                (Entry::Function(Arc::clone(&function)), Known::Function(function))
+            }
+            None => {
+                self.gone += 1;
+                (Entry::GoneAt(now_ns), Known::Gone)
+            }
+        };
+        match self.known.insert(key, entry) {
+            Some(Entry::Function(before)) => self.bytes -= before.bytes(),
+            Some(Entry::GoneAt(_)) => self.gone -= 1,
+            None => {}
         }
-        function
+        known
     }
 
     /// Approximate memory of all functions, in bytes.

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
-use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
+use crate::runtimes::function_cache::{FunctionCache, FunctionKey, Known};
 use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
@@ -50,8 +50,8 @@ pub(crate) struct RuntimeFunctions {
     reads: ReadLimit,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
-    /// The reason why functions were not read, if some were not.
-    missing: Marker,
+    /// The reason why functions were not read when positions were sought last; `None` if all were read.
+    unread: Option<Marker>,
 }
 
 impl Default for RuntimeFunctions {
@@ -63,7 +63,7 @@ impl Default for RuntimeFunctions {
             since_ns: 0,
             reads: ReadLimit::of_process(),
             late: None,
-            missing: Marker::FunctionUnread,
+            unread: None,
         }
     }
 }
@@ -85,6 +85,7 @@ impl RuntimeFunctions {
             self.locations = HashMap::default();
             self.since_ns = now_ns;
         }
+        self.unread = None;
         let mut left: Vec<Position> = positions.filter(|at| !self.locations.contains_key(at)).collect();
         left.sort_unstable();
         left.dedup();
@@ -93,7 +94,7 @@ impl RuntimeFunctions {
         }
         while !left.is_empty() {
             let mut batch: Vec<Wanted> = Vec::new();
-            left.retain(|at| self.is_left(*at, &mut batch, tables));
+            left.retain(|at| self.is_left(*at, &mut batch, now_ns, tables));
             if batch.is_empty() {
                 continue;
             }
@@ -101,33 +102,31 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
-                        let function = self.read.insert(wanted.key, function);
-                        self.locate_in(wanted.at, function.as_deref(), &wanted.layout, tables);
+                        let known = self.read.insert(wanted.key, function, now_ns);
+                        self.locate_in(wanted.at, &known, &wanted.layout, tables);
                     }
                 }
                 Err(reason) => {
-                    self.missing = reason;
+                    self.unread = Some(reason);
                     return;
                 }
             }
         }
     }
 
-    /// Stores the location of a position if its function is known or cannot be known, and returns false. Otherwise,
-    /// adds its function to `batch`, unless the batch is full or has it.
-    fn is_left(&mut self, at: Position, batch: &mut Vec<Wanted>, tables: &mut SharedTables) -> bool {
+    /// Stores the location of a position if its function is known, and returns false. Also returns false if the
+    /// function is gone. Otherwise, adds the function to `batch`, unless the batch is full or has it.
+    fn is_left(&mut self, at: Position, batch: &mut Vec<Wanted>, now_ns: u64, tables: &mut SharedTables) -> bool {
         let layout = tables.runtimes.layout(at.function.runtime).filter(|_| at.function.identity != 0);
-        let Some(layout) = layout else {
-            self.insert(at, Marker::FunctionGone, tables);
-            return false;
-        };
+        let Some(layout) = layout else { return false };
         let key = (at.function, layout.read_position(at.function.address, at.position));
-        match self.read.known(key) {
-            Some(known) if known.as_ref().is_none_or(|known| known.covers(at.position)) => {
-                self.locate_in(at, known.as_deref(), &layout, tables);
+        match self.read.known(key, now_ns) {
+            Some(Known::Function(function)) if !function.covers(at.position) => {}
+            Some(known) => {
+                self.locate_in(at, &known, &layout, tables);
                 return false;
             }
-            _ => {}
+            None => {}
         }
         if batch.len() < BATCH_MAX && batch.iter().all(|wanted| wanted.key != key) {
             batch.push(Wanted { at, key, layout });
@@ -135,24 +134,21 @@ impl RuntimeFunctions {
         true
     }
 
-    /// Stores the location of a position in a function; `None` if the function is gone.
-    fn locate_in(&mut self, at: Position, function: Option<&Function>, layout: &Layout, tables: &mut SharedTables) {
-        let Some(function) = function else { return self.insert(at, Marker::FunctionGone, tables) };
-        let calls = function.calls(layout, at.position);
-        self.locations.insert(at, tables.locations.insert_calls(None, &calls, layout.frame_type()));
+    /// Stores the location of a position in a function, unless the function is gone.
+    fn locate_in(&mut self, at: Position, known: &Known, layout: &Layout, tables: &mut SharedTables) {
+        if let Known::Function(function) = known {
+            let calls = function.calls(layout, at.position);
+            self.locations.insert(at, tables.locations.insert_calls(None, &calls, layout.frame_type()));
+        }
     }
 
-    fn insert(&mut self, at: Position, marker: Marker, tables: &mut SharedTables) {
-        self.locations.insert(at, tables.locations.insert(Location::Marker(marker)));
-    }
-
-    /// Returns the location of a position, and true if it will be the same next time.
+    /// Returns the location of a position after [`RuntimeFunctions::find`], and true if it will be the same next time.
     pub(crate) fn locate(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
         match self.locations.get(&at) {
             Some(id) => (*id, true),
             None => {
-                let is_lasting = self.missing != Marker::FunctionUnread;
-                (tables.locations.insert(Location::Marker(self.missing)), is_lasting)
+                let marker = self.unread.unwrap_or(Marker::FunctionGone);
+                (tables.locations.insert(Location::Marker(marker)), false)
             }
         }
     }
