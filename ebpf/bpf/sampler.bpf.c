@@ -10,6 +10,7 @@
 #include "off_cpu.h"
 #include "record.h"
 #include "registers.h"
+#include "runtimes/new_functions.h"
 #include "scratch.h"
 #include "types.h"
 #include "unwind.h"
@@ -45,7 +46,10 @@ struct {
 struct program_image {
     u64 start_boottime_ns;
     u64 exec_id;
+    u64 is_eager; /* 1 if user space is also woken for new functions; set by user space */
 };
+
+_Static_assert(sizeof(struct program_image) == 24, "");
 
 /* Programs for which user space has been woken, by pid. If the map forgets a program, user space is woken once more for
  * it. */
@@ -56,17 +60,17 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* Returns 1 if user space has not been woken for this program yet. It must be woken soon, because the program and its
- * mappings may end within milliseconds. */
-INLINE int is_new(const struct sample_header *header)
+/* Returns what is known of the program of a record. If it is new, notes it, and returns 0. User space must then be
+ * woken soon, because the program and its mappings may end within milliseconds. */
+INLINE struct program_image *find_program(const struct sample_header *header)
 {
     u32 pid = header->pid;
     struct program_image image = { header->start_boottime_ns, header->exec_id };
     struct program_image *known = bpf_map_lookup_elem(&seen, &pid);
     if (known && known->start_boottime_ns == image.start_boottime_ns && known->exec_id == image.exec_id)
-        return 0;
+        return known;
     bpf_map_update_elem(&seen, &pid, &image, BPF_ANY);
-    return 1;
+    return 0;
 }
 
 /*
@@ -94,19 +98,22 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 }
 
 /*
- * Returns the wake-up flag of a record. User space reads the ring buffer periodically, and is woken earlier only if the
- * buffer is half full, or for a new program. The record of a new program also gets the number of its file, because the
- * program may end at any moment.
+ * Returns the wake-up flag of a record. User space reads the ring buffer periodically. It is woken earlier only if the
+ * buffer is half full, for a new program, or for a new function of an eager one. The record of a new program also gets
+ * the number of its file, because the program may end at any moment.
  */
 INLINE u64 wakeup(struct scratch *scratch, u64 mm)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
-    if (is_new(&scratch->header)) {
+    struct program_image *program = find_program(&scratch->header);
+    if (!program) {
         if (mm && !(scratch->header.executable = find_executable(scratch, mm)))
             /* Inside execve, the file is not known yet: the next sample reports it. */
             bpf_map_delete_elem(&seen, &scratch->header.pid);
         return BPF_RB_FORCE_WAKEUP;
     }
+    if (program->is_eager && has_new_function(scratch))
+        return BPF_RB_FORCE_WAKEUP;
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 

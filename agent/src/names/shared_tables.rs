@@ -10,6 +10,7 @@ use super::go::programs::GoPrograms;
 use super::location::{Call, FrameType, Location, LocationId, LocationTable, Marker};
 use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
+use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
 use crate::runtimes::read_limit::ReadLimit;
@@ -27,6 +28,8 @@ pub(crate) struct SharedTables {
     pub(crate) runtimes: Runtimes,
     /// Reads functions of runtimes.
     pub(crate) reader: Reader,
+    /// Programs that free functions before their names are read.
+    pub(crate) eager: Vec<ProcessKey>,
     /// Limit of all reads of functions.
     pub(crate) function_reads: ReadLimit,
     /// Limit of the other work to name samples: 2 % of a CPU.
@@ -50,6 +53,7 @@ impl SharedTables {
             go_programs: GoPrograms::default(),
             runtimes,
             reader: Reader::default(),
+            eager: Vec::new(),
             function_reads: ReadLimit::of_all(),
             reads: RateLimit::new(50),
             checks: RateLimit::new(1000),

@@ -50,6 +50,8 @@ pub(crate) struct RuntimeFunctions {
     reads: ReadLimit,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
+    /// True if BPF wakes the agent for new functions of the process, because some were gone when they were read.
+    is_eager: bool,
     /// The reason why functions were not read when positions were sought last; `None` if all were read.
     unread: Option<Marker>,
 }
@@ -63,6 +65,7 @@ impl Default for RuntimeFunctions {
             since_ns: 0,
             reads: ReadLimit::of_process(),
             late: None,
+            is_eager: false,
             unread: None,
         }
     }
@@ -84,6 +87,8 @@ impl RuntimeFunctions {
             self.read = FunctionCache::default();
             self.locations = HashMap::default();
             self.since_ns = now_ns;
+            // BPF may have forgotten the process.
+            self.is_eager = false;
         }
         self.unread = None;
         let mut left: Vec<Position> = positions.filter(|at| !self.locations.contains_key(at)).collect();
@@ -102,6 +107,10 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
+                        if function.is_none() && !self.is_eager {
+                            self.is_eager = true;
+                            tables.eager.push(process);
+                        }
                         let known = self.read.insert(wanted.key, function, now_ns);
                         self.locate_in(wanted.at, &known, &wanted.layout, tables);
                     }

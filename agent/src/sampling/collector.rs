@@ -19,7 +19,7 @@ use crate::process::file::table::Reported;
 use crate::process::procfs;
 use crate::process::sys::{Clock, clock_ns};
 use crate::runtimes::Runtimes;
-use crate::status::{DropReason, Status};
+use crate::status::{DropReason, Status, causes};
 use crate::unwind::bpf_tables::BpfTables;
 
 /// Length of an interval, after which its samples are exported; in nanoseconds.
@@ -154,6 +154,11 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         });
         for new in locator.tables.runtimes.take_processes() {
             sampler.tables.add_process(new);
+        }
+        for program in locator.tables.eager.drain(..) {
+            if let Err(error) = sampler.read_eagerly(program) {
+                tracing::warn!(?program, "functions of a program may be gone when they are read: {}", causes(&error));
+            }
         }
         self.status.count_samples(samples);
         may_have_more

@@ -14,11 +14,12 @@ use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
     DROPPED_MAP, EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP,
     KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS,
-    OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX,
-    WINDOW_WALKS,
+    OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP, SEEN_MAP, SampleHeader, TABLES_MAP,
+    USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
+use crate::process::key::ProcessKey;
 use crate::process::sys;
 use crate::runtimes::Runtimes;
 use crate::sampling::trim::trim_memory;
@@ -96,6 +97,7 @@ pub(crate) struct Sampler {
     ring: RingBuf<MapData>,
     new_files: RingBuf<MapData>,
     pub(crate) tables: BpfTables,
+    seen: BpfMap<MapData, u32, [u64; 3]>,
     dropped: PerCpuArray<MapData, u64>,
     dropped_before: Dropped,
     period_ns: u64,
@@ -139,6 +141,7 @@ impl Sampler {
         let mut bpf = loader.load(PROGRAM).map_err(SamplerError::Load)?;
         let mut map = |name| bpf.take_map(name).ok_or(SamplerError::Missing { name });
         let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
+        let seen = BpfMap::try_from(map(SEEN_MAP)?).map_err(SamplerError::Map)?;
         let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
         let new_files = RingBuf::try_from(map(NEW_FILES_MAP)?).map_err(SamplerError::Map)?;
         let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
@@ -154,6 +157,7 @@ impl Sampler {
             ring,
             new_files,
             tables,
+            seen,
             dropped,
             dropped_before: Dropped::default(),
             period_ns,
@@ -248,6 +252,12 @@ impl Sampler {
             take(Message::Record(&record));
         }
         true
+    }
+
+    /// Makes BPF wake the reader for each new function of a program, until BPF forgets the program.
+    pub(crate) fn read_eagerly(&mut self, program: ProcessKey) -> Result<(), SamplerError> {
+        let ProcessKey { pid, start_boottime_ns, exec_id } = program;
+        self.seen.insert(pid, ebpf::eager_program(start_boottime_ns, exec_id), 0).map_err(SamplerError::Map)
     }
 
     /// Returns the numbers of records and waits that were lost since the last call.

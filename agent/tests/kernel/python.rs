@@ -240,3 +240,40 @@ fn functions_of_a_second_interpreter_are_on_the_stack() {
         assert_whole(&interpreter, &second, |sample| sample.times.len() as u64, is_whole);
     }
 }
+
+/// Program that compiles a function for each request, runs it for 20 ms of CPU time, and frees it.
+const REQUESTS: &str = r#"
+import time
+CODE = """
+def request_{0}(until):
+    while time.thread_time() < until:
+        sum(range(200))
+request_{0}(time.thread_time() + 0.02)
+"""
+end = time.time() + 8
+number = 0
+while time.time() < end:
+    names = {"time": time}
+    exec(compile(CODE.format(number), "request", "exec"), names)
+    names.clear()
+    number += 1
+"#;
+
+#[test]
+fn functions_that_are_freed_after_milliseconds_have_names() {
+    let test = "functions_that_are_freed_after_milliseconds_have_names";
+    let Some(agent) = RunningAgent::start_with(test, 99, false) else { return };
+    let arguments = ["-c", REQUESTS];
+    let mut child = std::process::Command::new("python3").args(arguments).spawn().unwrap();
+    assert!(child.wait().unwrap().success());
+    let (samples, _) = agent.stop(test);
+    let (mut named, mut gone) = (0, 0);
+    for sample in samples.iter().filter(|sample| sample.is_of(child.id())) {
+        let has = |wanted: &str| sample.frames.iter().any(|frame| frame.name.starts_with(wanted));
+        named += if has("request_") { sample.times.len() } else { 0 };
+        gone += if has("[function gone]") { sample.times.len() } else { 0 };
+    }
+    report::note(&format!("{named} samples have the name of their request, {gone} do not"));
+    // The first functions are gone before BPF knows that the agent has to be woken.
+    assert!(100 < named && gone * 5 <= named, "{named} named, {gone} gone");
+}
