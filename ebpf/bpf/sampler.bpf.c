@@ -10,6 +10,7 @@
 #include "off_cpu.h"
 #include "record.h"
 #include "registers.h"
+#include "runtimes/thread_context.h"
 #include "scratch.h"
 #include "types.h"
 #include "unwind.h"
@@ -42,31 +43,30 @@ struct {
 #define DROPPED_RECORD 0
 #define DROPPED_WAIT 1
 
-struct program_image {
+struct program {
     u64 start_boottime_ns;
     u64 exec_id;
+    struct thread_pointer context; /* pointer to the thread's context, which user space finds; without a kind: none */
 };
 
+_Static_assert(sizeof(struct program) == 40, "");
+
 /* Programs for which user space has been woken, by pid. If the map forgets a program, user space is woken once more for
- * it. */
+ * it, and finds its context again. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
     MAP_UINT(max_entries, 4096);
     MAP_TYPE(key, u32);
-    MAP_TYPE(value, struct program_image);
-} seen SEC(".maps");
+    MAP_TYPE(value, struct program);
+} programs SEC(".maps");
 
-/* Returns 1 if user space has not been woken for this program yet. It must be woken soon, because the program and its
- * mappings may end within milliseconds. */
-INLINE int is_new(const struct sample_header *header)
+/* Returns the program of a sample; 0 if user space has not been woken for it yet. */
+INLINE struct program *find_program(const struct sample_header *header)
 {
     u32 pid = header->pid;
-    struct program_image image = { header->start_boottime_ns, header->exec_id };
-    struct program_image *known = bpf_map_lookup_elem(&seen, &pid);
-    if (known && known->start_boottime_ns == image.start_boottime_ns && known->exec_id == image.exec_id)
-        return 0;
-    bpf_map_update_elem(&seen, &pid, &image, BPF_ANY);
-    return 1;
+    struct program *known = bpf_map_lookup_elem(&programs, &pid);
+    int is_it = known && known->start_boottime_ns == header->start_boottime_ns && known->exec_id == header->exec_id;
+    return is_it ? known : 0;
 }
 
 /*
@@ -95,16 +95,18 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 
 /*
  * Returns the wake-up flag of a record. User space reads the ring buffer periodically, and is woken earlier only if the
- * buffer is half full, or for a new program. The record of a new program also gets the number of its file, because the
- * program may end at any moment.
+ * buffer is half full, or for a new program. Its mappings may end within milliseconds, as it may itself. So the record
+ * of a new program also gets the number of its file.
  */
-INLINE u64 wakeup(struct scratch *scratch, u64 mm)
+INLINE u64 wakeup(struct scratch *scratch, u64 mm, int is_new)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
-    if (is_new(&scratch->header)) {
-        if (mm && !(scratch->header.executable = find_executable(scratch, mm)))
-            /* Inside execve, the file is not known yet: the next sample reports it. */
-            bpf_map_delete_elem(&seen, &scratch->header.pid);
+    if (is_new) {
+        struct sample_header *header = &scratch->header;
+        struct program program = { .start_boottime_ns = header->start_boottime_ns, .exec_id = header->exec_id };
+        /* Inside execve, the file is not known yet: the next sample reports it. */
+        if (!mm || (header->executable = find_executable(scratch, mm)))
+            bpf_map_update_elem(&programs, &header->pid, &program, BPF_ANY);
         return BPF_RB_FORCE_WAKEUP;
     }
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
@@ -136,6 +138,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->chance = 0;
     header->executable = 0;
     header->labels = 0;
+    header->links = 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
@@ -165,14 +168,21 @@ __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
     if (!scratch)
         return 0;
-    u64 words = scratch->header.kernel_frames + scratch->header.user_words, labels = scratch->header.labels;
+    struct program *program = find_program(&scratch->header);
+    if (program && program->context.kind)
+        read_link(scratch, &program->context);
+    u64 words = scratch->header.kernel_frames + scratch->header.user_words;
+    u64 labels = scratch->header.labels, links = scratch->header.links;
     /* Never true, but the verifier cannot know. */
     if (words > KERNEL_FRAMES_MAX + USER_WORDS_MAX)
         words = KERNEL_FRAMES_MAX + USER_WORDS_MAX;
     if (labels > LABELS_MAX)
         labels = LABELS_MAX;
-    u64 bytes = sizeof(struct sample_header) + words * sizeof(u64) + labels * sizeof(struct label);
-    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm)))
+    if (links > LINKS_MAX)
+        links = LINKS_MAX;
+    u64 bytes = sizeof(struct sample_header) + words * sizeof(u64) + labels * sizeof(struct label) +
+                links * sizeof(struct link);
+    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm, !program)))
         count_dropped(DROPPED_RECORD);
     return 0;
 }

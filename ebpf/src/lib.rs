@@ -19,6 +19,7 @@
 
 mod file;
 mod hotspot;
+mod program;
 pub mod record;
 mod runtime;
 
@@ -30,7 +31,8 @@ pub use hotspot::{
     HOTSPOT_HEAPS, HOTSPOT_KEY_BYTES, HOTSPOT_PROCESS_BYTES, HOTSPOT_PROCESSES_MAP, HotSpotHeap, HotSpotProcess,
     hotspot_key,
 };
-pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
+pub use program::{PROGRAM_BYTES, PROGRAMS_MAP, Program};
+pub use record::{Link, Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 pub use runtime::{
     LOOP_PARTS, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
     THREAD_POINTERS, ThreadPointer,

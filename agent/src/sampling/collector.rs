@@ -155,6 +155,9 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         for new in locator.tables.runtimes.take_processes() {
             sampler.tables.add_process(new);
         }
+        for (pid, program) in locator.tables.runtimes.contexts.take_found() {
+            sampler.set_program(pid, &program);
+        }
         self.status.count_samples(samples);
         may_have_more
     }

@@ -14,8 +14,8 @@ use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
     DROPPED_MAP, EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP,
     KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS,
-    OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX,
-    WINDOW_WALKS,
+    OFF_CPU_WINDOW, PROGRAM, PROGRAM_BYTES, PROGRAMS_MAP, Program, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP,
+    SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
@@ -96,6 +96,7 @@ pub(crate) struct Sampler {
     ring: RingBuf<MapData>,
     new_files: RingBuf<MapData>,
     pub(crate) tables: BpfTables,
+    programs: BpfMap<MapData, u32, [u8; PROGRAM_BYTES]>,
     dropped: PerCpuArray<MapData, u64>,
     dropped_before: Dropped,
     period_ns: u64,
@@ -145,6 +146,7 @@ impl Sampler {
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
         let epoch = Array::try_from(map(EPOCH_MAP)?).map_err(SamplerError::Map)?;
         let described = Array::try_from(map(RUNTIMES_MAP)?).map_err(SamplerError::Map)?;
+        let programs = BpfMap::try_from(map(PROGRAMS_MAP)?).map_err(SamplerError::Map)?;
         let hotspot = BpfMap::try_from(map(HOTSPOT_PROCESSES_MAP)?).map_err(SamplerError::Map)?;
         let maps = UnwindMaps { files, tables, epoch, runtimes: described, hotspot };
         let tables = BpfTables::start(maps, runtimes, status).map_err(SamplerError::Thread)?;
@@ -154,6 +156,7 @@ impl Sampler {
             ring,
             new_files,
             tables,
+            programs,
             dropped,
             dropped_before: Dropped::default(),
             period_ns,
@@ -248,6 +251,13 @@ impl Sampler {
             take(Message::Record(&record));
         }
         true
+    }
+
+    /// Describes a program that was sampled to BPF.
+    pub(crate) fn set_program(&mut self, pid: u32, program: &Program) {
+        if let Err(error) = self.programs.insert(pid, program.to_bytes(), 0) {
+            tracing::warn!(pid, "samples will have no links to spans: {}", causes(&error));
+        }
     }
 
     /// Returns the numbers of records and waits that were lost since the last call.
