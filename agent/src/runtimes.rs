@@ -12,7 +12,9 @@ pub(crate) mod languages;
 pub(crate) mod memory;
 pub(crate) mod read_limit;
 pub(crate) mod reader;
+mod searches;
 pub(crate) mod survey;
+pub(crate) mod thread_context;
 
 #[cfg(target_arch = "x86_64")]
 mod code;
@@ -32,7 +34,8 @@ use parking_lot::{Mutex, RwLock};
 
 use self::languages::Layout;
 use self::languages::hotspot::process::HotSpot;
-use self::languages::hotspot::search::Searches;
+use self::searches::Searches;
+use self::thread_context::ThreadContexts;
 use crate::process::key::ProcessKey;
 use crate::process::sys::{Clock, clock_ns};
 
@@ -112,6 +115,7 @@ pub(crate) struct Runtimes {
     processes: Arc<Mutex<Vec<NewProcess>>>,
     /// Searches for HotSpot that run.
     pub(crate) searches: Searches,
+    pub(crate) contexts: ThreadContexts,
 }
 
 /// A process that runs HotSpot.

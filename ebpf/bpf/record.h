@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Layout of the records in the ring buffer `samples`. A sample is a header, followed by the frames and labels that are
- * in use:
+ * Layout of the records in the ring buffer `samples`. A sample is a header, followed by the frames, labels and links
+ * that are in use:
  *
- * | struct sample_header, 72 bytes | kernel_frames x u64 | user_words x u64 | labels x struct label |
+ * | struct sample_header, 72 bytes | kernel_frames x u64 | user_words x u64 |
+ * | labels x struct label | links x struct link |
  *
  * The end of a wait is a struct wait_end, 24 bytes. It follows the sample taken at the start of the wait.
  *
@@ -67,7 +68,8 @@ struct sample_header {
     /* Inclusion probability of a wait times 2^32, where 2^32 - 1 means always; 0 for a sample of a CPU. */
     u32 chance;
     u32 executable; /* number of the file that the process runs, in one sample of each program; else 0 */
-    u32 labels;     /* number of labels, which follow the frames */
+    u16 labels;     /* number of labels, which follow the frames */
+    u16 links;      /* number of links, 0 or 1, which follow the labels */
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
@@ -84,6 +86,16 @@ struct label {
 };
 
 _Static_assert(sizeof(struct label) == 96, "");
+
+/* The span for which a thread works (runtimes/thread_context.h), with the bytes of W3C Trace Context. */
+#define LINKS_MAX 1
+
+struct link {
+    u64 trace_id[2];
+    u64 span_id;
+};
+
+_Static_assert(sizeof(struct link) == 24, "");
 
 /* End of a wait: thread `tid` has waited from since_ktime_ns to ktime_ns, both on CLOCK_MONOTONIC. */
 struct wait_end {
@@ -109,4 +121,5 @@ _Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");
 _Static_assert(__builtin_offsetof(struct sample_header, chance) == 44, "");
 _Static_assert(__builtin_offsetof(struct sample_header, executable) == 48, "");
 _Static_assert(__builtin_offsetof(struct sample_header, labels) == 52, "");
+_Static_assert(__builtin_offsetof(struct sample_header, links) == 54, "");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

@@ -11,6 +11,7 @@
 #include "record.h"
 #include "registers.h"
 #include "runtimes/new_functions.h"
+#include "runtimes/thread_context.h"
 #include "scratch.h"
 #include "types.h"
 #include "unwind.h"
@@ -43,34 +44,31 @@ struct {
 #define DROPPED_RECORD 0
 #define DROPPED_WAIT 1
 
-struct program_image {
+struct program {
     u64 start_boottime_ns;
     u64 exec_id;
-    u64 is_eager; /* 1 if user space is also woken for new functions; set by user space */
+    struct thread_pointer context; /* pointer to the thread's context, which user space finds; without a kind: none */
+    u64 is_eager; /* 1 if user space is also woken for new functions, which it asks for */
 };
 
-_Static_assert(sizeof(struct program_image) == 24, "");
+_Static_assert(sizeof(struct program) == 48, "");
 
 /* Programs for which user space has been woken, by pid. If the map forgets a program, user space is woken once more for
- * it. */
+ * it, and finds its context again. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
     MAP_UINT(max_entries, 4096);
     MAP_TYPE(key, u32);
-    MAP_TYPE(value, struct program_image);
-} seen SEC(".maps");
+    MAP_TYPE(value, struct program);
+} programs SEC(".maps");
 
-/* Returns what is known of the program of a record. If it is new, notes it, and returns 0. User space must then be
- * woken soon, because the program and its mappings may end within milliseconds. */
-INLINE struct program_image *find_program(const struct sample_header *header)
+/* Returns the program of a sample; 0 if user space has not been woken for it yet. */
+INLINE struct program *find_program(const struct sample_header *header)
 {
     u32 pid = header->pid;
-    struct program_image image = { header->start_boottime_ns, header->exec_id };
-    struct program_image *known = bpf_map_lookup_elem(&seen, &pid);
-    if (known && known->start_boottime_ns == image.start_boottime_ns && known->exec_id == image.exec_id)
-        return known;
-    bpf_map_update_elem(&seen, &pid, &image, BPF_ANY);
-    return 0;
+    struct program *known = bpf_map_lookup_elem(&programs, &pid);
+    int is_it = known && known->start_boottime_ns == header->start_boottime_ns && known->exec_id == header->exec_id;
+    return is_it ? known : 0;
 }
 
 /*
@@ -99,20 +97,21 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 
 /*
  * Returns the wake-up flag of a record. User space reads the ring buffer periodically. It is woken earlier only if the
- * buffer is half full, for a new program, or for a new function of an eager one. The record of a new program also gets
- * the number of its file, because the program may end at any moment.
+ * buffer is half full, for a new program, or for a new function of an eager one. The mappings of a new program may end
+ * within milliseconds, as it may itself. So the record of a new program also gets the number of its file.
  */
-INLINE u64 wakeup(struct scratch *scratch, u64 mm)
+INLINE u64 wakeup(struct scratch *scratch, u64 mm, const struct program *known)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
-    struct program_image *program = find_program(&scratch->header);
-    if (!program) {
-        if (mm && !(scratch->header.executable = find_executable(scratch, mm)))
-            /* Inside execve, the file is not known yet: the next sample reports it. */
-            bpf_map_delete_elem(&seen, &scratch->header.pid);
+    if (!known) {
+        struct sample_header *header = &scratch->header;
+        struct program program = { .start_boottime_ns = header->start_boottime_ns, .exec_id = header->exec_id };
+        /* Inside execve, the file is not known yet: the next sample reports it. */
+        if (!mm || (header->executable = find_executable(scratch, mm)))
+            bpf_map_update_elem(&programs, &header->pid, &program, BPF_ANY);
         return BPF_RB_FORCE_WAKEUP;
     }
-    if (program->is_eager && has_new_function(scratch))
+    if (known->is_eager && has_new_function(scratch))
         return BPF_RB_FORCE_WAKEUP;
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
@@ -143,6 +142,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->chance = 0;
     header->executable = 0;
     header->labels = 0;
+    header->links = 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
@@ -172,14 +172,21 @@ __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
     if (!scratch)
         return 0;
-    u64 words = scratch->header.kernel_frames + scratch->header.user_words, labels = scratch->header.labels;
+    struct program *program = find_program(&scratch->header);
+    if (program && program->context.kind)
+        read_link(scratch, &program->context);
+    u64 words = scratch->header.kernel_frames + scratch->header.user_words;
+    u64 labels = scratch->header.labels, links = scratch->header.links;
     /* Never true, but the verifier cannot know. */
     if (words > KERNEL_FRAMES_MAX + USER_WORDS_MAX)
         words = KERNEL_FRAMES_MAX + USER_WORDS_MAX;
     if (labels > LABELS_MAX)
         labels = LABELS_MAX;
-    u64 bytes = sizeof(struct sample_header) + words * sizeof(u64) + labels * sizeof(struct label);
-    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm)))
+    if (links > LINKS_MAX)
+        links = LINKS_MAX;
+    u64 bytes = sizeof(struct sample_header) + words * sizeof(u64) + labels * sizeof(struct label) +
+                links * sizeof(struct link);
+    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm, program)))
         count_dropped(DROPPED_RECORD);
     return 0;
 }

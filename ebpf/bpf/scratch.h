@@ -19,8 +19,9 @@
 
 struct scratch {
     struct sample_header header;
-    /* Labels follow the frames. */
-    u64 frames[KERNEL_FRAMES_MAX + USER_WORDS_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64)];
+    /* Labels and links follow the frames. */
+    u64 frames[KERNEL_FRAMES_MAX + USER_WORDS_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64) +
+               LINKS_MAX * sizeof(struct link) / sizeof(u64)];
     /* Registers of the innermost frame, or of a frame that a signal interrupted, by DWARF number. */
     u64 registers[REGISTERS];
     /* Copied words of the stack: the address of the first word, the number of words, and the words. */

@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct thread_pointer) == 24, "");
 /* Layout of a thread's control block in glibc on x86-64: the table of the blocks of all modules, and the values of
  * keys. The first keys have an array of their own, and the others have arrays of the same length behind pointers. */
 #define GLIBC_BLOCKS 8
+#define GLIBC_BLOCK_BYTES 16
 #define GLIBC_FIRST_KEYS 0x310
 #define GLIBC_KEY_ARRAYS 0x510
 #define GLIBC_KEYS_PER_ARRAY 32
@@ -56,12 +57,14 @@ INLINE long read_glibc_key(u64 *value, u64 base, u32 key)
     return bpf_probe_read_user(value, sizeof(*value), (void *)at);
 }
 
-/* Reads a word of the block of a module. Returns 0 on success. */
+/* Reads a word of the block of a module. Returns 0 on success. If the thread has not used the module yet, its table may
+ * be too short, or have an address at which nothing can be. */
 INLINE long read_module_block(u64 *value, u64 base, u64 module, u64 offset)
 {
-    u64 blocks, block;
+    u64 blocks, block, modules;
     if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(base + GLIBC_BLOCKS)) ||
-        bpf_probe_read_user(&block, sizeof(block), (void *)(blocks + module * 16)))
+        bpf_probe_read_user(&modules, sizeof(modules), (void *)(blocks - GLIBC_BLOCK_BYTES)) || module > modules ||
+        bpf_probe_read_user(&block, sizeof(block), (void *)(blocks + module * GLIBC_BLOCK_BYTES)))
         return 1;
     return bpf_probe_read_user(value, sizeof(*value), (void *)(block + offset));
 }

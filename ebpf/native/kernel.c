@@ -36,7 +36,7 @@ struct map {
 
 static struct map maps[] = {
     MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
-    MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),           MAP(runtimes),
+    MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(programs),       MAP(runtimes),
     MAP(v8_programs),
     MAP(hotspot_processes),
 };

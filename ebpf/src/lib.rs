@@ -19,6 +19,7 @@
 
 mod file;
 mod hotspot;
+mod program;
 pub mod record;
 mod runtime;
 
@@ -30,7 +31,8 @@ pub use hotspot::{
     HOTSPOT_HEAPS, HOTSPOT_KEY_BYTES, HOTSPOT_PROCESS_BYTES, HOTSPOT_PROCESSES_MAP, HotSpotHeap, HotSpotProcess,
     hotspot_key,
 };
-pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
+pub use program::{PROGRAM_BYTES, PROGRAMS_MAP, Program};
+pub use record::{Link, Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 pub use runtime::{
     LOOP_PARTS, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
     THREAD_POINTERS, ThreadPointer,
@@ -56,8 +58,6 @@ pub const SAMPLES_MAP: &str = "samples";
 /// Name of the per-CPU array of two u64: records that did not fit the ring buffer, and waits for which no slot was
 /// free.
 pub const DROPPED_MAP: &str = "dropped";
-/// Name of the map of programs that were sampled, by pid, with values as [`eager_program`] returns.
-pub const SEEN_MAP: &str = "seen";
 
 /// Name of the hash map of files, by [`FileKey`].
 pub const FILES_MAP: &str = "files";
@@ -89,13 +89,6 @@ pub const KERNEL_FRAMES_MAX: usize = 127;
 pub const USER_FRAMES_MAX: usize = 1024;
 /// Largest number of words that the frames of the user part take. Frames of language runtimes take two words.
 pub const USER_WORDS_MAX: usize = 2048;
-
-/// Returns the value in [`SEEN_MAP`] of a program for whose new functions BPF wakes user space. The program is
-/// identified by the start of its process and the number of its execve() calls.
-#[must_use]
-pub fn eager_program(start_boottime_ns: u64, exec_id: u64) -> [u64; 3] {
-    [start_boottime_ns, exec_id, 1]
-}
 
 /// ELF readers cast references into the object, so its start is aligned for every ELF structure.
 #[repr(C, align(16))]

@@ -1,7 +1,7 @@
 //! Records of the ring buffer. `bpf/record.h` defines their layout, and a test compares it with this module. A sample
 //! is:
 //!
-//! | header, 72 bytes | `kernel_frames` x u64 | `user_words` x u64 | `labels` x 96 bytes |
+//! | header, 72 bytes | `kernel_frames` x u64 | `user_words` x u64 | `labels` x 96 bytes | `links` x 24 bytes |
 //!
 //! A record of 24 bytes, which is shorter than a header, is the end of a wait ([`WaitEnd`]).
 //!
@@ -111,7 +111,9 @@ pub struct SampleHeader {
     /// Number of the file that the process runs, in one sample of each program; 0 in all other samples.
     pub executable: u32,
     /// Number of labels.
-    pub labels: u32,
+    pub labels: u16,
+    /// Number of links: 1 if the thread worked for a span, or else 0.
+    pub links: u16,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
@@ -126,6 +128,17 @@ pub struct Sample<'a> {
     /// Both parts of the stack, kernel part first, each leaf first: 8 bytes per word.
     pub frames: &'a [u8],
     labels: &'a [u8],
+    /// The span for which the thread worked, if its program publishes OpenTelemetry's thread context.
+    pub link: Option<Link>,
+}
+
+/// A span of a trace. Both ids are those of W3C Trace Context, and neither consists of zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link {
+    /// Id of the trace.
+    pub trace_id: [u8; 16],
+    /// Id of the span.
+    pub span_id: [u8; 8],
 }
 
 /// End of a wait, at which the thread may run again.
@@ -144,6 +157,7 @@ const LABELS_MAX: usize = 8;
 const LABEL_NAME_BYTES: usize = 30;
 const LABEL_VALUE_BYTES: usize = 64;
 const LABEL_BYTES: usize = 2 + LABEL_NAME_BYTES + LABEL_VALUE_BYTES;
+const LINK_BYTES: usize = 24;
 
 const WAIT_END_BYTES: usize = 24;
 
@@ -152,6 +166,14 @@ impl WaitEnd {
         let since_ktime_ns = u64::from_ne_bytes(take(bytes, 0));
         let ktime_ns = u64::from_ne_bytes(take(bytes, 8));
         Self { since_ktime_ns, ktime_ns, tid: u32::from_ne_bytes(take(bytes, 16)) }
+    }
+}
+
+impl Link {
+    /// Reads a link; `None` if an id consists of zeros.
+    fn read(bytes: &[u8; LINK_BYTES]) -> Option<Self> {
+        let link = Self { trace_id: take(bytes, 0), span_id: take(bytes, 16) };
+        (link.trace_id != [0; 16] && link.span_id != [0; 8]).then_some(link)
     }
 }
 
@@ -207,7 +229,15 @@ pub enum RecordError {
         /// Length of the record.
         bytes: usize,
         /// Number of labels in the header.
-        labels: u32,
+        labels: u16,
+    },
+    /// The count of links does not fit the record or the limit, or an id of the link consists of zeros.
+    #[error("record of {bytes} bytes with {links} links, or with an empty link")]
+    Link {
+        /// Length of the record.
+        bytes: usize,
+        /// Number of links in the header.
+        links: u16,
     },
     /// The end of the user part has an unknown number.
     #[error("user part ends with {end}, which has no meaning")]
@@ -235,10 +265,16 @@ impl<'a> Sample<'a> {
             usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_words) <= USER_WORDS_MAX;
         let error = RecordError::FrameCount { bytes: record.len(), kernel_frames, user_words };
         let (frames, labels) = frames.split_at_checked(used).filter(|_| within_limits).ok_or(error)?;
-        let labels_count = usize::try_from(header.labels).unwrap_or(usize::MAX);
+        let labels_count = usize::from(header.labels);
         let error = RecordError::LabelCount { bytes: record.len(), labels: header.labels };
-        let labels = labels.get(..labels_count.saturating_mul(LABEL_BYTES));
-        let labels = labels.filter(|_| labels_count <= LABELS_MAX).ok_or(error)?;
+        let split = labels.split_at_checked(labels_count * LABEL_BYTES);
+        let (labels, links) = split.filter(|_| labels_count <= LABELS_MAX).ok_or(error)?;
+        let error = RecordError::Link { bytes: record.len(), links: header.links };
+        let link = match header.links {
+            0 => None,
+            1 => Some(links.first_chunk().and_then(Link::read).ok_or(error)?),
+            _ => return Err(error),
+        };
         let user_end = match header.user_end {
             0 => UserEnd::None,
             1 => UserEnd::Root,
@@ -247,7 +283,7 @@ impl<'a> Sample<'a> {
             4 => UserEnd::Compat,
             end => return Err(RecordError::UserEnd { end }),
         };
-        Ok(Self { header, user_end, frames, labels })
+        Ok(Self { header, user_end, frames, labels, link })
     }
 
     /// Returns the addresses of the kernel part, leaf first. All but the leaf are return addresses.
@@ -297,7 +333,8 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         fp_frames: field!(u16, fp_frames),
         chance: field!(u32, chance),
         executable: field!(u32, executable),
-        labels: field!(u32, labels),
+        labels: field!(u16, labels),
+        links: field!(u16, links),
         comm: take(bytes, offset_of!(SampleHeader, comm)),
     }
 }
@@ -310,130 +347,4 @@ fn take<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the value that the C header asserts for `what`, such as `__builtin_offsetof(struct sample_header, pid)`.
-    fn asserted(what: &str) -> usize {
-        let line = format!("_Static_assert({what} == ");
-        let start = RECORD_H.find(&line).unwrap_or_else(|| panic!("record.h does not assert {what}")) + line.len();
-        let rest = &RECORD_H[start..];
-        rest[..rest.find(',').unwrap()].parse().unwrap()
-    }
-
-    const RECORD_H: &str = include_str!("../bpf/record.h");
-
-    #[test]
-    fn the_layout_is_that_of_the_c_header() {
-        macro_rules! same {
-            ($($name:ident)*) => {$(
-                let c = asserted(concat!("__builtin_offsetof(struct sample_header, ", stringify!($name), ")"));
-                assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
-            )*};
-        }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_words);
-        same!(user_end kernel_thread fp_frames chance executable labels comm);
-        assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
-        assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
-    }
-
-    #[test]
-    fn limits_and_ends_are_those_of_the_c_header() {
-        assert!(RECORD_H.contains(&format!("#define KERNEL_FRAMES_MAX {KERNEL_FRAMES_MAX}\n")));
-        assert!(RECORD_H.contains(&format!("#define USER_FRAMES_MAX {}\n", crate::USER_FRAMES_MAX)));
-        assert!(RECORD_H.contains(&format!("#define USER_WORDS_MAX {USER_WORDS_MAX}\n")));
-        for (name, end) in [("NONE", 0), ("ROOT", 1), ("BROKEN", 2), ("TRUNCATED", 3), ("COMPAT", 4)] {
-            assert!(RECORD_H.contains(&format!("USER_END_{name} = {end},")), "{name}");
-        }
-    }
-
-    fn record(kernel: &[u64], user: &[u64], end: u8) -> Vec<u8> {
-        let mut bytes = vec![0; size_of::<SampleHeader>()];
-        bytes[24..28].copy_from_slice(&7u32.to_ne_bytes());
-        bytes[36..38].copy_from_slice(&u16::try_from(kernel.len()).unwrap().to_ne_bytes());
-        bytes[38..40].copy_from_slice(&u16::try_from(user.len()).unwrap().to_ne_bytes());
-        bytes[40] = end;
-        bytes[56..60].copy_from_slice(b"comm");
-        for address in kernel.iter().chain(user) {
-            bytes.extend(address.to_ne_bytes());
-        }
-        bytes
-    }
-
-    #[test]
-    fn a_record_has_both_parts_of_its_stack() {
-        let bytes = record(&[1, 2], &[3, 4, 5], 1);
-        let sample = Sample::read(&bytes).unwrap();
-        assert_eq!((sample.header.pid, &sample.header.comm[..5]), (7, &b"comm\0"[..]));
-        assert_eq!(sample.user_end, UserEnd::Root);
-        assert_eq!(sample.kernel_frames().collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(sample.user_frames().collect::<Vec<_>>(), [3, 4, 5].map(UserFrame::Address));
-        let in_file = FRAME_IN_FILE | 9 << FRAME_OFFSET_BITS | 0x1234;
-        let function = FRAME_OF_RUNTIME | 200 << FRAME_ID_SHIFT | 0x7fff_1234_5678;
-        let bytes = record(&[], &[function, 5 << 32 | 0xdead_beef, in_file, 7, function], 1);
-        let frames = Sample::read(&bytes).unwrap().user_frames().collect::<Vec<_>>();
-        let function =
-            UserFrame::Function { runtime: 200, address: 0x7fff_1234_5678, position: 5, identity: 0xdead_beef };
-        // The last function is cut.
-        assert_eq!(frames, [function, UserFrame::File { number: 9, offset: 0x1234 }, UserFrame::Address(7)]);
-        assert!(RECORD_H.contains(&format!("#define FRAME_OFFSET_BITS {FRAME_OFFSET_BITS}\n")));
-        assert!(RECORD_H.contains(&format!("#define FRAME_ID_SHIFT {FRAME_ID_SHIFT}\n")));
-    }
-
-    #[test]
-    fn labels_follow_the_frames() {
-        let mut bytes = record(&[1], &[2, 3], 1);
-        bytes[52..56].copy_from_slice(&2_u32.to_ne_bytes());
-        for (name, value) in [(&b"endpoint"[..], &b"/a"[..]), (b"k", b"")] {
-            let mut label = vec![0xee; LABEL_BYTES];
-            (label[0], label[1]) = (u8::try_from(name.len()).unwrap(), u8::try_from(value.len()).unwrap());
-            label[2..2 + name.len()].copy_from_slice(name);
-            label[2 + LABEL_NAME_BYTES..][..value.len()].copy_from_slice(value);
-            bytes.extend(label);
-        }
-        let sample = Sample::read(&bytes).unwrap();
-        assert_eq!(sample.user_frames().count(), 2);
-        assert_eq!(sample.labels().collect::<Vec<_>>(), [(&b"endpoint"[..], &b"/a"[..]), (b"k", b"")]);
-        assert!(matches!(Sample::read(&bytes[..bytes.len() - 1]), Err(RecordError::LabelCount { labels: 2, .. })));
-        bytes.resize(bytes.len() + 7 * LABEL_BYTES, 0);
-        bytes[52..56].copy_from_slice(&9_u32.to_ne_bytes());
-        assert!(matches!(Sample::read(&bytes), Err(RecordError::LabelCount { labels: 9, .. })));
-        assert_eq!(asserted("sizeof(struct label)"), LABEL_BYTES);
-        for (name, value) in [
-            ("LABELS_MAX", LABELS_MAX),
-            ("LABEL_NAME_BYTES", LABEL_NAME_BYTES),
-            ("LABEL_VALUE_BYTES", LABEL_VALUE_BYTES),
-        ] {
-            assert!(RECORD_H.contains(&format!("#define {name} {value}\n")), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_wait_has_a_start_with_a_probability_and_an_end() {
-        let mut bytes = record(&[1], &[2], 1);
-        assert!(matches!(Record::read(&bytes), Ok(Record::Running(_))));
-        bytes[44..48].copy_from_slice(&9_u32.to_ne_bytes());
-        let Ok(Record::Waiting(sample)) = Record::read(&bytes) else { panic!("waits") };
-        assert_eq!(sample.header.chance, 9);
-        let end: Vec<u8> = [5_u64, 6, 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let Ok(Record::WaitEnd(end)) = Record::read(&end) else { panic!("an end") };
-        assert_eq!(end, WaitEnd { since_ktime_ns: 5, ktime_ns: 6, tid: 7 });
-    }
-
-    #[test]
-    fn every_shorter_record_is_refused() {
-        let bytes = record(&[1], &[2, 3], 2);
-        for length in 0..bytes.len() {
-            assert!(Sample::read(&bytes[..length]).is_err(), "{length}");
-        }
-        assert!(Sample::read(&bytes).is_ok());
-    }
-
-    #[test]
-    fn counts_beyond_the_limits_and_unknown_ends_are_refused() {
-        let frames = vec![1; USER_WORDS_MAX + 1];
-        assert!(matches!(Sample::read(&record(&[], &frames, 1)), Err(RecordError::FrameCount { .. })));
-        assert!(matches!(Sample::read(&record(&frames[..128], &[], 1)), Err(RecordError::FrameCount { .. })));
-        assert_eq!(Sample::read(&record(&[], &[1], 5)).unwrap_err(), RecordError::UserEnd { end: 5 });
-    }
-}
+mod tests;

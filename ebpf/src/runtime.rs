@@ -96,7 +96,7 @@ impl Runtime {
 }
 
 impl ThreadPointer {
-    fn to_words(self) -> [u64; 3] {
+    pub(crate) fn to_words(self) -> [u64; 3] {
         let (how, address, offset) = match self {
             Self::Global(address) => (1, address, 0),
             Self::Fixed(offset) => (2, 0, offset),

@@ -25,6 +25,7 @@ mod go;
 mod header;
 mod note;
 mod symbols;
+mod thread_local;
 
 pub use call_frames::{CallFrameSections, debug_data, debug_frame};
 pub use debug_link::DebugLink;
@@ -32,6 +33,7 @@ pub use function_index::FunctionIndex;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
 pub use symbols::exported;
+pub use thread_local::ThreadLocal;
 
 /// The reason why a file could not be read as ELF.
 #[derive(Debug, Error)]

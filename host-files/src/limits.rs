@@ -56,6 +56,10 @@ pub const SYMBOL_TABLE_BYTES_MAX: u64 = 64 << 20;
 /// Largest number of bytes of the names of exported symbols that are read. Node.js 20 has 5 MB.
 pub const SYMBOL_NAMES_BYTES_MAX: u64 = 128 << 20;
 
+/// Largest number of bytes of each table of relocations that are read, to find those of a thread-local variable. A
+/// hundred thousand relocations take 2 MB.
+pub const RELOCATIONS_BYTES_MAX: u64 = 64 << 20;
+
 /// Number of occurrences of the searched names, in a string table, after which the search ends. A linker writes each
 /// name once.
 pub const SYMBOLS_FOUND_MAX: usize = 256;

@@ -1,5 +1,5 @@
-//! The dictionary of one export request: the mappings, locations, functions, strings, attributes and stacks of its
-//! samples.
+//! The dictionary of one export request: the mappings, locations, functions, strings, attributes, links and stacks of
+//! its samples.
 //!
 //! Invariants, as the OTLP profiles specification requires:
 //! - Element 0 of every table is the zero value.
@@ -35,6 +35,7 @@ pub(crate) struct DictionaryBuilder<'a> {
     location_table: &'a LocationTable,
     strings: IndexSet<String, RandomState>,
     attributes: IndexSet<(i32, AttributeValue), RandomState>,
+    links: IndexSet<ebpf::Link, RandomState>,
     mappings: Vec<Mapping>,
     mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
     functions: Vec<Function>,
@@ -54,6 +55,8 @@ pub(super) const INDEX_BYTES: usize = 5;
 const MESSAGE_BYTES: usize = 6;
 /// Largest number of bytes of an encoded number with its field tag.
 const NUMBER_BYTES: usize = 11;
+/// Largest number of bytes that a new link adds to a request: ids of 16 and 8 bytes, tags and lengths.
+pub(super) const LINK_BYTES: usize = 24 + 3 * MESSAGE_BYTES;
 /// Largest number of bytes that a new location adds to a request, with its line, its mapping and its index in a stack,
 /// but without the text of its name.
 pub(crate) const LOCATION_BYTES: usize = 128;
@@ -65,6 +68,7 @@ impl<'a> DictionaryBuilder<'a> {
             location_table,
             strings: IndexSet::from_iter([String::new()]),
             attributes: IndexSet::default(),
+            links: IndexSet::default(),
             mappings: vec![Mapping::default()],
             mapping_indices: HashMap::default(),
             functions: vec![Function::default()],
@@ -106,6 +110,13 @@ impl<'a> DictionaryBuilder<'a> {
         }
         // The zero value is not in the set. It becomes element 0 when the dictionary is finished, so indices are one
         // higher.
+        to_index(index + 1)
+    }
+
+    pub(super) fn link(&mut self, link: &ebpf::Link) -> i32 {
+        let (index, is_new) = self.links.insert_full(*link);
+        self.bytes += if is_new { LINK_BYTES } else { 0 };
+        // The zero value is added when the dictionary is finished, as for attributes.
         to_index(index + 1)
     }
 
@@ -220,12 +231,14 @@ impl<'a> DictionaryBuilder<'a> {
             };
             KeyValueAndUnit { key_strindex, value: Some(AnyValue { value: Some(value) }), unit_strindex: 0 }
         });
+        // Zero-filled rather than empty, because some receivers check the lengths.
+        let zero = Link { trace_id: vec![0; 16], span_id: vec![0; 8] };
+        let link = |link: ebpf::Link| Link { trace_id: link.trace_id.into(), span_id: link.span_id.into() };
         ProfilesDictionary {
             mapping_table: self.mappings,
             location_table: self.locations,
             function_table: self.functions,
-            // Zero-filled rather than empty, because some receivers check the lengths.
-            link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
+            link_table: std::iter::once(zero).chain(self.links.into_iter().map(link)).collect(),
             string_table: self.strings.into_iter().collect(),
             attribute_table: std::iter::once(KeyValueAndUnit::default()).chain(attributes).collect(),
             stack_table: self.stacks,

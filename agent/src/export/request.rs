@@ -17,7 +17,7 @@ use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_valu
 use proto::otlp::profiles::v1development::{Profile, ResourceProfiles, Sample, ScopeProfiles};
 use proto::otlp::resource::v1::Resource as OtlpResource;
 
-use crate::export::dictionary::{AttributeValue, DictionaryBuilder, INDEX_BYTES, LOCATION_BYTES};
+use crate::export::dictionary::{AttributeValue, DictionaryBuilder, INDEX_BYTES, LINK_BYTES, LOCATION_BYTES};
 use crate::names::location::{LINES_BYTES_MAX, LocationTable, NAME_BYTES_MAX};
 use crate::process::file::FILE_NAME_BYTES_MAX;
 use crate::process::file::table::FileTable;
@@ -37,14 +37,16 @@ const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
 /// Largest number of bytes that a new profile adds, without the stack and the labels of its first sample. It has room
 /// for all attributes from the environment of a process, and for the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
-const _: () =
-    assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
+const _: () = assert!(
+    REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + LINK_BYTES + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX
+);
 /// Largest number of bytes that a profile and its resource take in fields of fixed size.
 const PROFILE_BYTES: usize = 128;
 /// Largest number of bytes that the labels of a sample add, if all are long and new to the request.
 const LABELS_BYTES_MAX: usize = 2 << 10;
-/// Largest number of bytes of a sample without its times and labels: three attributes, a stack, tags and lengths.
-const SAMPLE_BYTES: usize = 40;
+/// Largest number of bytes of a sample without its times and labels: three attributes, a stack, a link, tags and
+/// lengths.
+const SAMPLE_BYTES: usize = 40 + INDEX_BYTES;
 /// Largest number of bytes of an encoded value below 2^63.
 const VALUE_BYTES: usize = 9;
 /// Largest number of waits that one profile has for one sample identity.
@@ -184,9 +186,9 @@ impl<'a> RequestBuilder<'a> {
         let sample = Sample {
             stack_index: self.dictionary.stack(identity.stack, self.aggregate),
             attribute_indices: self.sample_attributes(&identity),
+            link_index: self.aggregate.link(identity.link).map_or(0, |link| self.dictionary.link(link)),
             timestamps_unix_nano: times,
             values,
-            ..Sample::default()
         };
         let profile =
             self.profiles.last_mut().and_then(|profiles| profiles.scope_profiles.last_mut()?.profiles.last_mut());

@@ -90,6 +90,7 @@ impl Locator {
                 process
             }
         };
+        process.search_context(sample, &self.tables);
         let bytes_before = process.bytes();
         let result = look_up(process, &mut self.tables);
         self.processes_bytes = (self.processes_bytes + process.bytes()).saturating_sub(bytes_before);

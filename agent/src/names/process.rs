@@ -19,6 +19,7 @@ use crate::process::rate_limit::RateLimit;
 use crate::process::resource::Resource;
 use crate::runtimes::functions::{Position, RuntimeFunctions};
 use crate::runtimes::languages::hotspot::search::Search;
+use crate::runtimes::thread_context;
 
 /// A program that runs, or ran.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub(crate) struct Process {
     jit: Jit,
     functions: RuntimeFunctions,
     hotspot: Search,
+    context: thread_context::Search,
     pub(crate) last_sample_ns: u64,
 }
 
@@ -60,6 +62,7 @@ impl Process {
             jit: Jit::default(),
             functions: RuntimeFunctions::default(),
             hotspot: Search::default(),
+            context: thread_context::Search::new(header.ktime_ns),
             last_sample_ns: header.ktime_ns,
         }
     }
@@ -124,6 +127,13 @@ impl Process {
     pub(crate) fn search_hotspot(&mut self, sample: &Sample<'_>, tables: &mut SharedTables) {
         self.hotspot.follow(self.key, sample, &mut self.mappings, tables);
         self.follow_mappings();
+    }
+
+    /// Looks for the context of the threads of the process, if a search is due.
+    pub(crate) fn search_context(&mut self, sample: &Sample<'_>, tables: &SharedTables) {
+        if sample.header.kernel_thread == 0 {
+            self.context.follow(self.key, sample.header.ktime_ns, &tables.runtimes.contexts);
+        }
     }
 
     /// Reads the mappings again if they are old.

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use ebpf::SampleHeader;
+use ebpf::{Link, SampleHeader};
 
 /// The fields of a sample that a test sets. By default, the sample is of this process.
 pub(crate) struct TestRecord<'a> {
@@ -14,6 +14,7 @@ pub(crate) struct TestRecord<'a> {
     pub(crate) kernel: &'a [u64],
     pub(crate) user: &'a [u64],
     pub(crate) labels: &'a [(&'a [u8], &'a [u8])],
+    pub(crate) link: Option<Link>,
     /// Number that encodes the end of the user part: 0 none, 1 root, 2 broken, 3 truncated, 4 compat.
     pub(crate) user_end: u8,
 }
@@ -30,6 +31,7 @@ impl Default for TestRecord<'_> {
             kernel: &[],
             user: &[],
             labels: &[],
+            link: None,
             user_end: 1,
         }
     }
@@ -46,7 +48,8 @@ impl TestRecord<'_> {
         put(offset_of!(SampleHeader, tid), &self.tid.to_ne_bytes());
         put(offset_of!(SampleHeader, kernel_frames), &u16::try_from(self.kernel.len()).unwrap().to_ne_bytes());
         put(offset_of!(SampleHeader, user_words), &u16::try_from(self.user.len()).unwrap().to_ne_bytes());
-        put(offset_of!(SampleHeader, labels), &u32::try_from(self.labels.len()).unwrap().to_ne_bytes());
+        put(offset_of!(SampleHeader, labels), &u16::try_from(self.labels.len()).unwrap().to_ne_bytes());
+        put(offset_of!(SampleHeader, links), &u16::from(self.link.is_some()).to_ne_bytes());
         put(offset_of!(SampleHeader, user_end), &[self.user_end]);
         put(offset_of!(SampleHeader, comm), self.comm.as_bytes());
         bytes.extend(self.kernel.iter().chain(self.user).flat_map(|address| address.to_ne_bytes()));
@@ -57,6 +60,7 @@ impl TestRecord<'_> {
             label[32..32 + value.len()].copy_from_slice(value);
             bytes.extend(label);
         }
+        bytes.extend(self.link.iter().flat_map(|link| link.trace_id.iter().chain(&link.span_id)));
         bytes
     }
 }

@@ -1,16 +1,16 @@
 //! The samples of one interval. Each distinct stack and each distinct sample identity is kept once.
 //!
-//! A sample identity is (process, stack, labels, thread, thread name, CPU). Each sample adds 12 bytes: the index of its
-//! identity and its time. A sample of a wait also has its duration. To locate a stack means to find the locations of
-//! its raw addresses. This is done once per interval for each hash of raw addresses. It is repeated only if a later
-//! attempt may have a better result.
+//! A sample identity is (process, stack, labels, link, thread, thread name, CPU). Each sample adds 12 bytes: the index
+//! of its identity and its time. A sample of a wait also has its duration. To locate a stack means to find the
+//! locations of its raw addresses. This is done once per interval for each hash of raw addresses. It is repeated only
+//! if a later attempt may have a better result.
 //!
 //! Invariant: two stacks with the same locations have the same [`StackId`], whatever their raw addresses were.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ebpf::Sample;
+use ebpf::{Link, Sample};
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -28,6 +28,9 @@ const SAMPLES_MAX: usize = 1 << 20;
 /// Largest size of all labels, in bytes. When it is reached, the interval ends early.
 const LABELS_BYTES_MAX: usize = 16 << 20;
 
+/// Largest number of distinct links, which take 3 MB. When it is reached, the interval ends early.
+const LINKS_MAX: usize = 1 << 16;
+
 /// Index of a stack in an [`Aggregate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackId(pub(crate) u32);
@@ -35,6 +38,10 @@ pub(crate) struct StackId(pub(crate) u32);
 /// Index of a set of labels in an [`Aggregate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LabelsId(u32);
+
+/// Number of a link in an [`Aggregate`]: 0 stands for none, and the first link has number 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LinkId(u32);
 
 /// Properties of a sample except its time. `resource` is the first field, so that sorting puts the samples of a process
 /// together.
@@ -44,6 +51,7 @@ pub(crate) struct Identity {
     pub(crate) resource: u32,
     pub(crate) stack: StackId,
     pub(crate) labels: LabelsId,
+    pub(crate) link: LinkId,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
     pub(crate) comm: [u8; 16],
@@ -57,6 +65,7 @@ pub(crate) struct LocatedSample {
     /// Locations of the stack, leaf first.
     pub(crate) stack: Box<[LocationId]>,
     pub(crate) labels: Labels,
+    pub(crate) link: Option<Link>,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
     pub(crate) comm: [u8; 16],
@@ -75,6 +84,7 @@ pub(crate) struct Aggregate {
     locations: Vec<LocationId>,
     labels: IndexSet<Labels, RandomState>,
     labels_bytes: usize,
+    links: IndexSet<Link, RandomState>,
     identities: IndexSet<Identity, RandomState>,
     /// Samples, each as an index into `identities` and a time.
     samples: Vec<(u32, u64)>,
@@ -89,7 +99,8 @@ impl Aggregate {
         let resource = self.resource(ProcessKey::of(sample), || locator.resource(sample));
         let stack = self.stack(resource, sample, locator);
         let labels = self.intern_labels(label::of(sample));
-        let identity = Identity { resource, stack, labels, tid: header.tid, cpu: header.cpu, comm: header.comm };
+        let link = self.intern_link(sample.link);
+        let identity = Identity { resource, stack, labels, link, tid: header.tid, cpu: header.cpu, comm: header.comm };
         let index = self.identity(identity);
         self.samples.push((index, header.ktime_ns));
     }
@@ -101,8 +112,9 @@ impl Aggregate {
         self.locations.extend(&waiting.stack);
         let stack = self.intern_stack(start);
         let labels = self.intern_labels(Arc::clone(&waiting.labels));
+        let link = self.intern_link(waiting.link);
         let LocatedSample { tid, cpu, comm, .. } = *waiting;
-        let index = self.identity(Identity { resource, stack, labels, tid, cpu, comm });
+        let index = self.identity(Identity { resource, stack, labels, link, tid, cpu, comm });
         self.waits.push((index, ktime_ns, waited_ns));
     }
 
@@ -144,6 +156,10 @@ impl Aggregate {
         LabelsId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
+    fn intern_link(&mut self, link: Option<Link>) -> LinkId {
+        LinkId(link.map_or(0, |link| u32::try_from(self.links.insert_full(link).0 + 1).unwrap_or(u32::MAX)))
+    }
+
     /// Returns the id of the stack whose locations begin at `start`. Removes these locations if the stack is known
     /// already.
     fn intern_stack(&mut self, start: usize) -> StackId {
@@ -164,6 +180,7 @@ impl Aggregate {
     pub(crate) fn is_full(&self) -> bool {
         LOCATIONS_MAX <= self.locations.len()
             || LABELS_BYTES_MAX <= self.labels_bytes
+            || LINKS_MAX <= self.links.len()
             || SAMPLES_MAX <= self.samples.len() + self.waits.len()
     }
 
@@ -181,6 +198,10 @@ impl Aggregate {
 
     pub(crate) fn labels(&self, id: LabelsId) -> &[(Box<str>, Box<str>)] {
         self.labels.get_index(id.0 as usize).map_or(&[], |labels| &**labels)
+    }
+
+    pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
+        self.links.get_index((id.0 as usize).checked_sub(1)?)
     }
 
     pub(crate) fn resource_at(&self, index: u32) -> Option<&Resource> {
@@ -227,6 +248,7 @@ impl Aggregate {
             locations,
             labels,
             labels_bytes,
+            links,
             identities,
             samples,
             waits,
@@ -239,6 +261,7 @@ impl Aggregate {
         locations.clear();
         labels.clear();
         *labels_bytes = 0;
+        links.clear();
         identities.clear();
         samples.clear();
         waits.clear();
@@ -263,7 +286,7 @@ impl Aggregate {
         let stack = self.intern_stack(start);
         let resource = u32::try_from(resource).unwrap();
         let labels = self.intern_labels(Arc::default());
-        let identity = Identity { resource, stack, labels, tid: 1, cpu: 0, comm: [0; 16] };
+        let identity = Identity { resource, stack, labels, link: LinkId(0), tid: 1, cpu: 0, comm: [0; 16] };
         let (index, _) = self.identities.insert_full(identity);
         self.samples.push((u32::try_from(index).unwrap(), 1_000));
     }

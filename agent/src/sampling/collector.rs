@@ -19,7 +19,7 @@ use crate::process::file::table::Reported;
 use crate::process::procfs;
 use crate::process::sys::{Clock, clock_ns};
 use crate::runtimes::Runtimes;
-use crate::status::{DropReason, Status, causes};
+use crate::status::{DropReason, Status};
 use crate::unwind::bpf_tables::BpfTables;
 
 /// Length of an interval, after which its samples are exported; in nanoseconds.
@@ -156,9 +156,10 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
             sampler.tables.add_process(new);
         }
         for program in locator.tables.eager.drain(..) {
-            if let Err(error) = sampler.read_eagerly(program) {
-                tracing::warn!(?program, "functions of a program may be gone when they are read: {}", causes(&error));
-            }
+            sampler.read_eagerly(program);
+        }
+        for (pid, program) in locator.tables.runtimes.contexts.take_found() {
+            sampler.set_program(pid, &program);
         }
         self.status.count_samples(samples);
         may_have_more

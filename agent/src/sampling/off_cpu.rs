@@ -89,6 +89,7 @@ impl OffCpu {
             resource,
             stack: stack.into(),
             labels,
+            link: sample.link,
             tid: header.tid,
             cpu: header.cpu,
             comm: header.comm,

@@ -14,8 +14,8 @@ use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
     DROPPED_MAP, EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP,
     KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS,
-    OFF_CPU_WINDOW, PROGRAM, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP, SEEN_MAP, SampleHeader, TABLES_MAP,
-    USER_FRAMES_MAX, WINDOW_WALKS,
+    OFF_CPU_WINDOW, PROGRAM, PROGRAM_BYTES, PROGRAMS_MAP, Program, RUNTIMES_MAP, SAMPLER_PROGRAM, SAMPLES_MAP,
+    SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
@@ -97,7 +97,7 @@ pub(crate) struct Sampler {
     ring: RingBuf<MapData>,
     new_files: RingBuf<MapData>,
     pub(crate) tables: BpfTables,
-    seen: BpfMap<MapData, u32, [u64; 3]>,
+    programs: BpfMap<MapData, u32, [u8; PROGRAM_BYTES]>,
     dropped: PerCpuArray<MapData, u64>,
     dropped_before: Dropped,
     period_ns: u64,
@@ -141,13 +141,13 @@ impl Sampler {
         let mut bpf = loader.load(PROGRAM).map_err(SamplerError::Load)?;
         let mut map = |name| bpf.take_map(name).ok_or(SamplerError::Missing { name });
         let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
-        let seen = BpfMap::try_from(map(SEEN_MAP)?).map_err(SamplerError::Map)?;
         let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
         let new_files = RingBuf::try_from(map(NEW_FILES_MAP)?).map_err(SamplerError::Map)?;
         let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
         let epoch = Array::try_from(map(EPOCH_MAP)?).map_err(SamplerError::Map)?;
         let described = Array::try_from(map(RUNTIMES_MAP)?).map_err(SamplerError::Map)?;
+        let programs = BpfMap::try_from(map(PROGRAMS_MAP)?).map_err(SamplerError::Map)?;
         let hotspot = BpfMap::try_from(map(HOTSPOT_PROCESSES_MAP)?).map_err(SamplerError::Map)?;
         let maps = UnwindMaps { files, tables, epoch, runtimes: described, hotspot };
         let tables = BpfTables::start(maps, runtimes, status).map_err(SamplerError::Thread)?;
@@ -157,7 +157,7 @@ impl Sampler {
             ring,
             new_files,
             tables,
-            seen,
+            programs,
             dropped,
             dropped_before: Dropped::default(),
             period_ns,
@@ -255,9 +255,21 @@ impl Sampler {
     }
 
     /// Makes BPF wake the reader for each new function of a program, until BPF forgets the program.
-    pub(crate) fn read_eagerly(&mut self, program: ProcessKey) -> Result<(), SamplerError> {
+    pub(crate) fn read_eagerly(&mut self, program: ProcessKey) {
         let ProcessKey { pid, start_boottime_ns, exec_id } = program;
-        self.seen.insert(pid, ebpf::eager_program(start_boottime_ns, exec_id), 0).map_err(SamplerError::Map)
+        let program = Program { start_boottime_ns, exec_id, context: None, is_eager: true };
+        self.set_program(pid, &program);
+    }
+
+    /// Adds to what BPF knows of a program that was sampled.
+    pub(crate) fn set_program(&mut self, pid: u32, program: &Program) {
+        let mut bytes = program.to_bytes();
+        if let Ok(known) = self.programs.get(&pid, 0) {
+            Program::keep(&mut bytes, &known);
+        }
+        if let Err(error) = self.programs.insert(pid, bytes, 0) {
+            tracing::warn!(pid, "samples may lack spans and names of functions: {}", causes(&error));
+        }
     }
 
     /// Returns the numbers of records and waits that were lost since the last call.

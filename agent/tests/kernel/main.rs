@@ -4,7 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod goroutines;
+/// Goroutines and spans for which threads work.
+mod context {
+    mod goroutines;
+    mod spans;
+}
 mod java;
 mod node;
 mod off_cpu;

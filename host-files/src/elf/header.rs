@@ -32,6 +32,8 @@ pub(super) struct Header {
     section_names_index: u16,
     /// Virtual address of the entry point of a program; 0 for other files.
     pub(super) entry: u64,
+    /// Number of the machine for which the file is.
+    pub(super) machine: u16,
 }
 
 /// A program header.
@@ -39,7 +41,7 @@ pub(super) struct ProgramHeader {
     pub(super) kind: u32,
     flags: u32,
     pub(super) offset: u64,
-    address: u64,
+    pub(super) address: u64,
     pub(super) file_size: u64,
     pub(super) memory_size: u64,
     pub(super) align: u64,
@@ -86,6 +88,7 @@ impl Header {
                 section_header_count: fields.u16(sizes + 6)?,
                 section_names_index: fields.u16(sizes + 8)?,
                 entry: fields.word(24, wide)?,
+                machine: fields.u16(18)?,
             })
         };
         parse().ok_or(ElfError::Truncated)

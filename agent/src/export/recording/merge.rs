@@ -32,6 +32,7 @@ const SAMPLE_BYTES: usize = 256;
 pub(super) struct Merge {
     strings: Table<String>,
     attributes: Table<KeyValueAndUnit>,
+    links: Table<Link>,
     mappings: Table<Mapping>,
     functions: Table<Function>,
     locations: Table<Location>,
@@ -55,8 +56,8 @@ struct Merged {
     resource: Option<Resource>,
     scope: Option<InstrumentationScope>,
     profile: Profile,
-    /// Indices of samples, by stack and attributes.
-    samples: HashMap<(i32, Vec<i32>), usize, RandomState>,
+    /// Indices of samples, by stack, link and attributes.
+    samples: HashMap<(i32, i32, Vec<i32>), usize, RandomState>,
 }
 
 impl Merge {
@@ -65,6 +66,8 @@ impl Merge {
         Self {
             strings: Table::new(),
             attributes: Table::new(),
+            // Zero-filled rather than empty, as in the requests.
+            links: Table::with_zero(Link { trace_id: vec![0; 16], span_id: vec![0; 8] }),
             mappings: Table::new(),
             functions: Table::new(),
             locations: Table::new(),
@@ -85,6 +88,7 @@ impl Merge {
         let tables = [
             self.strings.bytes,
             self.attributes.bytes,
+            self.links.bytes,
             self.mappings.bytes,
             self.functions.bytes,
             self.locations.bytes,
@@ -115,6 +119,7 @@ impl Merge {
             ..attribute
         };
         let attributes = self.attributes.add(dictionary.attribute_table.into_iter().map(attribute));
+        let links = self.links.add(dictionary.link_table);
         let mapping = |mapping: Mapping| Mapping {
             filename_strindex: of(&strings, mapping.filename_strindex),
             attribute_indices: all_of(&attributes, &mapping.attribute_indices),
@@ -139,7 +144,7 @@ impl Merge {
         let locations = self.locations.add(dictionary.location_table.into_iter().map(location));
         let stack = |stack: Stack| Stack { location_indices: all_of(&locations, &stack.location_indices) };
         let stacks = self.stacks.add(dictionary.stack_table.into_iter().map(stack));
-        NewIndices { strings, attributes, stacks }
+        NewIndices { strings, attributes, links, stacks }
     }
 
     fn add_profile(
@@ -192,8 +197,7 @@ impl Merge {
                 mapping_table: self.mappings.entries,
                 location_table: self.locations.entries,
                 function_table: self.functions.entries,
-                // The agent sends no links, so the table has only the zero value.
-                link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
+                link_table: self.links.entries,
                 string_table: self.strings.entries,
                 attribute_table: self.attributes.entries,
                 stack_table: self.stacks.entries,
@@ -207,7 +211,8 @@ impl Merged {
     fn add(&mut self, sample: Sample, indices: &NewIndices) -> bool {
         let stack_index = of(&indices.stacks, sample.stack_index);
         let attribute_indices = all_of(&indices.attributes, &sample.attribute_indices);
-        match self.samples.entry((stack_index, attribute_indices)) {
+        let link_index = of(&indices.links, sample.link_index);
+        match self.samples.entry((stack_index, link_index, attribute_indices)) {
             Entry::Occupied(known) => {
                 if let Some(known) = self.profile.samples.get_mut(*known.get()) {
                     known.timestamps_unix_nano.extend(sample.timestamps_unix_nano);
@@ -216,9 +221,9 @@ impl Merged {
                 false
             }
             Entry::Vacant(new) => {
-                let attribute_indices = new.key().1.clone();
+                let attribute_indices = new.key().2.clone();
                 new.insert(self.profile.samples.len());
-                self.profile.samples.push(Sample { stack_index, attribute_indices, ..sample });
+                self.profile.samples.push(Sample { stack_index, link_index, attribute_indices, ..sample });
                 true
             }
         }
@@ -237,8 +242,13 @@ struct Table<T> {
 
 impl<T: Message + Default> Table<T> {
     fn new() -> Self {
+        Self::with_zero(T::default())
+    }
+
+    /// Creates a table with this zero value.
+    fn with_zero(zero: T) -> Self {
         let mut table = Self { entries: Vec::new(), indices: HashMap::default(), bytes: 0 };
-        table.intern(T::default());
+        table.intern(zero);
         table
     }
 
@@ -265,6 +275,7 @@ impl<T: Message + Default> Table<T> {
 struct NewIndices {
     strings: Vec<i32>,
     attributes: Vec<i32>,
+    links: Vec<i32>,
     stacks: Vec<i32>,
 }
 

@@ -98,6 +98,29 @@ fn merged_intervals_conform_to_otlp_and_have_every_sample() {
 }
 
 #[test]
+fn merged_samples_keep_their_spans() {
+    let mut locator = locator();
+    let mut merge = Merge::new(RECORDING_BYTES_MAX);
+    let user = [code()];
+    let link = |span: u8| Some(ebpf::Link { trace_id: [9; 16], span_id: [span; 8] });
+    for (start_ktime_ns, links) in [(1_000, [link(1), None]), (6_000, [link(2), link(1)]), (11_000, [None, link(3)])] {
+        let of = |link| TestRecord { ktime_ns: start_ktime_ns, link, user: &user, ..TestRecord::default() };
+        interval(&mut locator, start_ktime_ns, &links.map(of)).into_iter().for_each(|request| merge.add(request));
+    }
+    let recording = recording(merge.finish(), false);
+    assert_eq!(conformance::violations(&recording.request), [""; 0]);
+    let table = &recording.request.dictionary.as_ref().unwrap().link_table;
+    let (_, profile) = recording.profiles().next().unwrap();
+    let found = profile.samples.iter().map(|sample| {
+        let link = &table[sample.link_index as usize];
+        (link.trace_id[0], link.span_id[0], sample.timestamps_unix_nano.len())
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    assert_eq!(found, [(0, 0, 2), (9, 1, 2), (9, 2, 1), (9, 3, 1)]);
+}
+
+#[test]
 fn a_recording_is_full_at_its_limit() {
     let mut locator = locator();
     let request = interval(&mut locator, 1_000, &[TestRecord { user: &[code()], ..TestRecord::default() }]).remove(0);

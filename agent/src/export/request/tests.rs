@@ -1,7 +1,7 @@
 //! Requests of an interval: content, splitting, and conformance to OTLP.
 
-use ebpf::Sample as Record;
-use proto::otlp::profiles::v1development::{Function, ProfilesDictionary};
+use ebpf::{Link, Sample as Record};
+use proto::otlp::profiles::v1development::{self, Function, ProfilesDictionary};
 
 use super::*;
 use crate::names::locator::Locator;
@@ -121,6 +121,55 @@ fn samples_of_one_identity_are_one_sample_with_all_times() {
         .collect();
     assert_eq!(found, [(Value::IntValue(7), vec![0, 2_000, 3_999]), (Value::IntValue(8), vec![1_000])]);
     assert_eq!((profile.period, profile.duration_nano), (50_000_000, 4_000));
+}
+
+fn span(trace: u64, span: u8) -> Option<Link> {
+    let [a, b, c, d, e, f, g, h] = trace.to_be_bytes();
+    Some(Link { trace_id: [1, 1, 1, 1, 1, 1, 1, 1, a, b, c, d, e, f, g, h], span_id: [span; 8] })
+}
+
+#[test]
+fn samples_of_different_spans_are_apart_and_refer_to_their_links() {
+    let mut fixture = Fixture::new();
+    let user = [code()];
+    let links = [span(7, 1), None, span(7, 2), span(7, 1), span(8, 1), None];
+    for (link, ktime_ns) in links.into_iter().zip(1_000..) {
+        fixture.add(&TestRecord { ktime_ns, link, user: &user, ..TestRecord::default() });
+    }
+    let requests = fixture.encode();
+    let table = &requests[0].dictionary.as_ref().unwrap().link_table;
+    assert_eq!(table[0], v1development::Link { trace_id: vec![0; 16], span_id: vec![0; 8] });
+    let profile = profiles(&requests[0]).next().unwrap();
+    let start = profile.time_unix_nano;
+    let mut found: Vec<_> = profile
+        .samples
+        .iter()
+        .map(|sample| {
+            let link = &table[sample.link_index as usize];
+            let times: Vec<_> = sample.timestamps_unix_nano.iter().map(|time| time - start).collect();
+            (times, link.trace_id[15], link.span_id.clone())
+        })
+        .collect();
+    found.sort_unstable();
+    let wanted =
+        [(vec![0, 3], 7, vec![1; 8]), (vec![1, 5], 0, vec![0; 8]), (vec![2], 7, vec![2; 8]), (vec![4], 8, vec![1; 8])];
+    assert_eq!((found.as_slice(), table.len()), (wanted.as_slice(), 4));
+}
+
+#[test]
+fn an_interval_ends_early_at_the_limit_of_links_and_all_fit_the_requests() {
+    let mut fixture = Fixture::new();
+    let user = [code()];
+    let mut added = 0;
+    while !fixture.aggregate.is_full() {
+        fixture.add(&TestRecord { link: span(added, 1), user: &user, ..TestRecord::default() });
+        added += 1;
+    }
+    assert_eq!(added, 1 << 16);
+    let requests = fixture.encode();
+    let links = |request: &ExportProfilesServiceRequest| request.dictionary.as_ref().unwrap().link_table.len() as u64;
+    assert!(1 < requests.len(), "{}", requests.len());
+    assert_eq!(requests.iter().map(|request| links(request) - 1).sum::<u64>(), added);
 }
 
 #[test]

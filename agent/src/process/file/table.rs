@@ -31,7 +31,7 @@ const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, as its file system reports it. A changed file has another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileKey {
+pub(crate) struct FileKey {
     device: u64,
     inode: u64,
     modified: (i64, i64),
@@ -39,7 +39,7 @@ struct FileKey {
 }
 
 impl FileKey {
-    fn new(metadata: &Metadata) -> Self {
+    pub(crate) fn new(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),

@@ -23,6 +23,8 @@ pub(crate) struct Frame {
 pub(crate) struct Sample {
     pub(crate) resource: BTreeMap<String, String>,
     pub(crate) attributes: BTreeMap<String, String>,
+    /// Ids of the trace and the span for which the thread worked.
+    pub(crate) link: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) times: Vec<u64>,
     /// Values of the sample, one per time; empty if the profile has only times.
     pub(crate) values: Vec<i64>,
@@ -64,6 +66,12 @@ fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
     Frame { kind, name: name.map(string).unwrap_or_default(), file: string(file), address: location.address }
 }
 
+/// Returns the ids of a link; `None` for the zero value.
+fn link(dictionary: &ProfilesDictionary, index: i32) -> Option<(Vec<u8>, Vec<u8>)> {
+    let link = &dictionary.link_table[index as usize];
+    (index != 0).then(|| (link.trace_id.clone(), link.span_id.clone()))
+}
+
 /// Returns every sample of a request.
 pub(crate) fn samples(request: &ExportProfilesServiceRequest) -> Vec<Sample> {
     let dictionary = request.dictionary.as_ref().unwrap();
@@ -79,6 +87,7 @@ pub(crate) fn samples(request: &ExportProfilesServiceRequest) -> Vec<Sample> {
                 Sample {
                     resource: resource.clone(),
                     attributes: attributes(dictionary, &sample.attribute_indices),
+                    link: link(dictionary, sample.link_index),
                     times: sample.timestamps_unix_nano.clone(),
                     values: sample.values.clone(),
                     kind: kind.clone(),

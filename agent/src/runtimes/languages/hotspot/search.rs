@@ -7,7 +7,7 @@
 //! Each search has a thread of its own, because it takes a few milliseconds, and because a read of memory may block.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use ebpf::{Sample, UserFrame};
@@ -25,30 +25,6 @@ use crate::runtimes::memory::ProcessMemory;
 const INTERVAL_NS_MIN: u64 = 50_000_000;
 /// Longest time between two searches, in nanoseconds.
 const INTERVAL_NS_MAX: u64 = 60_000_000_000;
-/// Largest number of searches at the same time, in all processes.
-const SEARCHES_MAX: usize = 4;
-
-/// Counter of the searches that run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Searches(Arc<AtomicUsize>);
-
-impl Searches {
-    /// Counts a search until the returned value is dropped; `None` if too many run already.
-    fn begin(&self) -> Option<Running> {
-        let running = Running(Arc::clone(&self.0));
-        (running.0.fetch_add(1, Ordering::AcqRel) < SEARCHES_MAX).then_some(running)
-    }
-}
-
-/// A search that runs.
-struct Running(Arc<AtomicUsize>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// Search for HotSpot in one process.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
@@ -106,19 +82,5 @@ fn search(key: ProcessKey, library: &ProcessMapping, runtimes: &Runtimes, is_fou
     if let Some(hotspot) = memory.and_then(|memory| HotSpot::read(&memory, &file, library.start, library.offset)) {
         is_found.store(true, Ordering::Release);
         runtimes.add_hotspot(key, hotspot);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_few_searches_run_at_a_time() {
-        let searches = Searches::default();
-        let running: Vec<_> = (0..SEARCHES_MAX).map(|_| searches.begin().unwrap()).collect();
-        assert!(searches.begin().is_none() && searches.clone().begin().is_none());
-        drop(running);
-        assert!(searches.begin().is_some());
     }
 }

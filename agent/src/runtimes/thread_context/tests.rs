@@ -1,0 +1,160 @@
+//! Searches in real processes, whose programs tell where their variable is.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use testkit::report;
+use testkit::workshop::{Workshop, have};
+
+use super::*;
+use crate::process::test_record::start_boottime_ns;
+
+/// A program with the variable, which prints the offset of the variable from the thread's base.
+const PROGRAM: &str = r#"
+#include <stdio.h>
+__thread long before[3] = { 1 };
+__thread void *otel_thread_ctx_v1;
+int main(void) {
+    printf("%ld\n", (long)((char *)&otel_thread_ctx_v1 - (char *)__builtin_thread_pointer()));
+    fflush(stdout);
+    return getchar() + before[0] == 0;
+}
+"#;
+
+/// A program that loads and unloads a library with the variable, each time that it reads a line.
+const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void *library = 0;
+    for (puts("began"), fflush(stdout); getchar() != EOF; fflush(stdout)) {
+        if (library) { dlclose(library); library = 0; puts("unloaded"); }
+        else puts((library = dlopen("./library.so", RTLD_NOW)) ? "loaded" : dlerror());
+    }
+    return 0;
+}
+"#;
+
+const LIBRARY: &str = "__thread void *otel_thread_ctx_v1; void set(void *to) { otel_thread_ctx_v1 = to; }";
+
+/// A program that runs until it is dropped.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+    input: Option<ChildStdin>,
+}
+
+impl Running {
+    fn start(workshop: &Workshop, name: &str) -> Self {
+        let mut command = Command::new(workshop.path(name));
+        command.current_dir(workshop.path(".")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let input = child.stdin.take();
+        Self { child, lines, input }
+    }
+
+    fn key(&self) -> ProcessKey {
+        let pid = self.child.id();
+        ProcessKey { pid, start_boottime_ns: start_boottime_ns(pid), exec_id: 1 }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn go_on(&mut self) -> String {
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.line()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ended = self.child.wait();
+    }
+}
+
+/// True, and reported, if these tests cannot run here.
+fn is_skipped(test: &str) -> bool {
+    let is_skipped = cfg!(not(target_arch = "x86_64")) || !have(&["gcc"]);
+    if is_skipped {
+        report::skipped(test, "this machine is not x86-64, or has no gcc");
+    }
+    is_skipped
+}
+
+#[test]
+fn the_variable_of_a_program_is_found_where_the_program_has_it() {
+    if is_skipped("the_variable_of_a_program_is_found_where_the_program_has_it") {
+        return;
+    }
+    let workshop = Workshop::default();
+    workshop.write("program.c", PROGRAM);
+    workshop.run("gcc -O1 -rdynamic program.c -o program");
+    let mut program = Running::start(&workshop, "program");
+    let offset: i64 = program.line().parse().unwrap();
+    let key = program.key();
+    let contexts = ThreadContexts::default();
+    contexts.search(key, &mut Last::default());
+    let context = Some(ThreadPointer::Fixed(offset));
+    let ProcessKey { pid, start_boottime_ns, exec_id } = key;
+    assert_eq!(contexts.take_found(), [(pid, Program { start_boottime_ns, exec_id, context, is_eager: false })]);
+    assert_eq!(contexts.take_found(), []);
+    // Another process that had the pid before.
+    contexts.search(ProcessKey { start_boottime_ns: 1, ..key }, &mut Last::default());
+    assert_eq!(contexts.take_found(), []);
+}
+
+#[test]
+fn a_library_is_found_when_it_is_loaded_and_forgotten_when_it_is_not() {
+    if is_skipped("a_library_is_found_when_it_is_loaded_and_forgotten_when_it_is_not") {
+        return;
+    }
+    let workshop = Workshop::default();
+    workshop.write("loader.c", LOADER);
+    workshop.write("library.c", LIBRARY);
+    workshop.run("gcc loader.c -o loader");
+    workshop.run("gcc -O1 -shared -fPIC library.c -o library.so");
+    let mut loader = Running::start(&workshop, "loader");
+    assert_eq!(loader.line(), "began");
+    let key = loader.key();
+    let (contexts, mut last) = (ThreadContexts::default(), Last::default());
+    let mut search = || {
+        contexts.search(key, &mut last);
+        contexts.take_found().into_iter().map(|(_, program)| program.context).collect::<Vec<_>>()
+    };
+    assert_eq!((search(), search()), (Vec::new(), Vec::new()));
+    assert_eq!(loader.go_on(), "loaded");
+    let found = search();
+    assert!(matches!(found[..], [Some(ThreadPointer::Dynamic { .. })]), "{found:?}");
+    assert_eq!(search(), found, "BPF may have forgotten it");
+    assert_eq!(loader.go_on(), "unloaded");
+    assert_eq!((search(), search()), (vec![None], Vec::new()));
+    assert!(last.without.is_some(), "the same files need no other search");
+}
+
+#[test]
+fn searches_become_rare_and_one_at_a_time_runs_in_a_process() {
+    let key = ProcessKey { pid: u32::MAX, start_boottime_ns: 1, exec_id: 0 };
+    let contexts = ThreadContexts::default();
+    let mut search = Search::new(0);
+    search.follow(key, INTERVAL_NS_MIN - 1, &contexts);
+    assert_eq!(search.due_ns, INTERVAL_NS_MIN, "it is too early");
+    let running = Arc::clone(&search.last);
+    search.follow(key, INTERVAL_NS_MIN, &contexts);
+    assert_eq!(search.due_ns, INTERVAL_NS_MIN, "the last search still runs");
+    drop(running);
+    let mut intervals = Vec::new();
+    for _ in 0..6 {
+        let now_ns = search.due_ns;
+        while search.due_ns == now_ns {
+            search.follow(key, now_ns, &contexts);
+        }
+        intervals.push((search.due_ns - now_ns) / 1_000_000_000);
+    }
+    assert_eq!(intervals, [2, 8, 32, 60, 60, 60]);
+}
