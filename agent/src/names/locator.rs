@@ -167,6 +167,7 @@ impl Locator {
         if ADDRESSES_MAX < addresses {
             self.processes.values_mut().for_each(Process::forget_locations);
         }
+        self.tables.memory = None;
         let forgets_files = self.is_full();
         if forgets_files {
             self.tables.clear();

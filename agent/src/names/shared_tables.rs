@@ -10,8 +10,10 @@ use super::go::programs::GoPrograms;
 use super::location::{Call, FrameType, Location, LocationId, LocationTable, Marker};
 use crate::process::file::table::{FileTable, Reported, Unopened};
 use crate::process::file::{FileId, VDSO};
+use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
+use crate::runtimes::memory::ProcessMemory;
 use crate::runtimes::reader::Reader;
 
 /// Largest number of frames whose location is cached, at 30 bytes each. Only frames in files are cached.
@@ -26,6 +28,8 @@ pub(crate) struct SharedTables {
     pub(crate) runtimes: Runtimes,
     /// Reads functions of runtimes.
     pub(crate) reader: Reader,
+    /// Memory of the process of which a function was read last. It is closed after each interval.
+    pub(crate) memory: Option<(ProcessKey, ProcessMemory)>,
     /// Limit of the work to name samples: 2 % of a CPU.
     pub(crate) reads: RateLimit,
     /// Limit of the work to check that names are still right: 0.1 % of a CPU.
@@ -47,6 +51,7 @@ impl SharedTables {
             go_programs: GoPrograms::default(),
             runtimes,
             reader: Reader::default(),
+            memory: None,
             reads: RateLimit::new(50),
             checks: RateLimit::new(1000),
             environment,

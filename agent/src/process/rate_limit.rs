@@ -22,13 +22,24 @@ impl RateLimit {
 
     /// Runs `work`, or returns `None` if the limit is reached.
     pub(crate) fn run<T>(&mut self, work: impl FnOnce() -> T) -> Option<T> {
-        let started = Instant::now();
-        if started + SAVED_MAX < self.paid_at {
+        if self.is_reached() {
             return None;
         }
+        let started = Instant::now();
         let result = work();
-        self.paid_at = self.paid_at.max(started) + started.elapsed() * self.parts;
+        self.add(started.elapsed());
         Some(result)
+    }
+
+    /// True if no more work may be done now.
+    pub(crate) fn is_reached(&self) -> bool {
+        Instant::now() + SAVED_MAX < self.paid_at
+    }
+
+    /// Adds work that was done just now.
+    pub(crate) fn add(&mut self, work: Duration) {
+        let started = Instant::now().checked_sub(work).unwrap_or(self.paid_at);
+        self.paid_at = self.paid_at.max(started) + work * self.parts;
     }
 }
 

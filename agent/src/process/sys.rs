@@ -7,13 +7,15 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
-/// The clocks of sample times.
+/// Clocks of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
     /// The clock of BPF samples. It is never set, and stands still while the machine sleeps.
     Monotonic,
     /// UTC since the Unix epoch. It may be set at any moment.
     Realtime,
+    /// CPU time of the calling thread.
+    Thread,
 }
 
 /// Returns the time on `clock`, in nanoseconds.
@@ -21,11 +23,12 @@ pub(crate) fn clock_ns(clock: Clock) -> u64 {
     let id = match clock {
         Clock::Monotonic => libc::CLOCK_MONOTONIC,
         Clock::Realtime => libc::CLOCK_REALTIME,
+        Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
     };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec for the whole call; both clocks exist on every Linux.
+    // SAFETY: `time` is a valid timespec for the whole call; the clocks exist on every Linux.
     unsafe { libc::clock_gettime(id, &mut time) };
-    // Neither clock is ever negative.
+    // No clock is ever negative.
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 

@@ -15,6 +15,7 @@ use crate::runtimes::function_cache::{FunctionCache, FunctionKey};
 use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
+use crate::runtimes::reader::TIME_MAX;
 
 /// Largest number of positions whose location is cached for one process.
 const POSITIONS_MAX: usize = 32_768;
@@ -111,19 +112,25 @@ impl RuntimeFunctions {
         layout: Arc<Layout>,
         tables: &mut SharedTables,
     ) -> Result<Option<Function>, Marker> {
-        let sources = self.sources.clone();
-        let read = move || {
-            let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
-            let FunctionKey { address, identity, .. } = at.function;
-            Ok(Function::read(&memory, &layout, &sources, (address, at.position, identity)))
-        };
-        if LATE_MAX <= self.late {
+        let SharedTables { reads, reader, memory, .. } = tables;
+        if LATE_MAX <= self.late || self.reads.is_reached() || reads.is_reached() {
             return Err(Marker::FunctionUnread);
         }
-        let SharedTables { reads, reader, .. } = tables;
-        let read = self.reads.run(|| reads.run(|| reader.run(read))).flatten().ok_or(Marker::FunctionUnread)?;
-        self.late += u32::from(read.is_err());
-        read.unwrap_or(Err(Marker::FunctionUnread))
+        let sources = self.sources.clone();
+        let opened = memory.take().filter(|(key, _)| *key == process).map(|(_, memory)| memory);
+        let read = move || {
+            let memory = opened.or_else(|| ProcessMemory::open(process)).ok_or(Marker::ProcessExited)?;
+            let FunctionKey { address, identity, .. } = at.function;
+            Ok((Function::read(&memory, &layout, &sources, (address, at.position, identity)), memory))
+        };
+        let done = reader.run(read);
+        let work = done.as_ref().map_or(TIME_MAX, |done| done.work);
+        self.reads.add(work);
+        reads.add(work);
+        self.late += u32::from(done.is_err());
+        let (function, opened) = done.map_err(|_late| Marker::FunctionUnread)?.result?;
+        *memory = Some((process, opened));
+        Ok(function)
     }
 
     pub(crate) fn forget_locations(&mut self) {

@@ -5,13 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod goroutines;
-mod java;
-mod node;
 mod off_cpu;
-mod perl;
-mod php;
-mod python;
-mod ruby;
+mod runtimes;
 mod sampling;
 mod shares;
 mod short_lived;
