@@ -3,6 +3,7 @@
 mod java;
 mod many_functions;
 mod node;
+mod perf_maps;
 mod perl;
 mod php;
 mod python;
