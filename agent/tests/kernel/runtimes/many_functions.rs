@@ -200,12 +200,11 @@ impl Seen {
 /// Samples a program, and checks how quickly its functions have names. `is_own` is true for the names of its functions.
 fn measure(test: &str, program: &str, command: impl Fn() -> Command, is_own: fn(&str) -> bool) {
     for is_first in [false, true] {
-        // The agent's first memory and work are those of the tables of all files on the host.
-        let mut before = None;
-        if is_first {
-            before = Some(Running::start(command()));
-            before.as_mut().unwrap().wait_until_compiled();
-        }
+        let before = is_first.then(|| {
+            let mut running = Running::start(command());
+            running.wait_until_compiled();
+            running
+        });
         let Some(mut agent) = RunningAgent::start(test, FREQUENCY_HZ) else { return };
         let child = before.unwrap_or_else(|| Running::start(command()));
         let mut seen = Seen::default();
