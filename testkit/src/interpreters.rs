@@ -101,6 +101,11 @@ fn unpacked_roots() -> Vec<PathBuf> {
     entries(&tools(&home).join("runtimes"))
 }
 
+/// Returns the folder with the unpacked packages of a release of Debian; `None` if there is none.
+fn unpacked_root(release: &str) -> Option<PathBuf> {
+    unpacked_roots().into_iter().find(|root| root.ends_with(format!("debian-{release}")))
+}
+
 /// Returns the command that starts an unpacked program with the dynamic linker of its folder.
 fn with_own_linker(root: &Path, program: &Path) -> Interpreter {
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
@@ -181,10 +186,67 @@ pub fn phps_with_cache(settings: &[&str]) -> Vec<Interpreter> {
     phps().into_iter().filter_map(with_cache).collect()
 }
 
+const MONO: &str = "usr/bin/mono-sgen";
+const COMPILER: &str = "usr/lib/mono/4.5/mcs.exe";
+
+/// The unpacked .NET, and a compiler of C#.
+#[derive(Clone, Debug)]
+pub struct Dotnet {
+    program: PathBuf,
+    /// The folder with the compiler, and the virtual machine that runs it.
+    mono: PathBuf,
+}
+
+impl Dotnet {
+    /// Compiles a program into a folder.
+    ///
+    /// # Panics
+    /// The program cannot be compiled.
+    pub fn compile(&self, source: &str, folder: &Path) {
+        std::fs::write(folder.join("program.cs"), source).unwrap();
+        let settings = r#"{"runtimeOptions":{"framework":{"name":"Microsoft.NETCore.App","version":"3.1.0"}}}"#;
+        std::fs::write(folder.join("program.runtimeconfig.json"), settings).unwrap();
+        let mut command = Command::new(self.mono.join(MONO));
+        command.arg(self.mono.join(COMPILER)).args(["program.cs", "-out:program.dll"]).current_dir(folder);
+        let output = command.env("MONO_CFG_DIR", self.mono.join("etc")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Returns the command that starts the program in a folder.
+    #[must_use]
+    pub fn command(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(folder.join("program.dll")).env("DOTNET_SYSTEM_GLOBALIZATION_INVARIANT", "1");
+        command
+    }
+}
+
+/// Returns the unpacked .NET; `None` if it or its compiler is not unpacked.
+#[must_use]
+pub fn dotnet() -> Option<Dotnet> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let program = tools(&home).join("runtimes/dotnet/package/dotnetcore2/bin/dotnet");
+    let mono = unpacked_root("bookworm")?;
+    let files = [program.clone(), mono.join(MONO), mono.join(COMPILER)];
+    files.iter().all(|path| path.exists()).then_some(Dotnet { program, mono })
+}
+
+/// Returns the command that starts the unpacked Erlang; `None` if it is not unpacked.
+#[must_use]
+pub fn erlang() -> Option<Command> {
+    let root = unpacked_root("bookworm")?.join("usr/lib/erlang");
+    let programs = entries(&root).into_iter().map(|folder| folder.join("bin"));
+    let programs = programs.into_iter().find(|folder| folder.join("erlexec").exists())?;
+    let mut command = Command::new(programs.join("erlexec"));
+    // The script that starts Erlang sets these variables for the folder in which a package is installed.
+    command.env("ROOTDIR", &root).env("BINDIR", &programs).env("EMU", "beam").env("PROGNAME", "erl");
+    Some(command)
+}
+
 /// Returns the command that starts an unpacked program of a release of Debian with its own dynamic linker; `None` if it
 /// is not unpacked.
 fn unpacked(release: &str, name: &str) -> Option<Interpreter> {
-    let root = unpacked_roots().into_iter().find(|root| root.ends_with(format!("debian-{release}")))?;
+    let root = unpacked_root(release)?;
     let program = root.join(name);
     program.exists().then(|| with_own_linker(&root, &program))
 }

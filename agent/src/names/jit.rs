@@ -49,7 +49,7 @@ impl Jit {
             return (tables.locations.insert(Location::Marker(Marker::AnonymousCode)), false);
         };
         let frame_type = perf_map::frame_type_of(name).unwrap_or_else(|| runtime(maps));
-        let id = tables.locations.insert_named(name, None, frame_type);
+        let id = tables.locations.insert_named(shown(name, frame_type), None, frame_type);
         if self.locations.len() < ADDRESSES_MAX {
             self.locations.insert(address, id);
         }
@@ -82,6 +82,12 @@ impl Jit {
     }
 }
 
+/// Returns a name of a perf map as it is shown: without the mark that BEAM gives to functions of the program.
+fn shown(name: &str, frame_type: FrameType) -> &str {
+    let unmarked = (frame_type == FrameType::Beam).then(|| name.strip_prefix('$')).flatten();
+    unmarked.unwrap_or(name)
+}
+
 /// Returns the kind of code that the language runtime of a process compiles. The runtime is recognized by the files
 /// that the process has mapped.
 fn runtime(maps: &Maps) -> FrameType {
@@ -89,6 +95,8 @@ fn runtime(maps: &Maps) -> FrameType {
         FrameType::Jvm
     } else if maps.has_file("libcoreclr.so") {
         FrameType::Dotnet
+    } else if maps.has_file("beam.smp") {
+        FrameType::Beam
     } else {
         FrameType::Native
     }
@@ -128,5 +136,12 @@ mod tests {
         check(0x2050, Some(("stub", FrameType::Native)));
         check(0x3050, None);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn names_of_beam_have_no_mark() {
+        assert_eq!(shown("$lists:map/2", FrameType::Beam), "lists:map/2");
+        assert_eq!(shown("global::process_main", FrameType::Beam), "global::process_main");
+        assert_eq!(shown("$f", FrameType::Native), "$f");
     }
 }

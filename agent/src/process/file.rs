@@ -9,6 +9,8 @@ use ebpf::{FileSegment, NewFile};
 use host_files::elf::{self, ElfError, ElfImage, Segment};
 use proto::build_id::to_hex;
 
+use super::maps::is_shared_memory;
+
 /// Largest length of a file name, in bytes. A longer name is cut at its front. Paths can have 4 kB.
 pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;
 
@@ -126,6 +128,11 @@ impl MappedFile {
             let within = file_offset.checked_sub(part.offset).filter(|within| *within < part.size)?;
             part.address.checked_add(within)
         })
+    }
+
+    /// True if this is the code of a JIT compiler, in memory that has only a name. Programs in such memory are ELF.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.parts.is_empty() && is_shared_memory(self.name.as_bytes())
     }
 
     /// True if `other` describes the same file with the same or fewer details.

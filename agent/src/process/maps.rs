@@ -150,15 +150,19 @@ impl Maps {
 /// The paths of one process, each stored once: a runtime may map one file thousands of times.
 type Paths = HashSet<Arc<str>, RandomState>;
 
+/// True if a path is that of shared memory, which has an inode on an internal file system of the kernel. JIT compilers
+/// map such memory twice, to write at one address and run at another.
+pub(crate) fn is_shared_memory(path: &[u8]) -> bool {
+    let names: [&[u8]; 4] = [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage"];
+    names.iter().any(|name| path.starts_with(name))
+}
+
 /// Returns the memory that a mapping shows, and the number of bytes that its path adds to [`Maps::bytes`].
 fn backing(line: &MapsLine<'_>, paths: &mut Paths) -> (Backing, usize) {
     if line.path == b"[vdso]" {
         return (Backing::Vdso, 0);
     }
-    // Shared memory without a file of the user has an inode on an internal file system of the kernel. JIT compilers map
-    // such memory twice, to write at one address and run at another.
-    let unnamed: [&[u8]; 4] = [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage"];
-    if line.inode == 0 || !line.path.starts_with(b"/") || unnamed.iter().any(|prefix| line.path.starts_with(prefix)) {
+    if line.inode == 0 || !line.path.starts_with(b"/") || is_shared_memory(line.path) {
         return (Backing::Anonymous, 0);
     }
     let text = String::from_utf8_lossy(line.path);

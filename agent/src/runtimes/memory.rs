@@ -2,32 +2,86 @@
 //!
 //! Invariant: every read has a length that the caller bounds, and no read follows a pointer by itself.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use crate::process::key::ProcessKey;
 
+/// Size of a block, in bytes. A page has whole blocks.
+const BLOCK_BYTES: usize = 256;
+/// Largest number of blocks that are kept. The description of a function is in about ten of them.
+const BLOCKS_MAX: usize = 16;
+
+/// A part of the memory that was read at once, and its address.
+type Block = (u64, [u8; BLOCK_BYTES]);
+
 /// The memory of a process, as it was when it was opened: if the process runs another program later, all reads fail.
 #[derive(Debug)]
-pub(crate) struct ProcessMemory(File);
+pub(crate) struct ProcessMemory {
+    file: File,
+    /// Blocks that were read, oldest first; `None` if none are kept.
+    blocks: RefCell<Option<Vec<Block>>>,
+}
 
 impl ProcessMemory {
     /// Opens the memory of a process. `None` if the process has ended, or if its memory may not be read.
     pub(crate) fn open(key: ProcessKey) -> Option<Self> {
-        let memory = File::open(format!("/proc/{}/mem", key.pid)).ok()?;
+        let file = File::open(format!("/proc/{}/mem", key.pid)).ok()?;
         // The file may be that of another process that has the same pid by now.
-        key.is_running().then_some(Self(memory))
+        key.is_running().then_some(Self { file, blocks: RefCell::default() })
     }
 
     /// Takes a file for the memory: each address is an offset in the file.
     #[cfg(test)]
     pub(crate) fn of_file(file: File) -> Self {
-        Self(file)
+        Self { file, blocks: RefCell::default() }
+    }
+
+    /// Runs `read`, for which small parts of the memory are read in blocks: a description of many small fields takes
+    /// few system calls then. What was read is read again after [`Self::forget_blocks`].
+    pub(crate) fn in_blocks<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.blocks.replace(Some(Vec::with_capacity(BLOCKS_MAX)));
+        let result = read();
+        self.blocks.replace(None);
+        result
+    }
+
+    /// Forgets all blocks. The next reads see what the memory has then.
+    pub(crate) fn forget_blocks(&self) {
+        if let Some(blocks) = self.blocks.borrow_mut().as_mut() {
+            blocks.clear();
+        }
     }
 
     /// Fills `bytes` from an address. Returns false if not all of them can be read.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
-        self.0.read_exact_at(bytes, address).is_ok()
+        self.read_in_block(address, bytes).unwrap_or_else(|| self.file.read_exact_at(bytes, address).is_ok())
+    }
+
+    /// Fills `bytes` from a block that is kept. `None` if the bytes are not in one block, or if no blocks are kept.
+    fn read_in_block(&self, address: u64, bytes: &mut [u8]) -> Option<bool> {
+        let mut blocks = self.blocks.borrow_mut();
+        let blocks = blocks.as_mut()?;
+        let within = (address % BLOCK_BYTES as u64) as usize;
+        let range = within..within + bytes.len();
+        if BLOCK_BYTES < range.end {
+            return None;
+        }
+        let start = address - within as u64;
+        if !blocks.iter().any(|(at, _)| *at == start) {
+            let mut block = [0; BLOCK_BYTES];
+            if self.file.read_exact_at(&mut block, start).is_err() {
+                return Some(false);
+            }
+            if blocks.len() == BLOCKS_MAX {
+                blocks.remove(0);
+            }
+            blocks.push((start, block));
+        }
+        let (_, block) = blocks.iter().find(|(at, _)| *at == start)?;
+        bytes.copy_from_slice(block.get(range)?);
+        Some(true)
     }
 
     /// Returns `N` bytes at an address; `None` if they cannot be read.
@@ -44,4 +98,32 @@ const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u32 {
     let mixed = words.into_iter().fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
     (mixed >> 32) as u32 | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_read_once_until_they_are_forgotten() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let content: Vec<u8> = (0..16 * BLOCK_BYTES).map(|at| (at / 3) as u8).collect();
+        file.as_file().write_all_at(&content, 0).unwrap();
+        let memory = ProcessMemory::of_file(file.reopen().unwrap());
+        let expected = |at: usize| Some(*content[at..].first_chunk::<8>().unwrap());
+        memory.in_blocks(|| {
+            // The reads begin in blocks that are kept, and in more than are kept, and cross from one into the next.
+            for at in (0..content.len() - 8).chain((0..content.len() - 8).rev().step_by(101)) {
+                assert_eq!(memory.array(at as u64), expected(at), "{at}");
+            }
+            assert_eq!(memory.array::<8>(content.len() as u64 - 7), None);
+            assert_eq!(memory.array(8), expected(8));
+            file.as_file().write_all_at(&[0xee; 8], 8).unwrap();
+            assert_eq!(memory.array(8), expected(8));
+            memory.forget_blocks();
+            assert_eq!(memory.array(8), Some([0xee; 8]));
+        });
+        file.as_file().write_all_at(&[0xdd; 8], 8).unwrap();
+        assert_eq!(memory.array(8), Some([0xdd; 8]));
+    }
 }

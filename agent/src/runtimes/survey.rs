@@ -85,17 +85,25 @@ fn version(file: &File, path: &str) -> Option<String> {
 /// Reason for a runtime whose versions are known in general.
 const OTHER_VERSION: &str = "this version or build is not supported: docs/runtimes.md lists those that are";
 
+const DOTNET: &str =
+    "set DOTNET_PerfMapEnabled=1, or COMPlus_PerfMapEnabled=1 before .NET 6: its perf map then names functions";
+const BEAM: &str = "start it with +JPperf true: its perf map then names functions, and stacks are whole";
+
+const LUAJIT: &str = "its functions are not recorded, and it writes no perf map";
+
 /// Beginnings of the names of files with a runtime whose functions are not recorded, and the reasons.
-const WITHOUT_FUNCTIONS: [(&str, &str, &str); 9] = [
+const WITHOUT_FUNCTIONS: [(&str, &str, &str); 11] = [
     ("libjvm.so", "Java", OTHER_VERSION),
     ("node", "V8", OTHER_VERSION),
-    ("libcoreclr.so", ".NET", "set DOTNET_PerfMapEnabled=1: functions are then named by its perf map"),
+    ("libcoreclr.so", ".NET", DOTNET),
     ("libpython", "CPython", OTHER_VERSION),
     ("python", "CPython", OTHER_VERSION),
     ("libruby", "Ruby", OTHER_VERSION),
     ("php", "PHP", OTHER_VERSION),
     ("perl", "Perl", OTHER_VERSION),
-    ("beam.smp", "BEAM", "start it with +JPperf true: functions are then named by its perf map"),
+    ("beam.smp", "BEAM", BEAM),
+    ("luajit", "LuaJIT", LUAJIT),
+    ("libluajit", "LuaJIT", LUAJIT),
 ];
 
 /// Returns the runtime of a file by the file's name.
@@ -126,6 +134,9 @@ mod tests {
             ("/usr/bin/node", Some("V8")),
             ("/usr/bin/node_exporter", None),
             ("/usr/bin/phpmyadmin-helper", None),
+            ("/usr/share/dotnet/shared/Microsoft.NETCore.App/8.0.1/libcoreclr.so", Some(".NET")),
+            ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", Some("BEAM")),
+            ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2.1.0", Some("LuaJIT")),
             ("/usr/bin/bash", None),
         ] {
             assert_eq!(without_functions(path).map(|(runtime, _)| runtime).as_deref(), runtime, "{path}");

@@ -15,6 +15,7 @@ use super::trim::trim_memory;
 use crate::config::Sampling;
 use crate::names::locator::Locator;
 use crate::names::shared_tables::SharedTables;
+use crate::process::file::MappedFile;
 use crate::process::file::table::Reported;
 use crate::process::procfs;
 use crate::process::sys::{Clock, clock_ns};
@@ -217,7 +218,11 @@ pub(crate) fn add_file(shared: &mut SharedTables, new: &NewFile<'_>, tables: &Bp
     match shared.open_file(new) {
         Reported::Known => {}
         Reported::Opened(opened) => {
-            let parts = shared.files.get(opened.id).map(|file| file.parts.clone()).unwrap_or_default();
+            let file = shared.files.get(opened.id);
+            if file.is_some_and(MappedFile::is_memory) {
+                return tables.without_file(new.key);
+            }
+            let parts = file.map(|file| file.parts.clone()).unwrap_or_default();
             tables.unwind(new.key, new.number, opened.file, parts, opened.origin);
         }
         // BPF then reports the file again for the next process that runs it, which may live longer.

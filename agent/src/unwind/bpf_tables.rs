@@ -36,6 +36,7 @@ enum Task {
     Unwind(WaitingFile),
     Skip(FileKey),
     Forget(FileKey),
+    WithoutFile(FileKey),
     ForgetAll,
     AddProcess(Box<NewProcess>),
 }
@@ -85,6 +86,11 @@ impl BpfTables {
     /// and BPF reports a file only once until it is forgotten.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
+    }
+
+    /// Makes BPF report frames in a file as frames in memory without a file.
+    pub(crate) fn without_file(&self, key: FileKey) {
+        self.send(Task::WithoutFile(key));
     }
 
     /// Makes BPF walk the frames of a process that runs HotSpot.
@@ -150,6 +156,7 @@ impl Worker {
                 self.waiting.forget(&key);
                 return self.slots.forget(&key);
             }
+            Task::WithoutFile(key) => return self.slots.without_file(key),
             Task::ForgetAll => {
                 self.waiting = Waiting::default();
                 return self.slots.forget_all(now_ns());

@@ -9,13 +9,8 @@ mod context {
     mod goroutines;
     mod spans;
 }
-mod java;
-mod node;
 mod off_cpu;
-mod perl;
-mod php;
-mod python;
-mod ruby;
+mod runtimes;
 mod sampling;
 mod shares;
 mod short_lived;

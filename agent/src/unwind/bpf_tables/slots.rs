@@ -107,6 +107,12 @@ impl Slots {
         }
     }
 
+    /// Makes BPF report frames in a file as frames in memory without a file.
+    pub(super) fn without_file(&mut self, key: FileKey) -> Result<(), MapError> {
+        // No file has the number 0.
+        self.maps.files.insert(key, FileEntry::default().to_bytes(), 0)
+    }
+
     /// Removes every table, and makes BPF report every file again. Continues after an error, and returns the first
     /// error.
     pub(super) fn forget_all(&mut self, now_ns: u64) -> Result<(), MapError> {

@@ -22,6 +22,8 @@ pub(crate) struct RunningAgent {
     status: Status,
     shutdown: CancellationToken,
     running: tokio::task::JoinHandle<Result<(), agent::AgentError>>,
+    /// Number of samples that were taken so far.
+    taken: u64,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -57,22 +59,28 @@ impl RunningAgent {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(status.snapshot().state, State::Running, "{:?}", status.snapshot());
-        Some(Self { runtime, sink, status, shutdown, running, _turn: turn })
+        Some(Self { runtime, sink, status, shutdown, running, taken: 0, _turn: turn })
     }
 
-    /// Stops the agent and returns every sample. Checks that each request conforms to OTLP and that no sample was lost.
-    pub(crate) fn stop(self, test: &str) -> (Vec<Sample>, StatusSnapshot) {
-        self.shutdown.cancel();
-        self.runtime.block_on(self.running).unwrap().unwrap();
-        let requests = self.sink.take_requests();
+    /// Returns the samples that have arrived, and forgets them. Checks that each request conforms to OTLP.
+    pub(crate) fn take(&mut self) -> Vec<Sample> {
         let mut all = Vec::new();
-        for request in &requests {
+        for request in &self.sink.take_requests() {
             assert_eq!(conformance::violations(request), [""; 0]);
             all.extend(samples(request));
         }
+        self.taken += all.iter().map(|sample| sample.times.len() as u64).sum::<u64>();
+        all
+    }
+
+    /// Stops the agent and returns every sample that is left. Checks that each request conforms to OTLP and that no sample was lost.
+    pub(crate) fn stop(mut self, test: &str) -> (Vec<Sample>, StatusSnapshot) {
+        self.shutdown.cancel();
+        self.runtime.block_on(&mut self.running).unwrap().unwrap();
+        let all = self.take();
         let status = self.status.snapshot();
         assert_eq!(status.dropped, 0);
-        assert_eq!(all.iter().map(|sample| sample.times.len() as u64).sum::<u64>(), status.samples);
+        assert_eq!(self.taken, status.samples);
         report::bpf_test_ran(test);
         (all, status)
     }

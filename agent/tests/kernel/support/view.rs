@@ -13,6 +13,8 @@ pub(crate) struct Frame {
     pub(crate) kind: String,
     /// Name of the function; empty if the frame is an address.
     pub(crate) name: String,
+    /// Line in the function; 0 if it is not known.
+    pub(crate) line: i64,
     /// File name of the mapping.
     pub(crate) file: String,
     pub(crate) address: u64,
@@ -60,10 +62,12 @@ fn attributes(dictionary: &ProfilesDictionary, indices: &[i32]) -> BTreeMap<Stri
 fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
     let location = &dictionary.location_table[index as usize];
     let string = |index: i32| dictionary.string_table[index as usize].clone();
-    let name = location.lines.first().map(|line| dictionary.function_table[line.function_index as usize].name_strindex);
+    let line = location.lines.first();
+    let name = line.map(|line| dictionary.function_table[line.function_index as usize].name_strindex);
     let file = dictionary.mapping_table[location.mapping_index as usize].filename_strindex;
     let kind = attributes(dictionary, &location.attribute_indices).remove("profile.frame.type").unwrap();
-    Frame { kind, name: name.map(string).unwrap_or_default(), file: string(file), address: location.address }
+    let name = name.map(string).unwrap_or_default();
+    Frame { kind, name, line: line.map_or(0, |line| line.line), file: string(file), address: location.address }
 }
 
 /// Returns the ids of a link; `None` for the zero value.

@@ -38,11 +38,11 @@ impl Function {
         identity: u32,
     ) -> Option<Self> {
         let object = address & !KIND_BITS;
-        match address & KIND_BITS {
+        memory.in_blocks(|| match address & KIND_BITS {
             INTERPRETED => Method::read(memory, layout, object, identity).map(Self::Method),
             CODE => code(memory, layout, object, position, identity).map(Self::Code),
             _ => None,
-        }
+        })
     }
 
     /// True if a frame with this address has a function that is only that of its position.
@@ -88,6 +88,7 @@ fn code(memory: &ProcessMemory, layout: &Layout, address: u64, position: u32, id
     let call =
         |scope: &super::scopes::Scope| Some(Method::of_compiled(memory, layout, scope.method)?.call(scope.bytecode));
     let calls = scopes.iter().map(call).collect::<Option<Box<[Call]>>>()?;
+    memory.forget_blocks();
     let after = Blob::read(memory, layout, address)?;
     (after == blob && after.identity(memory, layout) == Some(identity)).then_some(calls)
 }

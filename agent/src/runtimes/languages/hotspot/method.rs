@@ -36,6 +36,7 @@ impl Method {
             return None;
         }
         let method = Self::parts(memory, layout, address)?;
+        memory.forget_blocks();
         has_identity().then_some(method)
     }
 

@@ -147,7 +147,7 @@ pub(crate) fn lock_holder(minor: u32) -> Option<u16> {
 }
 
 /// Returns the offset, in `_PyRuntime` of Python 3.`minor`, of the key of the thread. `None` if there is no key, or if
-/// its offset is not known.
+/// its offset is not known. Free-threaded builds have the same offset.
 pub(crate) fn thread_key(minor: u32) -> Option<u16> {
     match minor {
         7 => Some(1504),

@@ -70,7 +70,7 @@ fn threads(
     layout: &Layout,
     read: impl Fn(u64, u64) -> Option<Vec<u8>>,
 ) -> [Option<ThreadPointer>; 2] {
-    let Layout { minor, is_free_threaded, .. } = *layout;
+    let minor = layout.minor;
     let in_state = |offset: Option<u16>| symbols.state.as_ref()?.start.checked_add(offset?.into());
     let returned = |getter: &Option<Range<u64>>| {
         let start = getter.as_ref()?.start;
@@ -78,8 +78,7 @@ fn threads(
     };
     let holder = in_state(lock_holder(minor)).or_else(|| Some(symbols.lock_holder.as_ref()?.start));
     let current = holder.map(ThreadPointer::Global).or_else(|| returned(&symbols.getter));
-    // Builds without the lock have other offsets.
-    let key = in_state(thread_key(minor).filter(|_| !is_free_threaded)).and_then(|key| key.checked_add(KEY));
+    let key = in_state(thread_key(minor)).and_then(|key| key.checked_add(KEY));
     [current, key.map(ThreadPointer::Key).or_else(|| returned(&symbols.first_getter))]
 }
 

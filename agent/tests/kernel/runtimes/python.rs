@@ -1,5 +1,6 @@
 //! Samples of CPython programs: the functions of each version, between native frames in the order of the calls.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -108,7 +109,7 @@ pub(crate) fn assert_whole(
             whole += weight(sample);
         } else {
             let frames = sample.frames.iter();
-            let frames = frames.map(|frame| format!("{}@{}+{:#x}", frame.name, frame.file, frame.address));
+            let frames = frames.map(|it| format!("{}:{}@{}+{:#x}", it.name, it.line, it.file, it.address));
             other.push((weight(sample), frames.collect::<Vec<_>>().join(";")));
         }
     }
@@ -275,4 +276,79 @@ fn functions_that_are_freed_after_milliseconds_have_names() {
     report::note(&format!("{named} samples have the name of their request, {gone} do not"));
     // The first functions are gone before BPF knows that the agent has to be woken.
     assert!(200 < named && gone * 5 <= named, "{named} named, {gone} gone");
+}
+
+/// Program with two busy threads.
+const TWO_THREADS: &str = "
+import threading, time
+
+def spin(until):
+    total = 0
+    while time.time() < until:
+        for i in range(2000):
+            total += i * i
+
+def work(until):
+    spin(until)
+
+threads = [threading.Thread(target=work, args=(time.time() + 10,)) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+";
+
+/// Length of a window of time in which threads may run at once, in nanoseconds.
+const WINDOW_NS: u64 = 250_000_000;
+
+/// Returns the largest number of CPUs that were busy with `samples` in a window of time.
+fn most_cpus(samples: &[Sample]) -> f64 {
+    let mut in_window = HashMap::<u64, u64>::new();
+    for sample in samples {
+        let cpu_ns = sample.period_ns.unsigned_abs();
+        sample.times.iter().for_each(|time| *in_window.entry(time / WINDOW_NS).or_default() += cpu_ns);
+    }
+    in_window.into_values().max().unwrap_or_default() as f64 / WINDOW_NS as f64
+}
+
+#[test]
+fn functions_of_threads_that_run_at_once_are_on_the_stack() {
+    let test = "functions_of_threads_that_run_at_once_are_on_the_stack";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("two_threads.py");
+    std::fs::write(&script, TWO_THREADS).unwrap();
+    let has_no_lock = |interpreter: &Interpreter| {
+        let program = "import sys; sys.exit(sys._is_gil_enabled())";
+        let output = interpreter.command().args(["-c", program]).stderr(Stdio::null()).status();
+        output.is_ok_and(|status| status.success())
+    };
+    let interpreters: Vec<_> = pythons().into_iter().filter(has_no_lock).collect();
+    if interpreters.is_empty() || std::thread::available_parallelism().unwrap().get() < 2 {
+        return report::skipped(test, "there is no free-threaded Python, or only one CPU");
+    }
+    // One after the other, because each needs two CPUs.
+    for interpreter in interpreters {
+        let Some(sampled) = sampled(test, vec![interpreter], &script, false) else { return };
+        for (interpreter, samples) in sampled {
+            let has_loop = |sample: &Sample| sample.frames.iter().any(|frame| frame.name == LOOP);
+            let running: Vec<Sample> = samples.into_iter().filter(has_loop).collect();
+            let threads: HashSet<_> = running.iter().map(|sample| &sample.attributes["thread.id"]).collect();
+            assert_eq!(threads.len(), 2, "{interpreter}");
+            let is_whole = |sample: &Sample| {
+                let plain = functions(sample).into_iter().map(|name| name.rsplit('.').next().unwrap_or(name));
+                // Each thread has its own copy of the instructions, but all have the same lines.
+                let lines: Vec<i64> =
+                    sample.frames.iter().filter(|it| it.kind == "cpython").map(|it| it.line).collect();
+                plain.eq(["spin", "work", "run", "_bootstrap_inner", "_bootstrap"])
+                    && matches!(lines[..], [6..=8, 11, ..])
+            };
+            assert_whole(&interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+            let cpus = most_cpus(&running);
+            report::note(&format!("{interpreter}: threads were busy on up to {cpus:.2} CPUs at once"));
+            // With the interpreter's lock, it would be one CPU at most.
+            if cpus < 1.5 {
+                report::skipped(test, format!("{interpreter}: the host is too busy for two threads at once"));
+            }
+        }
+    }
 }

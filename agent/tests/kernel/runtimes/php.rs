@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::python::{assert_whole, sampled};
+use super::python::{assert_whole, sampled};
 use crate::support::view::{Frame, Sample};
 use testkit::interpreters::{Interpreter, phps, phps_with_cache};
 

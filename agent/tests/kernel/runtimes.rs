@@ -1,0 +1,10 @@
+//! Samples of programs whose functions a language runtime runs.
+
+mod java;
+mod many_functions;
+mod node;
+mod perf_maps;
+mod perl;
+mod php;
+mod python;
+mod ruby;
