@@ -150,7 +150,7 @@ impl Drop for Running {
     }
 }
 
-/// What was seen in the samples of a program.
+/// Facts about the samples of a program.
 #[derive(Debug, Default)]
 struct Seen {
     /// Number of samples, those with a function that is gone, and those with one that was not read, by time in seconds
@@ -224,8 +224,8 @@ fn measure(test: &str, program: &str, command: impl Fn() -> Command, is_own: fn(
         let (_, gone_late, unread_late) = seen.since(NAMED_NS / 1_000_000_000);
         let order = if is_first { "program first" } else { "agent first" };
         report::note(&format!(
-            "{program}, {order}: {all} samples, {} names, gone {:.3} % (later {:.3} %), unread {:.3} % (later {:.3} %), \
-             last unread after {:.1} s, {:.2} % of a CPU, memory {} MB before, {} MB at most, {} MB after",
+            "{program}, {order}: {all} samples, {} names, gone {:.3} % (later {:.3} %), \
+             unread {:.3} % (later {:.3} %), last unread after {:.1} s, {:.2} % of a CPU, memory {} MB before, {} MB at most, {} MB after",
             seen.names.len(),
             100.0 * gone,
             100.0 * gone_late,

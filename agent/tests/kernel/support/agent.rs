@@ -73,7 +73,8 @@ impl RunningAgent {
         all
     }
 
-    /// Stops the agent and returns every sample that is left. Checks that each request conforms to OTLP and that no sample was lost.
+    /// Stops the agent and returns every sample that is left. Checks that each request conforms to OTLP and that no
+    /// sample was lost.
     pub(crate) fn stop(mut self, test: &str) -> (Vec<Sample>, StatusSnapshot) {
         self.shutdown.cancel();
         self.runtime.block_on(&mut self.running).unwrap().unwrap();
