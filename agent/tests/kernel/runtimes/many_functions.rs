@@ -225,7 +225,8 @@ fn measure(test: &str, program: &str, command: impl Fn() -> Command, is_own: fn(
         let order = if is_first { "program first" } else { "agent first" };
         report::note(&format!(
             "{program}, {order}: {all} samples, {} names, gone {:.3} % (later {:.3} %), \
-             unread {:.3} % (later {:.3} %), last unread after {:.1} s, {:.2} % of a CPU, memory {} MB before, {} MB at most, {} MB after",
+             unread {:.3} % (later {:.3} %), last unread after {:.1} s, {:.2} % of a CPU, \
+             memory {} MB before, {} MB at most, {} MB after",
             seen.names.len(),
             100.0 * gone,
             100.0 * gone_late,
