@@ -121,7 +121,7 @@ INLINE u64 php_mix(u64 identity, u64 word) { return (identity ^ word) * HASH_FAC
 /* Returns the identity of the function in scratch->object, which is at `function`; 0 if it cannot be read. */
 INLINE u32 php_identity(const struct scratch *scratch, const struct runtime *runtime, u64 function, u32 form)
 {
-    u64 words[2];
+    u64 words[2], text;
     u64 identity = php_mix(0, object_word(scratch, PHP_NAME));
     identity = php_mix(identity, object_word(scratch, PHP_CLASS));
     if (form == PHP_INTERNAL_FORM)
@@ -131,12 +131,12 @@ INLINE u32 php_identity(const struct scratch *scratch, const struct runtime *run
     if (bpf_probe_read_user(words, sizeof(words), (void *)(function + runtime->offsets[PHP_FILE])))
         return 0;
     identity = php_mix(php_mix(identity, words[0]), words[1]);
-    /* The code of a file has no name, so the text of the file's name is part of the identity. */
-    if (form != PHP_USER_FORM) {
-        if (bpf_probe_read_user(words, sizeof(words), (void *)(words[0] + PHP_STRING_HASH)))
-            return 0;
-        identity = php_mix(php_mix(identity, words[0]), words[1]);
-    }
+    /* PHP frees the name before the function, whose object then still has the address. The length and the first bytes
+     * of the name are therefore part of the identity. The code of a file has no name, but that of the file. */
+    text = form == PHP_USER_FORM ? object_word(scratch, PHP_NAME) + PHP_STRING_LENGTH : words[0] + PHP_STRING_HASH;
+    if (bpf_probe_read_user(words, sizeof(words), (void *)text))
+        return 0;
+    identity = php_mix(php_mix(identity, words[0]), words[1]);
     return identity >> 32 | 1;
 }
 

@@ -115,10 +115,10 @@ pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64)
         let file = at(layout.file.into())?;
         let lines = at(u64::from(layout.file) + 8)?;
         words.extend([at(layout.instructions.into())?, count.into(), file, lines]);
-        if form != Form::User {
-            words.push(word(memory, file.checked_add(STRING_HASH)?)?);
-            words.push(word(memory, file.checked_add(STRING_LENGTH)?)?);
-        }
+        // The length and the first bytes of the name, or the hash and the length of the file's name.
+        let text =
+            if form == Form::User { at(NAME)?.checked_add(STRING_LENGTH) } else { file.checked_add(STRING_HASH) };
+        words.extend([word(memory, text?)?, word(memory, text?.checked_add(8)?)?]);
     }
     let mixed = words.into_iter().fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
     Some((mixed >> 32) as u32 | 1)

@@ -120,6 +120,22 @@ fn each_form_of_code_has_its_name() {
     }
 }
 
+#[test]
+fn a_function_whose_name_was_freed_is_gone() {
+    for layout in layouts() {
+        let closure = || Written { name: Some(b"{closure}".to_vec()), ..Written::default() };
+        let file = closure().file(&layout);
+        let memory = ProcessMemory::of_file(file.try_clone().unwrap());
+        let identity = identity_of(&memory, &layout, FUNCTION).unwrap();
+        assert!(Function::read(&memory, &layout, FUNCTION, identity).is_some());
+        // The object and its words are as before, but another string has the memory of the name.
+        for other in [&b"ru_oublock"[..], b"{another}", b"{closure"] {
+            put_text(&file, FUNCTION_NAME, other);
+            assert_eq!(Function::read(&memory, &layout, FUNCTION, identity), None);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn any_function_is_read_as_it_was_written(
