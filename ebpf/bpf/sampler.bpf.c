@@ -48,7 +48,7 @@ struct program {
     u64 start_boottime_ns;
     u64 exec_id;
     struct thread_pointer context; /* pointer to the thread's context, which user space finds; without a kind: none */
-    u64 is_eager; /* 1 if user space is also woken for new functions, which it asks for */
+    u64 eager; /* if not 0, user space is woken for new functions; all are new for a new number, which it sets */
 };
 
 _Static_assert(sizeof(struct program) == 48, "");
@@ -111,7 +111,7 @@ INLINE u64 wakeup(struct scratch *scratch, u64 mm, const struct program *known)
             bpf_map_update_elem(&programs, &header->pid, &program, BPF_ANY);
         return BPF_RB_FORCE_WAKEUP;
     }
-    if (known->is_eager && has_new_function(scratch))
+    if (known->eager && has_new_function(scratch, known->eager))
         return BPF_RB_FORCE_WAKEUP;
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }

@@ -8,7 +8,7 @@ pub const PROGRAMS_MAP: &str = "programs";
 pub const PROGRAM_BYTES: usize = 48;
 /// Number of bytes that identify a program, at the start of its description.
 const KEY_BYTES: usize = 16;
-/// Start of the last word of a description, which is 1 if the program is eager.
+/// Start of the last word of a description, [`Program::eager`].
 const EAGER: usize = 40;
 
 /// A program that was sampled.
@@ -21,8 +21,9 @@ pub struct Program {
     /// Place of the pointer to the context of the running thread, if the program publishes one. Addresses are those of
     /// the process.
     pub context: Option<ThreadPointer>,
-    /// True if user space is woken for new functions of the program, because the program frees functions soon.
-    pub is_eager: bool,
+    /// If this is not 0, BPF wakes user space for new functions of the program, because the program frees functions
+    /// soon. All functions are new for a new number.
+    pub eager: u64,
 }
 
 impl Program {
@@ -31,7 +32,7 @@ impl Program {
     pub fn to_bytes(&self) -> [u8; PROGRAM_BYTES] {
         let context = self.context.map_or([0; 3], ThreadPointer::to_words);
         let mut bytes = [0; PROGRAM_BYTES];
-        let words = [self.start_boottime_ns, self.exec_id].into_iter().chain(context).chain([u64::from(self.is_eager)]);
+        let words = [self.start_boottime_ns, self.exec_id].into_iter().chain(context).chain([self.eager]);
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *to = word.to_le_bytes();
         }
@@ -61,7 +62,7 @@ mod tests {
         assert!(sampler.contains(&format!("_Static_assert(sizeof(struct program) == {PROGRAM_BYTES}, \"\");")));
         assert!(sampler.contains(&format!("}} {PROGRAMS_MAP} SEC(\".maps\");")));
         let words = |context| {
-            let bytes = Program { start_boottime_ns: 1, exec_id: 2, context, is_eager: false }.to_bytes();
+            let bytes = Program { start_boottime_ns: 1, exec_id: 2, context, eager: 0 }.to_bytes();
             bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>()
         };
         assert_eq!(words(None), [1, 2, 0, 0, 0, 0]);
@@ -71,12 +72,13 @@ mod tests {
 
     #[test]
     fn descriptions_of_a_program_are_joined_and_others_are_not() {
-        let program = |exec_id, context, is_eager| Program { start_boottime_ns: 1, exec_id, context, is_eager };
+        let program = |exec_id, context, eager| Program { start_boottime_ns: 1, exec_id, context, eager };
         let context = Some(ThreadPointer::Fixed(-8));
         for (later, earlier, joined) in [
-            (program(2, context, false), program(2, None, true), program(2, context, true)),
-            (program(2, None, true), program(2, context, false), program(2, context, true)),
-            (program(2, None, true), program(1, context, false), program(2, None, true)),
+            (program(2, context, 0), program(2, None, 7), program(2, context, 7)),
+            (program(2, None, 7), program(2, context, 0), program(2, context, 7)),
+            (program(2, None, 8), program(2, None, 7), program(2, None, 8)),
+            (program(2, None, 7), program(1, context, 0), program(2, None, 7)),
         ] {
             let mut bytes = later.to_bytes();
             Program::keep(&mut bytes, &earlier.to_bytes());

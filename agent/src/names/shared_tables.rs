@@ -28,8 +28,8 @@ pub(crate) struct SharedTables {
     pub(crate) runtimes: Runtimes,
     /// Reads functions of runtimes.
     pub(crate) reader: Reader,
-    /// Programs that free functions before their names are read.
-    pub(crate) eager: Vec<ProcessKey>,
+    /// Programs that freed functions before their names were read, and a number that is new each time.
+    pub(crate) eager: Vec<(ProcessKey, u64)>,
     /// Limit of all reads of functions.
     pub(crate) function_reads: ReadLimit,
     /// Limit of the other work to name samples: 2 % of a CPU.

@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 4 << 20;
 const GONE_MAX: usize = 4096;
 /// Time for which a function counts as gone, in nanoseconds. A program that handles requests often makes the same
 /// function at the same address for each of them.
-const GONE_NS: u64 = 1_000_000_000;
+const GONE_NS: u64 = 100_000_000;
 
 /// A function, as BPF records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

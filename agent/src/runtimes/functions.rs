@@ -21,6 +21,8 @@ use crate::runtimes::reader::Late;
 const POSITIONS_MAX: usize = 32_768;
 /// Largest number of functions that are read at once. Each batch is limited in time.
 const BATCH_MAX: usize = 64;
+/// Shortest time after which BPF is asked again to wake the agent for new functions of a process, in nanoseconds.
+const EAGER_NS: u64 = 200_000_000;
 /// Time after which functions are read again, in nanoseconds.
 const AGE_NS_MAX: u64 = 60_000_000_000;
 
@@ -50,8 +52,11 @@ pub(crate) struct RuntimeFunctions {
     reads: ReadLimit,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
-    /// True if BPF wakes the agent for new functions of the process, because some were gone when they were read.
-    is_eager: bool,
+    /// Number of times that functions were gone when they were read, so that BPF was asked to wake the agent for new
+    /// ones; 0 if it was not asked.
+    eager: u64,
+    /// Time before which BPF is not asked again.
+    eager_after_ns: u64,
     /// The reason why functions were not read when positions were sought last; `None` if all were read.
     unread: Option<Marker>,
 }
@@ -65,7 +70,8 @@ impl Default for RuntimeFunctions {
             since_ns: 0,
             reads: ReadLimit::of_process(),
             late: None,
-            is_eager: false,
+            eager: 0,
+            eager_after_ns: 0,
             unread: None,
         }
     }
@@ -87,8 +93,6 @@ impl RuntimeFunctions {
             self.read = FunctionCache::default();
             self.locations = HashMap::default();
             self.since_ns = now_ns;
-            // BPF may have forgotten the process.
-            self.is_eager = false;
         }
         self.unread = None;
         let mut left: Vec<Position> = positions.filter(|at| !self.locations.contains_key(at)).collect();
@@ -107,9 +111,11 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
-                        if function.is_none() && !self.is_eager {
-                            self.is_eager = true;
-                            tables.eager.push(process);
+                        if function.is_none() && self.eager_after_ns <= now_ns {
+                            // The same function may be made again, and counts as new again.
+                            self.eager += 1;
+                            self.eager_after_ns = now_ns + EAGER_NS;
+                            tables.eager.push((process, self.eager));
                         }
                         let known = self.read.insert(wanted.key, function, now_ns);
                         self.locate_in(wanted.at, &known, &wanted.layout, tables);

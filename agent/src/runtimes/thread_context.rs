@@ -128,7 +128,7 @@ impl ThreadContexts {
         // BPF may have forgotten a context, but not that there is none.
         if pointer.is_some() || last.pointer.is_some() {
             let ProcessKey { pid, start_boottime_ns, exec_id } = key;
-            self.found.lock().push((pid, Program { start_boottime_ns, exec_id, context: pointer, is_eager: false }));
+            self.found.lock().push((pid, Program { start_boottime_ns, exec_id, context: pointer, eager: 0 }));
         }
         last.pointer = pointer;
     }

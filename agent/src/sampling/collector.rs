@@ -156,8 +156,8 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         for new in locator.tables.runtimes.take_processes() {
             sampler.tables.add_process(new);
         }
-        for program in locator.tables.eager.drain(..) {
-            sampler.read_eagerly(program);
+        for (program, number) in locator.tables.eager.drain(..) {
+            sampler.read_eagerly(program, number);
         }
         for (pid, program) in locator.tables.runtimes.contexts.take_found() {
             sampler.set_program(pid, &program);

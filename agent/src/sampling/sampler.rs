@@ -254,10 +254,11 @@ impl Sampler {
         true
     }
 
-    /// Makes BPF wake the reader for each new function of a program, until BPF forgets the program.
-    pub(crate) fn read_eagerly(&mut self, program: ProcessKey) {
+    /// Makes BPF wake the reader for each new function of a program, until BPF forgets the program. All functions are
+    /// new for a new number.
+    pub(crate) fn read_eagerly(&mut self, program: ProcessKey, number: u64) {
         let ProcessKey { pid, start_boottime_ns, exec_id } = program;
-        let program = Program { start_boottime_ns, exec_id, context: None, is_eager: true };
+        let program = Program { start_boottime_ns, exec_id, context: None, eager: number };
         self.set_program(pid, &program);
     }
 

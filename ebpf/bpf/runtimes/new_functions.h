@@ -23,6 +23,7 @@ struct {
 
 struct function_search {
     struct scratch *scratch;
+    u64 number; /* a hash with another number is that of another function */
     u32 at; /* index of the next word in scratch->frames */
     u32 is_found;
 };
@@ -41,7 +42,7 @@ static long check_function(u32 index, struct function_search *search)
         return 0;
     search->at = at + 2;
     u32 identity = scratch->frames[at + 1];
-    u64 hash = ((frame ^ scratch->header.pid) * HASH_FACTOR ^ identity) * HASH_FACTOR;
+    u64 hash = ((frame ^ scratch->header.pid ^ search->number << 32) * HASH_FACTOR ^ identity) * HASH_FACTOR;
     u32 place = hash >> (64 - KNOWN_FUNCTIONS_BITS);
     u32 *known = bpf_map_lookup_elem(&known_functions, &place);
     if (known && *known != (u32)hash) {
@@ -51,10 +52,10 @@ static long check_function(u32 index, struct function_search *search)
     return 0;
 }
 
-/* Returns 1 if a function of the record was not in the records before. */
-INLINE int has_new_function(struct scratch *scratch)
+/* Returns 1 if a function of the record was not in the records before, since the number changed. */
+INLINE int has_new_function(struct scratch *scratch, u64 number)
 {
-    struct function_search search = { .scratch = scratch, .at = scratch->header.kernel_frames };
+    struct function_search search = { .scratch = scratch, .number = number, .at = scratch->header.kernel_frames };
     bpf_loop(USER_FRAMES_MAX, check_function, &search, 0);
     return search.is_found;
 }

@@ -102,7 +102,7 @@ fn the_variable_of_a_program_is_found_where_the_program_has_it() {
     contexts.search(key, &mut Last::default());
     let context = Some(ThreadPointer::Fixed(offset));
     let ProcessKey { pid, start_boottime_ns, exec_id } = key;
-    assert_eq!(contexts.take_found(), [(pid, Program { start_boottime_ns, exec_id, context, is_eager: false })]);
+    assert_eq!(contexts.take_found(), [(pid, Program { start_boottime_ns, exec_id, context, eager: 0 })]);
     assert_eq!(contexts.take_found(), []);
     // Another process that had the pid before.
     contexts.search(ProcessKey { start_boottime_ns: 1, ..key }, &mut Last::default());
