@@ -164,7 +164,8 @@ fn check_spans(what: &str, program: &Program, samples: &[Sample]) {
     for (function, span, share) in SHARES {
         let counted = counts.get(&(function.to_owned(), span.map(char::from))).copied().unwrap_or_default() as f64;
         let sigma = (all * share * (1.0 - share)).sqrt();
-        assert!((counted - all * share).abs() < 3.0 * sigma, "{what}: {function}: {counted} of {all}");
+        // Of 28 shares, one in ten runs would have one beyond 3 sigma by chance.
+        assert!((counted - all * share).abs() < 4.5 * sigma, "{what}: {function}: {counted} of {all}");
     }
     assert_eq!(counts.len(), SHARES.len(), "{what}: each function has one span: {counts:?}");
     for (function, span) in [("waits_in_b", Some('b')), ("waits_in_none", None)] {
