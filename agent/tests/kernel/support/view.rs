@@ -43,6 +43,11 @@ impl Sample {
     }
 }
 
+/// True if at most 1 % of `all` samples are not whole, or one: a program may be sampled once more after its work.
+pub(crate) fn are_nearly_all(whole: u64, all: u64) -> bool {
+    0 < whole && all - whole <= (all / 100).max(1)
+}
+
 fn text(value: Option<&AnyValue>) -> String {
     match value.and_then(|value| value.value.as_ref()) {
         Some(Value::StringValue(text)) => text.clone(),
