@@ -1,5 +1,6 @@
 //! Samples of programs whose functions a language runtime runs.
 
+mod freed_functions;
 mod java;
 mod many_functions;
 mod node;

@@ -33,6 +33,9 @@ enum python_offset {
     PYTHON_COPIES = 12,      /* in a code object: the copies, a count and a pointer to each copy */
     PYTHON_IDENTITY_END = 13, /* in a code object: the end of these words */
     PYTHON_THREAD_ID = 14,   /* in a thread: what pthread_self() returns in it */
+    PYTHON_NAME = 15,        /* in a code object, among the words that identify it: its name; 0: these words have a
+                                number that no other code object has, so the name is not needed */
+    PYTHON_NAME_HASH = 16,   /* in a name: its hash */
 };
 
 #define PYTHON_CHAIN_FORM 1    /* the thread points to a struct that points to the frame */
@@ -81,16 +84,24 @@ INLINE u64 python_frame(struct scratch *scratch, const struct runtime *runtime)
     return frame;
 }
 
-/* Returns the identity of a code object as one number; 0 if it cannot be read. */
+/* Returns the identity of a code object as one number; 0 if it cannot be read. A name that is made after a freed one
+ * often has the same address, so the hash of the name is a part of the identity. */
 INLINE u32 python_identity(struct scratch *scratch, const struct runtime *runtime, u64 code)
 {
     u32 start = runtime->offsets[PYTHON_IDENTITY], bytes = runtime->offsets[PYTHON_IDENTITY_END] - start;
-    u64 identity = 0;
+    u16 name = runtime->offsets[PYTHON_NAME];
+    u64 identity = 0, hash;
     if (bytes > sizeof(scratch->identity) ||
         bpf_probe_read_user(scratch->identity, bytes, (void *)(code + start)))
         return 0;
     for (u32 i = 0; i < OBJECT_WORDS && i < bytes / sizeof(u64); i++)
         identity = (identity ^ scratch->identity[i]) * HASH_FACTOR;
+    if (name) {
+        u64 at = scratch->identity[(name - start) / sizeof(u64) % OBJECT_WORDS] + runtime->offsets[PYTHON_NAME_HASH];
+        if (bpf_probe_read_user(&hash, sizeof(hash), (void *)at))
+            return 0;
+        identity = (identity ^ hash) * HASH_FACTOR;
+    }
     return identity >> 32 | 1;
 }
 
@@ -109,8 +120,12 @@ INLINE u32 python_position(const struct scratch *scratch, const struct runtime *
     return object_word(scratch, offset) - first;
 }
 
-/* Records the frame walk->frame, and goes on to its caller. Returns 1 after the last frame of the loop. The loop has
- * no frame for a moment when it begins, so a loop without a frame is no error. */
+/*
+ * Records the frame walk->frame, and goes on to its caller. Returns 1 after the last frame of the loop. The loop has
+ * no frame for a moment when it begins, so a loop without a frame is no error.
+ *
+ * A recursive function is identified once for consecutive frames: walk->more has the last code object and its identity.
+ */
 INLINE int step_in_python(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
     u16 form = runtime->offsets[PYTHON_FORM];
@@ -128,5 +143,9 @@ INLINE int step_in_python(struct scratch *scratch, const struct runtime *runtime
         return 1;
     u64 code = object_word(scratch, runtime->offsets[PYTHON_CODE]) & ~PYTHON_TAGS;
     u32 position = python_position(scratch, runtime, code);
-    return !push_runtime_frame(scratch, code, position, python_identity(scratch, runtime, code)) || is_last;
+    if (code != walk->more[0]) {
+        walk->more[0] = code;
+        walk->more[1] = python_identity(scratch, runtime, code);
+    }
+    return !push_runtime_frame(scratch, code, position, walk->more[1]) || is_last;
 }

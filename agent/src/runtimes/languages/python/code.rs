@@ -65,8 +65,15 @@ pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64)
     if !memory.read(address.checked_add(start.into())?, &mut bytes) {
         return None;
     }
-    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-    Some(fold(words))
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let hash = match layout.code.identified_name {
+        Some(name) => {
+            let name = words.get(usize::from(name.checked_sub(start)?) / size_of::<u64>())?;
+            Some(word(memory, name.checked_add(layout.text.hash()?.into())?)?)
+        }
+        None => None,
+    };
+    Some(fold(words.into_iter().chain(hash)))
 }
 
 fn word(memory: &ProcessMemory, address: u64) -> Option<u64> {

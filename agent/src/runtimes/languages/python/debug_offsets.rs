@@ -137,6 +137,8 @@ pub(crate) fn read(list: &[u8]) -> Option<Layout> {
         code: CodeLayout {
             // From the flags, through the first line, to the line table.
             identity: (first_line.checked_sub(NUMBERS_BYTES)?, code_lines.checked_add(8)?),
+            // The words have the number of the code object.
+            identified_name: None,
             first_line,
             file: code_file,
             name: offset(indices.code_name)?,

@@ -34,7 +34,7 @@ impl Layout {
     /// Returns the offsets for BPF, in the order of `enum python_offset` in `ebpf/bpf/runtimes/python.h`. `None` if BPF
     /// cannot use them, because a structure is too large.
     pub(crate) fn to_bpf(self) -> Option<[u16; RUNTIME_OFFSETS]> {
-        let Self { walk, code, .. } = self;
+        let Self { walk, code, text, .. } = self;
         let forms = [
             (walk.chain_frame.is_some(), CHAIN_FORM),
             (code.instructions.is_some(), POINTER_FORM),
@@ -51,7 +51,11 @@ impl Layout {
         let (identity, identity_end) = code.identity;
         identity_end.checked_sub(identity).filter(|bytes| *bytes <= COPIED_BYTES_MAX && bytes % 8 == 0)?;
         let mut offsets = [0; RUNTIME_OFFSETS];
-        offsets[..15].copy_from_slice(&[
+        let name = code.identified_name.filter(|name| identity <= *name && *name < identity_end);
+        if name != code.identified_name {
+            return None;
+        }
+        offsets[..17].copy_from_slice(&[
             walk.thread_frame,
             walk.chain_frame.unwrap_or_default(),
             walk.frame_code,
@@ -67,6 +71,8 @@ impl Layout {
             copies,
             identity_end,
             walk.thread_id.unwrap_or_default(),
+            name.unwrap_or_default(),
+            text.hash()?,
         ]);
         Some(offsets)
     }
@@ -107,6 +113,9 @@ pub(crate) struct CodeLayout {
     /// Start and end of the words that identify the code object. They include numbers, such as the first line, because
     /// a freed object and its texts are often replaced by others at the same addresses. No word ever changes.
     pub(crate) identity: (u16, u16),
+    /// The plain name, if its hash is a part of the identity. `None` if the words above have a number that no other
+    /// code object has.
+    pub(crate) identified_name: Option<u16>,
     pub(crate) first_line: u16,
     pub(crate) file: u16,
     /// The qualified name, or the plain name until Python 3.10.
@@ -132,6 +141,13 @@ pub(crate) struct TextLayout {
     pub(crate) ascii_header: u16,
     /// Size of the header of another text.
     pub(crate) header: u16,
+}
+
+impl TextLayout {
+    /// Returns the offset of the hash of the text, which follows the length. `None` if the offsets are damaged.
+    pub(crate) fn hash(self) -> Option<u16> {
+        self.length.checked_add(size_of::<u64>() as u16)
+    }
 }
 
 /// Returns the offset, in `_PyRuntime` of Python 3.`minor`, of the pointer to the thread that holds the lock. `None` if
@@ -163,17 +179,19 @@ pub(crate) fn thread_key(minor: u32) -> Option<u16> {
 
 /// Returns the layout of Python 3.`minor` until 3.12; `None` for other versions.
 pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
-    let old_code = CodeLayout {
-        identity: (16, 128),
-        first_line: 40,
-        file: 104,
-        name: 112,
-        lines: 120,
-        line_table: LineTable::Increments,
-        instructions: None,
-        position_unit: 1,
+    let (walk, code) = match minor {
+        6..=10 => old_layout(minor),
+        11 | 12 => new_layout(minor),
+        _ => return None,
     };
-    let old_walk = Walk {
+    let (ascii_header, header) = if minor < 12 { (48, 72) } else { (40, 56) };
+    let text = TextLayout { length: 16, state: 32, kind_shift: 2, ascii_header, header };
+    Some(Layout { minor, is_free_threaded: false, walk, code, text, bytes_length: 16, bytes_data: 32 })
+}
+
+/// Returns the layout of Python 3.6 to 3.10.
+fn old_layout(minor: u32) -> (Walk, CodeLayout) {
+    let walk = Walk {
         thread_frame: 24,
         chain_frame: None,
         frame_code: 32,
@@ -183,8 +201,42 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
         copy: None,
         thread_id: Some(176),
     };
-    let new_code = CodeLayout {
+    let code = CodeLayout {
+        identity: (16, 128),
+        identified_name: Some(112),
+        first_line: 40,
+        file: 104,
+        name: 112,
+        lines: 120,
+        line_table: LineTable::Increments,
+        instructions: None,
+        position_unit: 1,
+    };
+    let first = CodeLayout {
+        identity: (16, 120),
+        identified_name: Some(104),
+        first_line: 36,
+        file: 96,
+        name: 104,
+        lines: 112,
+        ..code
+    };
+    match minor {
+        6 => (Walk { frame_position: 120, thread_id: Some(152), ..walk }, first),
+        7 => (walk, first),
+        8 | 9 => (walk, code),
+        _ => {
+            let code = CodeLayout { line_table: LineTable::Ranges, position_unit: 2, ..code };
+            (Walk { frame_position: 96, ..walk }, code)
+        }
+    }
+}
+
+/// Returns the layout of Python 3.11 and 3.12.
+fn new_layout(minor: u32) -> (Walk, CodeLayout) {
+    let code = CodeLayout {
         identity: (48, 144),
+        identified_name: None,
         first_line: 68,
         file: 112,
         name: 128,
@@ -193,7 +245,7 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
         instructions: Some(192),
         position_unit: 1,
     };
-    let new_walk = Walk {
+    let walk = Walk {
         thread_frame: 56,
         chain_frame: Some(0),
         frame_code: 0,
@@ -203,34 +255,14 @@ pub(crate) fn layout_of(minor: u32) -> Option<Layout> {
         copy: None,
         thread_id: None,
     };
-    let (walk, code) = match minor {
-        6 | 7 => {
-            let code = CodeLayout { identity: (16, 120), first_line: 36, file: 96, name: 104, lines: 112, ..old_code };
-            let walk = match minor {
-                6 => Walk { frame_position: 120, thread_id: Some(152), ..old_walk },
-                _ => old_walk,
-            };
-            (walk, code)
-        }
-        8 | 9 => (old_walk, old_code),
-        10 => {
-            let code = CodeLayout { line_table: LineTable::Ranges, position_unit: 2, ..old_code };
-            (Walk { frame_position: 96, ..old_walk }, code)
-        }
-        11 => {
-            let entry = Some(Entry { offset: 68, value: 1, has_function: true });
-            let thread_id = Some(152);
-            let walk = Walk { chain_frame: Some(8), frame_code: 32, frame_caller: 48, entry, thread_id, ..new_walk };
-            // The word before this identity has a counter.
-            let code = CodeLayout { identity: (56, 144), first_line: 72, instructions: Some(184), ..new_code };
-            (walk, code)
-        }
-        12 => (new_walk, new_code),
-        _ => return None,
-    };
-    let (ascii_header, header) = if minor < 12 { (48, 72) } else { (40, 56) };
-    let text = TextLayout { length: 16, state: 32, kind_shift: 2, ascii_header, header };
-    Some(Layout { minor, is_free_threaded: false, walk, code, text, bytes_length: 16, bytes_data: 32 })
+    if minor == 12 {
+        return (walk, code);
+    }
+    let entry = Some(Entry { offset: 68, value: 1, has_function: true });
+    let walk = Walk { chain_frame: Some(8), frame_code: 32, frame_caller: 48, entry, thread_id: Some(152), ..walk };
+    // The word before this identity has a counter.
+    let identity = (56, 144);
+    (walk, CodeLayout { identity, identified_name: Some(120), first_line: 72, instructions: Some(184), ..code })
 }
 
 #[cfg(test)]
@@ -258,6 +290,8 @@ mod tests {
             "COPIES",
             "IDENTITY_END",
             "THREAD_ID",
+            "NAME",
+            "NAME_HASH",
         ];
         for (number, name) in names.iter().enumerate() {
             assert!(PYTHON_H.contains(&format!("PYTHON_{name} = {number},")), "{name}");
@@ -276,8 +310,14 @@ mod tests {
             let offsets = layout.to_bpf().unwrap();
             let (identity, end) = layout.code.identity;
             assert_eq!(
-                (offsets[7], offsets[13], offsets[14]),
-                (identity, end, layout.walk.thread_id.unwrap_or_default())
+                (offsets[7], offsets[13], offsets[14], offsets[15], offsets[16]),
+                (
+                    identity,
+                    end,
+                    layout.walk.thread_id.unwrap_or_default(),
+                    layout.code.identified_name.unwrap_or_default(),
+                    24
+                )
             );
             for field in [layout.code.file, layout.code.name, layout.code.lines, layout.code.first_line] {
                 assert!((identity..end).contains(&field), "3.{minor}: {field}");
@@ -290,6 +330,10 @@ mod tests {
         }
         for identity in [(48, 184), (48, 40), (48, 100)] {
             assert_eq!(Layout { code: CodeLayout { identity, ..good.code }, ..good }.to_bpf(), None);
+        }
+        for name in [0, 47, 144] {
+            let code = CodeLayout { identified_name: Some(name), ..good.code };
+            assert_eq!(Layout { code, ..good }.to_bpf(), None);
         }
     }
 }

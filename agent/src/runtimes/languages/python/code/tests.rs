@@ -43,6 +43,9 @@ pub(crate) fn objects(layout: &Layout, base: u64, name: &str, file: &str, first_
     };
     put(0, layout.code.first_line, &first_line.to_ne_bytes());
     put(0, layout.code.name, &(base + name_at).to_ne_bytes());
+    if let Some(identified_name) = layout.code.identified_name {
+        put(0, identified_name, &(base + name_at).to_ne_bytes());
+    }
     put(0, layout.code.file, &(base + file_at).to_ne_bytes());
     put(0, layout.code.lines, &(base + lines_at).to_ne_bytes());
     for (at, text) in [(name_at, name), (file_at, file)] {
@@ -95,6 +98,11 @@ proptest! {
         let file = &file[file.ceil_char_boundary(file.len().saturating_sub(NAME_BYTES_MAX))..];
         prop_assert_eq!((&*code.name, &*code.file, code.first_line, &*code.lines), (name, file, first_line, &*lines));
         prop_assert_eq!(Code::read(&memory, &layout, CODE, written.identity ^ 2), None);
+        // Another name at the same address has another hash.
+        let mut other = written.bytes;
+        other[(CODE + OBJECT_BYTES) as usize + usize::from(layout.text.hash().unwrap())] ^= 1;
+        let code = Code::read(&ProcessMemory::of_file(file_of(&other)), &layout, CODE, written.identity);
+        prop_assert_eq!(code.is_none(), layout.code.identified_name.is_some());
     }
 }
 
