@@ -26,7 +26,7 @@ struct mapped {
     u32 number;     /* number of the file; 0: none */
     u32 table;      /* slot in `tables`; NO_TABLE: none */
     struct table_layout layout;
-    u32 go;      /* see goroutine.h */
+    u32 go;      /* see runtimes/goroutine.h */
     u32 runtime; /* id in `runtimes`; 0: none */
     u32 epoch;   /* epoch of the lookup */
     u32 zero;

@@ -73,7 +73,7 @@ struct sample_header {
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
-/* Labels that the program sets itself (goroutine.h). Bytes after the given lengths have no meaning. */
+/* Labels that the program sets itself (runtimes/goroutine.h). Bytes after the given lengths have no meaning. */
 #define LABELS_MAX 8
 #define LABEL_NAME_BYTES 30
 #define LABEL_VALUE_BYTES 64

@@ -36,7 +36,7 @@ enum runtime_kind {
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */
 struct runtime_walk {
     u64 frame;   /* next frame to record; 0: none is left */
-    u64 more[2]; /* by the header of the runtime */
+    u64 more[3]; /* by the header of the runtime */
     u32 id;      /* struct runtime.id; 0: not in use */
     u32 zero;
 };

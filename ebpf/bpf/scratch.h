@@ -12,10 +12,18 @@
 #include "runtimes/hotspot_state.h"
 #include "tables.h"
 #include "types.h"
+#include "window.h"
 
-/* Number of words of the stack that are copied at once: those that the current frame has saved, and those of its
- * callers, which lie above them. */
-#define STACK_WORDS 32
+/*
+ * The function that was recorded last in this walk. The next frame is often one of the same function, whose objects are
+ * then not read again.
+ */
+struct last_function {
+    u64 object;   /* 0: none */
+    u64 words[2]; /* by the header of the runtime */
+    u32 identity;
+    u32 form; /* by the header of the runtime */
+};
 
 struct scratch {
     struct sample_header header;
@@ -24,16 +32,17 @@ struct scratch {
                LINKS_MAX * sizeof(struct link) / sizeof(u64)];
     /* Registers of the innermost frame, or of a frame that a signal interrupted, by DWARF number. */
     u64 registers[REGISTERS];
-    /* Copied words of the stack: the address of the first word, the number of words, and the words. */
-    u64 stack_start;
-    u64 stack_count;
-    u64 stack[STACK_WORDS];
+    struct window stack; /* of the native stack */
+    /* Of the frames of an interpreter, and of their values. */
+    struct window runtime_frames;
+    struct window runtime_values;
     struct mapped mapped;
     struct rule rule; /* rule of the current frame */
     /* State of the walk. It is not in struct walk, because the verifier would track each value of it there. */
     u64 go; /* Go offsets of the last Go program on the stack; 0: none */
     struct runtime_walk runtime_walks[RUNTIME_WALKS];
     struct hotspot hotspot;
+    struct last_function last;
     u64 object[OBJECT_WORDS];   /* copy of the start of an interpreter's frame */
     u64 identity[OBJECT_WORDS]; /* copy of the words that identify a function's object */
     u32 runtime;                /* id of the interpreter whose frames are recorded now; 0: none */

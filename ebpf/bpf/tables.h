@@ -43,7 +43,7 @@ struct file_entry {
     u32 table;     /* slot in `tables` */
     u32 unread;    /* number of attempts left to read the headers and report them */
     struct table_layout layout;
-    u32 go;      /* see goroutine.h; 0: not a Go program */
+    u32 go;      /* see runtimes/goroutine.h; 0: not a Go program */
     u32 runtime; /* id in `runtimes`; 0: none */
     u32 zero;
     u32 used; /* time of the last lookup, in units of USED_AT. Updated at least once per epoch while in use. */

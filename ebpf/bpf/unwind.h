@@ -9,10 +9,10 @@
  */
 #pragma once
 
-#include "goroutine.h"
 #include "mapped.h"
 #include "record.h"
 #include "registers.h"
+#include "runtimes/goroutine.h"
 #include "runtimes/hotspot_leaf.h"
 #include "runtimes/loops.h"
 #include "runtimes/php_jit.h"
@@ -27,8 +27,6 @@
 /* Number of words directly below the CFA (the stack pointer of the caller) in which nearly all functions save
  * registers. */
 #define SAVED_WORDS 8
-/* An address at which no stack can be. */
-#define NO_STACK (1ull << 63)
 
 struct walk {
     struct scratch *scratch;
@@ -96,15 +94,15 @@ INLINE long step_over_signal(struct walk *walk)
  */
 INLINE long step_by_frame_pointer(struct walk *walk)
 {
-    u64 words[2];
+    struct scratch *scratch = walk->scratch;
     u64 fp = walk->fp;
     if (fp == 0)
         return stop(walk, USER_END_ROOT);
-    if (fp & 7 || fp >= USER_ADDRESS_LIMIT || bpf_probe_read_user(words, sizeof(words), (void *)fp))
+    if (fp >= USER_ADDRESS_LIMIT || !read_window(&scratch->stack, fp, 16, WINDOW_ABOVE))
         return stop(walk, USER_END_BROKEN);
-    walk->fp = words[0];
-    walk->scratch->header.fp_frames += 1;
-    return go_on(walk, words[1], fp + sizeof(words));
+    walk->fp = window_word(&scratch->stack, fp);
+    scratch->header.fp_frames += 1;
+    return go_on(walk, window_word(&scratch->stack, fp + 8), fp + 16);
 }
 
 /* Returns the value of the register to which a rule's CFA is relative; 0 if the value is not known in this frame. */
@@ -138,21 +136,6 @@ INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
     return 0;
 }
 
-/* Copies the words of the stack below a CFA, unless they are copied already. Returns 0 if they cannot be read. */
-INLINE int read_saved(struct scratch *scratch, u64 cfa)
-{
-    u64 start = cfa - SAVED_WORDS * 8;
-    if (start - scratch->stack_start <= (scratch->stack_count - SAVED_WORDS) * 8)
-        return 1;
-    scratch->stack_start = start;
-    scratch->stack_count = STACK_WORDS;
-    if (!bpf_probe_read_user(scratch->stack, sizeof(scratch->stack), (void *)start))
-        return 1;
-    /* The stack may end within these words. */
-    scratch->stack_count = SAVED_WORDS;
-    return !bpf_probe_read_user(scratch->stack, SAVED_WORDS * 8, (void *)start);
-}
-
 /* Returns the value that a register has in the caller; 0 if it cannot be read. If the rule says that the value is lost,
  * returns 1, which is no valid address. A frame pointer of 0 would mean the outermost frame. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
@@ -164,7 +147,7 @@ INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, 
     if (place == PLACE_LOST)
         return 1;
     if (place == PLACE_CFA && words < 0 && words >= -SAVED_WORDS)
-        return scratch->stack[((cfa - scratch->stack_start) / 8 + words) % STACK_WORDS];
+        return window_word(&scratch->stack, cfa + words * 8);
     u64 base = place == PLACE_CFA ? cfa : walk->fp;
     bpf_probe_read_user(&word, sizeof(word), (void *)(base + words * 8));
     return word;
@@ -186,7 +169,7 @@ INLINE long step_by_rule(struct walk *walk, const struct rule *rule)
     u64 cfa;
     if (cfa_of(walk, rule, &cfa) || cfa & 7 || cfa >= USER_ADDRESS_LIMIT)
         return stop(walk, USER_END_BROKEN);
-    if (!read_saved(scratch, cfa))
+    if (!read_window(&scratch->stack, cfa - SAVED_WORDS * 8, SAVED_WORDS * 8, WINDOW_ABOVE))
         return stop(walk, USER_END_BROKEN);
     u64 return_address = rule->ra ? saved_word(walk, cfa, PLACE_CFA, rule->ra, 0) : link_register(walk);
     u64 fp = saved_word(walk, cfa, rule->saved & 3, rule->fp, walk->fp);
@@ -267,15 +250,16 @@ INLINE int load_cached_rule(struct scratch *scratch, u64 frame, u64 address)
 /* Steps over a frame in code that V8 made at run time. `step` is what step_in_v8() returned. */
 INLINE long step_over_v8(struct walk *walk, int step)
 {
-    u64 words[2];
+    struct scratch *scratch = walk->scratch;
+    u64 sp = walk->sp;
     if (step == V8_FRAME)
         return step_by_frame_pointer(walk);
-    if (bpf_probe_read_user(words, sizeof(words), (void *)walk->sp))
+    if (!read_window(&scratch->stack, sp, 16, WINDOW_ABOVE))
         return stop(walk, USER_END_BROKEN);
     if (step == V8_CALLED)
-        return go_on(walk, words[0], walk->sp + 8);
-    walk->fp = words[0];
-    return go_on(walk, words[1], walk->sp + 16);
+        return go_on(walk, window_word(&scratch->stack, sp), sp + 8);
+    walk->fp = window_word(&scratch->stack, sp);
+    return go_on(walk, window_word(&scratch->stack, sp + 8), sp + 16);
 }
 
 #ifdef TARGET_X86_64
@@ -409,8 +393,9 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     }
     number_registers(registers, scratch->registers);
     scratch->mapped.end = 0;
-    scratch->stack_start = NO_STACK;
-    scratch->stack_count = SAVED_WORDS;
+    scratch->stack.bytes = scratch->runtime_frames.bytes = scratch->runtime_values.bytes = 0;
+    scratch->last.object = 0;
+    scratch->last.identity = 0;
     scratch->go = 0;
     scratch->runtime = 0;
     for (int i = 0; i < RUNTIME_WALKS; i++)

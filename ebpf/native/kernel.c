@@ -335,6 +335,21 @@ EXPORT u32 native_file_used(const struct file_key *key)
     return file ? file->used : 0;
 }
 
+/* Reads bytes of the task through a window that earlier reads may have filled. Returns 0 if they cannot be read. */
+EXPORT int native_read_window(u64 address, u32 bytes, u32 side, u8 *to)
+{
+    static struct window window;
+    if (!read_window(&window, address, bytes, side))
+        return 0;
+    for (u32 i = 0; i < bytes; i++)
+        to[i] = window_byte(&window, address + i);
+    for (u32 i = 0; i + sizeof(u64) <= bytes; i += sizeof(u64))
+        if (window_word(&window, address + i) != *(u64 *)(to + i) ||
+            window_int(&window, address + i) != *(u32 *)(to + i))
+            return 0;
+    return 1;
+}
+
 /* Removes one report of a new file. Returns its length, and sets `to` to the report; returns 0 if there is no
  * report. */
 EXPORT u64 native_new_file(const u8 **to)

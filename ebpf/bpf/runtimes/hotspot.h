@@ -116,6 +116,7 @@ __attribute__((noinline)) int find_hotspot(struct scratch *scratch)
     hotspot->process = *process;
     for (int i = 0; i < RUNTIME_OFFSETS; i++)
         hotspot->offsets[i] = runtime->offsets[i];
+    hotspot->blob = 0;
     hotspot->state = HOTSPOT_FOUND;
     return 1;
 }
@@ -180,6 +181,10 @@ __attribute__((noinline)) int read_blob(struct scratch *scratch, u64 address)
     if (!scratch)
         return 0;
     struct hotspot *hotspot = &scratch->hotspot;
+    /* The next frame is often one of the same blob. */
+    if (hotspot->blob && address - hotspot->blob < blob_int(scratch, hotspot_offset_of(scratch, HOTSPOT_SIZE)))
+        return 1;
+    hotspot->blob = 0;
     u32 heap = hotspot_heap_of(scratch, address), block_bytes = hotspot_offset_of(scratch, HOTSPOT_BLOCK_BYTES);
     u64 block = heap ? find_code_block(&hotspot->process, heap, address) : 0;
     u32 bytes = block_bytes + hotspot_offset_of(scratch, HOTSPOT_BLOB_END), form = hotspot_form(scratch);
@@ -235,48 +240,61 @@ INLINE void push_code_frame(struct scratch *scratch, u64 address, u32 flags)
     scratch->runtime = 0;
 }
 
-/*
- * Records the frame of a method that the interpreter runs. `first` and `second` are addresses of bytecodes, of which
- * the first one in the method counts. Native methods have none. Not inlined, so that the verifier checks the function
- * once.
+/* Words of the method that was recorded last: its bytecodes, and their size. */
+#define HOTSPOT_LAST_BYTECODES 0
+#define HOTSPOT_LAST_BYTES 1
+
+/* Reads a method into scratch->last. Its identity is 0 if it cannot be read.
  *
  * HotSpot often places the method of another class at the address of a method that is gone, so the name of the class
- * is part of the identity, with its hash.
- */
+ * is part of the identity, with its hash. */
+INLINE void read_method(struct scratch *scratch, u64 method)
+{
+    struct last_function *last = &scratch->last;
+    u64 constant, holder, name, text, identity = 0;
+    u32 window = hotspot_offset_of(scratch, HOTSPOT_CODE_SIZE), end = hotspot_offset_of(scratch, HOTSPOT_BYTECODES);
+    u64 mask = hotspot_form(scratch) & HOTSPOT_COUNT_SECOND_FORM ? 0xffffffff0000ffffull : 0xffffffffffff0000ull;
+    last->object = method;
+    last->words[HOTSPOT_LAST_BYTECODES] = last->words[HOTSPOT_LAST_BYTES] = last->identity = 0;
+    if (bpf_probe_read_user(&constant, sizeof(constant),
+                            (void *)(method + hotspot_offset_of(scratch, HOTSPOT_CONSTANT))) ||
+        copy_object(scratch, constant, end))
+        return;
+    u64 pool = object_word(scratch, hotspot_offset_of(scratch, HOTSPOT_POOL));
+    last->words[HOTSPOT_LAST_BYTECODES] = constant + end;
+    last->words[HOTSPOT_LAST_BYTES] = object_int(scratch, window & ~3) >> (window & 3) * 8 & 0xffff;
+    if (bpf_probe_read_user(&holder, sizeof(holder), (void *)(pool + hotspot_offset_of(scratch, HOTSPOT_HOLDER))) ||
+        bpf_probe_read_user(&name, sizeof(name), (void *)(holder + hotspot_offset_of(scratch, HOTSPOT_CLASS_NAME))) ||
+        bpf_probe_read_user(&text, sizeof(text), (void *)name))
+        return;
+    u64 words[6] = { constant, pool, object_word(scratch, window), object_word(scratch, window + 8), name,
+                     text & mask };
+    for (int i = 0; i < 6; i++)
+        identity = (identity ^ words[i]) * HASH_FACTOR;
+    last->identity = identity >> 32 | 1;
+}
+
+/* Records the frame of a method that the interpreter runs. `first` and `second` are addresses of bytecodes, of which
+ * the first one in the method counts. Native methods have none. Not inlined, so that the verifier checks the function
+ * once. */
 __attribute__((noinline)) int push_method_frame(struct scratch *scratch, u64 method, u64 first, u64 second)
 {
-    u64 constant, holder, name, text, identity = 0;
     /* A word that is no address of a method is there if the frame is not what it seems. */
     if (!scratch || !method || method & 7)
         return 0;
-    u32 position = HOTSPOT_NO_BYTECODE, window = hotspot_offset_of(scratch, HOTSPOT_CODE_SIZE);
-    u64 mask = hotspot_form(scratch) & HOTSPOT_COUNT_SECOND_FORM ? 0xffffffff0000ffffull : 0xffffffffffff0000ull;
-    if (!bpf_probe_read_user(&constant, sizeof(constant),
-                             (void *)(method + hotspot_offset_of(scratch, HOTSPOT_CONSTANT))) &&
-        !copy_object(scratch, constant, hotspot_offset_of(scratch, HOTSPOT_BYTECODES))) {
-        u64 pool = object_word(scratch, hotspot_offset_of(scratch, HOTSPOT_POOL));
-        u32 bytes = object_int(scratch, window & ~3) >> (window & 3) * 8 & 0xffff;
-        u64 start = constant + hotspot_offset_of(scratch, HOTSPOT_BYTECODES);
-        if (first == HOTSPOT_START)
-            position = 0;
-        else if (first - start < bytes)
-            position = first - start;
-        else if (second - start < bytes)
-            position = second - start;
-        if (!bpf_probe_read_user(&holder, sizeof(holder),
-                                 (void *)(pool + hotspot_offset_of(scratch, HOTSPOT_HOLDER))) &&
-            !bpf_probe_read_user(&name, sizeof(name),
-                                 (void *)(holder + hotspot_offset_of(scratch, HOTSPOT_CLASS_NAME))) &&
-            !bpf_probe_read_user(&text, sizeof(text), (void *)name)) {
-            u64 words[6] = { constant, pool, object_word(scratch, window), object_word(scratch, window + 8), name,
-                             text & mask };
-            for (int i = 0; i < 6; i++)
-                identity = (identity ^ words[i]) * HASH_FACTOR;
-            identity = identity >> 32 | 1;
-        }
-    }
+    struct last_function *last = &scratch->last;
+    if (method != last->object)
+        read_method(scratch, method);
+    u64 start = last->words[HOTSPOT_LAST_BYTECODES], bytes = last->words[HOTSPOT_LAST_BYTES];
+    u32 position = HOTSPOT_NO_BYTECODE;
+    if (start && first == HOTSPOT_START)
+        position = 0;
+    else if (first - start < bytes)
+        position = first - start;
+    else if (second - start < bytes)
+        position = second - start;
     scratch->runtime = scratch->hotspot.process.runtime;
-    push_runtime_frame(scratch, method | HOTSPOT_INTERPRETED_FRAME, position, identity);
+    push_runtime_frame(scratch, method | HOTSPOT_INTERPRETED_FRAME, position, last->identity);
     scratch->runtime = 0;
     return 1;
 }

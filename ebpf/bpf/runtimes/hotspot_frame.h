@@ -11,16 +11,17 @@
 
 #include "../scratch.h"
 #include "../types.h"
+#include "../window.h"
 #include "hotspot.h"
 
 #ifdef TARGET_X86_64
 
 /* Largest distance of frames that follow each other. */
 #define HOTSPOT_REACH (1 << 20)
-/* Words of a frame of the interpreter, relative to the frame pointer. */
+/* Words of a frame of the interpreter below the frame pointer, and the distance of some of them, in bytes. */
 #define INTERPRETER_WORDS_BELOW 8
-#define INTERPRETER_METHOD (INTERPRETER_WORDS_BELOW - 3)
-#define INTERPRETER_SENDER_SP (INTERPRETER_WORDS_BELOW - 1)
+#define INTERPRETER_METHOD 24
+#define INTERPRETER_SENDER_SP 8
 /* Words below the frame pointer of the stub through which native code calls Java: the structure of this call, and the
  * caller's bx. */
 #define CALL_STUB_WRAPPER 6
@@ -49,10 +50,14 @@ INLINE int return_to(struct scratch *scratch, u64 pc, u64 sp, u64 fp)
     return 1;
 }
 
-/* Copies `count` words at an address to hotspot->words. Returns 0 if they cannot be read. */
+/* Copies `count` words of the stack at an address to hotspot->words. Returns 0 if they cannot be read. */
 INLINE int copy_words(struct scratch *scratch, u64 address, u32 count)
 {
-    return !bpf_probe_read_user(scratch->hotspot.words, count * sizeof(u64), (void *)address);
+    if (!read_window(&scratch->stack, address, count * sizeof(u64), WINDOW_ABOVE))
+        return 0;
+    for (u32 i = 0; i < count; i++)
+        scratch->hotspot.words[i] = window_word(&scratch->stack, address + i * sizeof(u64));
+    return 1;
 }
 
 /* Steps by the frame pointer. Returns 0 if there is no frame. Not inlined, so that the verifier checks the function
@@ -64,7 +69,7 @@ __attribute__((noinline)) int step_by_hotspot_fp(struct scratch *scratch)
     struct hotspot *hotspot = &scratch->hotspot;
     u64 fp = hotspot->fp, sp = hotspot->sp;
     u64 *words = hotspot->words;
-    if (fp & 7 || fp - sp >= HOTSPOT_REACH || !copy_words(scratch, fp, 2))
+    if (fp - sp >= HOTSPOT_REACH || !copy_words(scratch, fp, 2))
         return 0;
     u64 pc = words[1], end = fp + 16, caller_fp = words[0];
     /* Compiled methods call such a stub when they begin. */
@@ -92,11 +97,14 @@ __attribute__((noinline)) int step_in_interpreter(struct scratch *scratch, u64 b
         return 0;
     struct hotspot *hotspot = &scratch->hotspot;
     u64 fp = hotspot->fp, sp = hotspot->sp;
-    if (fp & 7 || fp - (sp - 16) >= HOTSPOT_REACH || copy_object(scratch, fp - INTERPRETER_WORDS_BELOW * 8, 80))
+    if (fp - (sp - 16) >= HOTSPOT_REACH ||
+        !read_window(&scratch->stack, fp - INTERPRETER_WORDS_BELOW * 8, INTERPRETER_WORDS_BELOW * 8 + 16, WINDOW_ABOVE))
         return 0;
-    u64 method = scratch->object[INTERPRETER_METHOD], sender_sp = scratch->object[INTERPRETER_SENDER_SP];
-    u64 caller_fp = scratch->object[INTERPRETER_WORDS_BELOW], pc = scratch->object[INTERPRETER_WORDS_BELOW + 1];
-    u64 saved = object_word(scratch, INTERPRETER_WORDS_BELOW * 8 - hotspot_offset_of(scratch, HOTSPOT_FRAME_BYTECODE));
+    const struct window *stack = &scratch->stack;
+    u64 method = window_word(stack, fp - INTERPRETER_METHOD);
+    u64 sender_sp = window_word(stack, fp - INTERPRETER_SENDER_SP);
+    u64 caller_fp = window_word(stack, fp), pc = window_word(stack, fp + 8);
+    u64 saved = window_word(stack, fp - hotspot_offset_of(scratch, HOTSPOT_FRAME_BYTECODE));
     push_method_frame(scratch, method, bytecode, saved);
     /* The locals of the method may lie above those that its caller has pushed. */
     return return_to(scratch, pc, sender_sp - fp - 1 < HOTSPOT_REACH ? sender_sp : fp + 16, caller_fp);

@@ -16,6 +16,7 @@
 #include "../runtimes.h"
 #include "../scratch.h"
 #include "../types.h"
+#include "../window.h"
 
 /* Indices of offsets[], all in bytes. */
 enum perl_offset {
@@ -61,8 +62,11 @@ enum perl_offset {
 
 /*
  * State of a walk: `frame` has the index of the next context plus 2 in its lower half, and these flags. It is 1 if the
- * level has no further context. `more[0]` is the level, and `more[1]` the statement of the next context.
+ * level has no further context. `more` has the level, the statement of the next context, and the contexts of the level.
  */
+#define PERL_WALK_LEVEL 0
+#define PERL_WALK_STATEMENT 1
+#define PERL_WALK_CONTEXTS 2
 #define PERL_NO_CONTEXT 1
 #define PERL_IS_INNERMOST (1ull << 32) /* nothing is recorded yet */
 #define PERL_IS_IDLE (1ull << 33)      /* no operation runs */
@@ -89,8 +93,12 @@ INLINE long enter_perl_level(struct scratch *scratch, const struct runtime *runt
 {
     if (copy_object(scratch, level, LEVEL_BYTES))
         return 1;
-    walk->more[0] = level;
-    walk->frame = (walk->frame & ~0xffffffffull) | (u32)(object_int(scratch, runtime->offsets[PERL_LEVEL_CONTEXT]) + 2);
+    int index = object_int(scratch, runtime->offsets[PERL_LEVEL_CONTEXT]);
+    if (index < -1 || index > (int)object_int(scratch, LEVEL_INDEX_MAX))
+        return 1;
+    walk->more[PERL_WALK_LEVEL] = level;
+    walk->more[PERL_WALK_CONTEXTS] = object_word(scratch, LEVEL_CONTEXTS);
+    walk->frame = (walk->frame & ~0xffffffffull) | (u32)(index + 2);
     return 0;
 }
 
@@ -102,7 +110,8 @@ INLINE void begin_perl(struct scratch *scratch, const struct runtime *runtime, s
     if (read_thread_pointer(&interpreter, &runtime->threads[0], scratch->mapped.to_address) || !interpreter ||
         bpf_probe_read_user(&operation, sizeof(operation), (void *)(interpreter + PERL_OPERATION)) ||
         bpf_probe_read_user(&level, sizeof(level), (void *)(interpreter + runtime->offsets[PERL_LEVEL])) ||
-        bpf_probe_read_user(&walk->more[1], sizeof(u64), (void *)(interpreter + runtime->offsets[PERL_STATEMENT])) ||
+        bpf_probe_read_user(&walk->more[PERL_WALK_STATEMENT], sizeof(u64),
+                            (void *)(interpreter + runtime->offsets[PERL_STATEMENT])) ||
         enter_perl_level(scratch, runtime, walk, level))
         return;
     walk->frame |= PERL_IS_INNERMOST | (operation ? 0 : PERL_IS_IDLE);
@@ -159,43 +168,47 @@ INLINE int is_perl_sub(const struct runtime *runtime, u64 contexts, u32 index, u
  * last function of the loop. */
 INLINE int step_in_perl(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
-    u64 state = walk->frame, statement = walk->more[1];
+    u64 state = walk->frame, statement = walk->more[PERL_WALK_STATEMENT], contexts = walk->more[PERL_WALK_CONTEXTS];
     u32 index = (u32)state - 2;
     if (!state)
         return 1;
-    if (copy_object(scratch, walk->more[0], LEVEL_BYTES))
-        return perl_is_lost(scratch, walk);
-    u64 contexts = object_word(scratch, LEVEL_CONTEXTS), outer = object_word(scratch, LEVEL_OUTER);
     if ((u32)state == PERL_NO_CONTEXT) {
+        if (copy_object(scratch, walk->more[PERL_WALK_LEVEL], LEVEL_BYTES))
+            return perl_is_lost(scratch, walk);
+        u64 outer = object_word(scratch, LEVEL_OUTER);
         if (object_int(scratch, runtime->offsets[PERL_LEVEL_TYPE]) != LEVEL_MAIN && outer)
             return enter_perl_level(scratch, runtime, walk, outer) && perl_is_lost(scratch, walk);
         walk->frame = 0;
         push_perl_unit(scratch, statement, PERL_PROGRAM_TAG);
         return 1;
     }
-    if (index > object_int(scratch, LEVEL_INDEX_MAX) ||
-        copy_object(scratch, contexts + (u64)index * runtime->offsets[PERL_CONTEXT_BYTES], CONTEXT_COPY))
+    struct window *frames = &scratch->runtime_frames;
+    u64 context = contexts + (u64)index * runtime->offsets[PERL_CONTEXT_BYTES];
+    if (!read_window(frames, context, CONTEXT_COPY, WINDOW_BELOW))
         return perl_is_lost(scratch, walk);
     u16 outer_at = runtime->offsets[PERL_CONTEXT_OUTER];
-    u32 next = outer_at ? object_int(scratch, outer_at) : index - 1;
+    u32 next = outer_at ? window_int(frames, context + outer_at) : index - 1;
     if ((int)next >= (int)index)
         return perl_is_lost(scratch, walk);
     walk->frame = (state & ~0xffffffffull) | (u32)(next + 2);
-    u8 type = object_byte(scratch, 0), kind = type & CONTEXT_KIND;
-    int is_last = !object_word(scratch, CONTEXT_RETURN), is_sub = kind == CONTEXT_SUB || kind == CONTEXT_FORMAT;
+    u8 type = window_byte(frames, context), kind = type & CONTEXT_KIND;
+    int is_last = !window_word(frames, context + CONTEXT_RETURN);
+    int is_sub = kind == CONTEXT_SUB || kind == CONTEXT_FORMAT;
     if (!is_sub && kind != CONTEXT_EVAL)
         return 0;
     /* The part of a sub that a regex runs, and the block of an eval, belong to the sub. */
     if (kind == CONTEXT_SUB ? type & SUB_FAKE : type & EVAL_BLOCK && kind == CONTEXT_EVAL)
         return 0;
-    walk->more[1] = object_word(scratch, CONTEXT_STATEMENT);
+    walk->more[PERL_WALK_STATEMENT] = window_word(frames, context + CONTEXT_STATEMENT);
     walk->frame = (u32)walk->frame;
     if (kind == CONTEXT_EVAL)
         return !push_perl_unit(scratch, statement, PERL_EVAL_TAG) || is_last;
-    u64 cv = object_word(scratch, runtime->offsets[PERL_CONTEXT_CV]);
+    u64 cv = window_word(frames, context + runtime->offsets[PERL_CONTEXT_CV]);
+    struct last_function *last = &scratch->last;
     struct perl_statement at;
     /* Before its first statement, a sub has that of its caller. Its loop has not begun then. */
-    int is_new = state & PERL_IS_INNERMOST && statement == walk->more[1] && !is_perl_sub(runtime, contexts, next, cv);
+    int is_new = state & PERL_IS_INNERMOST && statement == walk->more[PERL_WALK_STATEMENT] &&
+                 !is_perl_sub(runtime, contexts, next, cv);
     if (is_new || bpf_probe_read_user(&at, sizeof(at), (void *)(statement + STATEMENT_LINE)))
         at.line = PERL_NO_LINE;
     /* A regex runs the operations of a sub, of which a called one ends the loop. C code that calls a sub many times has
@@ -205,5 +218,9 @@ INLINE int step_in_perl(struct scratch *scratch, const struct runtime *runtime, 
     /* While the interpreter leaves a sub, its context has none. */
     if (!cv)
         return is_last;
-    return !push_runtime_frame(scratch, cv, at.line, perl_identity(scratch, cv)) || is_last;
+    if (cv != last->object) {
+        last->object = cv;
+        last->identity = perl_identity(scratch, cv);
+    }
+    return !push_runtime_frame(scratch, cv, at.line, last->identity) || is_last;
 }

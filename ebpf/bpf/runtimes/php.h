@@ -15,6 +15,7 @@
 #include "../runtimes.h"
 #include "../scratch.h"
 #include "../types.h"
+#include "../window.h"
 
 /* Indices of offsets[], all in bytes. */
 enum php_offset {
@@ -58,6 +59,7 @@ enum php_offset {
 #define PHP_CODE_FORM 1     /* code that is no function: that of a file that is included, or of eval */
 #define PHP_INTERNAL_FORM 2 /* a function that is written in C */
 #define PHP_MAIN_FORM 3     /* the code of the file with which the program begins */
+#define PHP_NO_FORM 4       /* no function; such a frame is not recorded */
 #define PHP_FORM_BITS 7ull
 
 /* Opcodes of PHP 8.4 and later that call a function which is written in C, without a frame. The argument of such an
@@ -71,6 +73,10 @@ enum php_offset {
 
 /* Largest number of generators that delegate to one another, and whose frames are recorded. */
 #define PHP_GENERATORS_MAX 16
+
+/* Words of the function that was recorded last: its instructions, and their size. */
+#define PHP_LAST_INSTRUCTIONS 0
+#define PHP_LAST_BYTES 1
 
 /* Words of a walk: the first of the generators that delegate, and the number of them that are still to be recorded. */
 #define PHP_GENERATOR 0
@@ -99,15 +105,14 @@ struct php_instruction {
     u32 opcode; /* the lower byte */
 };
 
-/* Reads the instruction that a frame runs, of the function in scratch->object. Returns 0 if it is not known.
+/* Reads the instruction that a frame runs, of the function in scratch->last. Returns 0 if it is not known.
  *
  * The loop keeps it in a register, and `stored` is the one that it has stored in the frame. A frame has none until its
  * function calls something. In code that PHP has compiled, the register is often older than what is stored. */
 INLINE int php_read_instruction(struct php_instruction *read, const struct scratch *scratch,
-                                const struct runtime *runtime, u64 frame, u64 stored)
+                                u64 frame, u64 stored)
 {
-    u64 first = object_word(scratch, runtime->offsets[PHP_INSTRUCTIONS]);
-    u64 bytes = (u64)object_int(scratch, runtime->offsets[PHP_COUNT]) * PHP_INSTRUCTION_BYTES;
+    u64 first = scratch->last.words[PHP_LAST_INSTRUCTIONS], bytes = scratch->last.words[PHP_LAST_BYTES];
     u64 in_register = scratch->registers[PHP_INSTRUCTION_REGISTER % REGISTERS];
     if (scratch->has_registers && scratch->registers[PHP_FRAME_REGISTER % REGISTERS] == frame &&
         in_register - first < bytes && (!scratch->php_compiled || stored - first >= bytes))
@@ -156,32 +161,47 @@ INLINE void php_push_frameless(struct scratch *scratch, const struct runtime *ru
     push_runtime_frame(scratch, (function & ~PHP_FORM_BITS) | PHP_INTERNAL_FORM, 0, identity >> 32 | 1);
 }
 
-/* Records the frame that is copied to scratch->object, and that is at `frame`. Returns 1 if a loop runs its function, 0
+/* Reads the function at an address into scratch->last. Returns 0 on success. */
+INLINE long php_read_function(struct scratch *scratch, const struct runtime *runtime, u64 function)
+{
+    struct last_function *last = &scratch->last;
+    last->object = 0;
+    if (copy_object(scratch, function, PHP_FUNCTION_BYTES))
+        return 1;
+    int has_name = object_word(scratch, PHP_NAME) != 0;
+    last->form = has_name ? PHP_USER_FORM : PHP_CODE_FORM;
+    /* The first frame of a fiber has a function without a name. */
+    if (object_byte(scratch, PHP_TYPE) == PHP_INTERNAL_TYPE)
+        last->form = has_name ? PHP_INTERNAL_FORM : PHP_NO_FORM;
+    last->words[PHP_LAST_INSTRUCTIONS] = object_word(scratch, runtime->offsets[PHP_INSTRUCTIONS]);
+    last->words[PHP_LAST_BYTES] = (u64)object_int(scratch, runtime->offsets[PHP_COUNT]) * PHP_INSTRUCTION_BYTES;
+    last->identity = php_identity(scratch, runtime, function, last->form);
+    last->object = function;
+    return 0;
+}
+
+/* Records the copied frame at an address. Returns 1 if a loop runs its function, 0
  * if the function is written in C, and -1 if it cannot be read. */
 INLINE int php_push(struct scratch *scratch, const struct runtime *runtime, u64 frame)
 {
-    u64 function = object_word(scratch, PHP_FRAME_FUNCTION), stored = object_word(scratch, PHP_FRAME_INSTRUCTION);
-    int is_outermost = object_word(scratch, PHP_FRAME_CALLER) == 0;
+    const struct window *frames = &scratch->runtime_frames;
+    u64 function = window_word(frames, frame + PHP_FRAME_FUNCTION);
+    u64 stored = window_word(frames, frame + PHP_FRAME_INSTRUCTION);
+    int is_outermost = window_word(frames, frame + PHP_FRAME_CALLER) == 0;
     struct php_instruction read = {};
-    u32 form = PHP_USER_FORM;
-    if (copy_object(scratch, function, PHP_FUNCTION_BYTES)) {
+    if (function != scratch->last.object && php_read_function(scratch, runtime, function)) {
         push_missing_functions(scratch);
         return -1;
     }
-    int is_internal = object_byte(scratch, PHP_TYPE) == PHP_INTERNAL_TYPE;
-    int has_name = object_word(scratch, PHP_NAME) != 0;
-    /* The first frame of a fiber has a function without a name. */
-    if (is_internal && !has_name)
+    u32 form = scratch->last.form;
+    if (form == PHP_NO_FORM)
         return 0;
-    if (is_internal)
-        form = PHP_INTERNAL_FORM;
-    else if (!has_name)
-        form = is_outermost ? PHP_MAIN_FORM : PHP_CODE_FORM;
-    if (!is_internal && php_read_instruction(&read, scratch, runtime, frame, stored))
+    if (form == PHP_CODE_FORM && is_outermost)
+        form = PHP_MAIN_FORM;
+    if (form != PHP_INTERNAL_FORM && php_read_instruction(&read, scratch, frame, stored))
         php_push_frameless(scratch, runtime, &read);
-    u32 identity = php_identity(scratch, runtime, function, form);
-    push_runtime_frame(scratch, (function & ~PHP_FORM_BITS) | form, read.line, identity);
-    return !is_internal;
+    push_runtime_frame(scratch, (function & ~PHP_FORM_BITS) | form, read.line, scratch->last.identity);
+    return form != PHP_INTERNAL_FORM;
 }
 
 /* Prepares the walk to record the generators that delegate, from the one whose placeholder is the copied frame at
@@ -189,7 +209,7 @@ INLINE int php_push(struct scratch *scratch, const struct runtime *runtime, u64 
 INLINE void php_count_generators(const struct scratch *scratch, const struct runtime *runtime,
                                  struct runtime_walk *walk, u64 frame)
 {
-    u64 generator = object_word(scratch, PHP_FRAME_THIS), parent;
+    u64 generator = window_word(&scratch->runtime_frames, frame + PHP_FRAME_THIS), parent;
     u32 offset = runtime->offsets[PHP_GENERATOR_PARENT];
     walk->more[PHP_GENERATOR] = generator;
     /* Another frame without a function is a copy of its caller's, which C code makes before it calls a function. */
@@ -215,7 +235,7 @@ INLINE int php_push_generator(struct scratch *scratch, const struct runtime *run
                                 (void *)(generator + runtime->offsets[PHP_GENERATOR_PARENT])))
             return 0;
     if (bpf_probe_read_user(&frame, sizeof(frame), (void *)(generator + runtime->offsets[PHP_GENERATOR_FRAME])) ||
-        copy_object(scratch, frame, PHP_FRAME_BYTES))
+        !read_window(&scratch->runtime_frames, frame, PHP_FRAME_BYTES, WINDOW_NONE))
         return 0;
     php_push(scratch, runtime, frame);
     return 0;
@@ -225,19 +245,21 @@ INLINE int php_push_generator(struct scratch *scratch, const struct runtime *run
  * no frame for a moment when it begins, so a loop without a frame is no error. */
 INLINE int step_in_php(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
+    struct window *frames = &scratch->runtime_frames;
     u64 frame = walk->frame;
     if (walk->more[PHP_GENERATORS_LEFT])
         return php_push_generator(scratch, runtime, walk);
     if (!frame)
         return 1;
-    if (copy_object(scratch, frame, PHP_FRAME_BYTES)) {
+    /* Nearly all frames lie above their callers'. */
+    if (!read_window(frames, frame, PHP_FRAME_BYTES, WINDOW_BELOW)) {
         walk->frame = 0;
         push_missing_functions(scratch);
         return 1;
     }
-    int has_function = object_word(scratch, PHP_FRAME_FUNCTION) != 0;
-    int is_first = (object_int(scratch, PHP_FRAME_KIND) & PHP_FIRST_FRAME) != 0;
-    walk->frame = object_word(scratch, PHP_FRAME_CALLER);
+    int has_function = window_word(frames, frame + PHP_FRAME_FUNCTION) != 0;
+    int is_first = (window_int(frames, frame + PHP_FRAME_KIND) & PHP_FIRST_FRAME) != 0;
+    walk->frame = window_word(frames, frame + PHP_FRAME_CALLER);
     if (!has_function) {
         php_count_generators(scratch, runtime, walk, frame);
         return 0;

@@ -15,6 +15,7 @@
 #include "../runtimes.h"
 #include "../scratch.h"
 #include "../types.h"
+#include "../window.h"
 
 /* Indices of offsets[], all in bytes. */
 enum python_offset {
@@ -106,46 +107,47 @@ INLINE u32 python_identity(struct scratch *scratch, const struct runtime *runtim
 }
 
 /* Returns the position in the copied frame: an offset in bytes from the first instruction, or the frame's number. */
-INLINE u32 python_position(const struct scratch *scratch, const struct runtime *runtime, u64 code)
+INLINE u32 python_position(const struct window *frames, const struct runtime *runtime, u64 frame, u64 code)
 {
     u16 offset = runtime->offsets[PYTHON_POSITION], form = runtime->offsets[PYTHON_FORM];
     if (!(form & PYTHON_POINTER_FORM))
-        return object_int(scratch, offset);
+        return window_int(frames, frame + offset);
     u64 first = code + runtime->offsets[PYTHON_INSTRUCTIONS], copies;
-    u64 copy = object_int(scratch, runtime->offsets[PYTHON_COPY]);
+    u64 copy = window_int(frames, frame + runtime->offsets[PYTHON_COPY]);
     if (form & PYTHON_COPY_FORM &&
         (bpf_probe_read_user(&copies, sizeof(copies), (void *)(code + runtime->offsets[PYTHON_COPIES])) ||
          bpf_probe_read_user(&first, sizeof(first), (void *)(copies + sizeof(u64) * (1 + copy)))))
         return PYTHON_NO_POSITION;
-    return object_word(scratch, offset) - first;
+    return window_word(frames, frame + offset) - first;
 }
 
-/*
- * Records the frame walk->frame, and goes on to its caller. Returns 1 after the last frame of the loop. The loop has
- * no frame for a moment when it begins, so a loop without a frame is no error.
- *
- * A recursive function is identified once for consecutive frames: walk->more has the last code object and its identity.
- */
+/* Records the frame walk->frame, and goes on to its caller. Returns 1 after the last frame of the loop. The loop has
+ * no frame for a moment when it begins, so a loop without a frame is no error. */
 INLINE int step_in_python(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
+    struct last_function *last = &scratch->last;
     u16 form = runtime->offsets[PYTHON_FORM];
-    if (!walk->frame)
+    u64 frame = walk->frame;
+    struct window *frames = &scratch->runtime_frames;
+    /* Frames are objects of their own, or lie above their callers'. */
+    enum window_side side = form & PYTHON_LOOP_FORM ? WINDOW_BELOW : WINDOW_NONE;
+    if (!frame)
         return 1;
-    if (copy_object(scratch, walk->frame, runtime->offsets[PYTHON_FRAME_BYTES])) {
+    if (!read_window(frames, frame, runtime->offsets[PYTHON_FRAME_BYTES], side)) {
         walk->frame = 0;
         push_missing_functions(scratch);
         return 1;
     }
-    walk->frame = object_word(scratch, runtime->offsets[PYTHON_CALLER]);
+    walk->frame = window_word(frames, frame + runtime->offsets[PYTHON_CALLER]);
     int is_last = !(form & PYTHON_LOOP_FORM) ||
-                  object_byte(scratch, runtime->offsets[PYTHON_ENTRY]) == runtime->offsets[PYTHON_ENTRY_VALUE];
+                  window_byte(frames, frame + runtime->offsets[PYTHON_ENTRY]) == runtime->offsets[PYTHON_ENTRY_VALUE];
     if (is_last && form & PYTHON_LOOP_FORM && !(form & PYTHON_FUNCTION_FORM))
         return 1;
-    u64 code = object_word(scratch, runtime->offsets[PYTHON_CODE]) & ~PYTHON_TAGS;
-    u32 position = python_position(scratch, runtime, code);
-    if (code != walk->more[0]) {
-        walk->more[0] = code;
-        walk->more[1] = python_identity(scratch, runtime, code);
+    u64 code = window_word(frames, frame + runtime->offsets[PYTHON_CODE]) & ~PYTHON_TAGS;
+    u32 position = python_position(frames, runtime, frame, code);
+    if (code != last->object) {
+        last->object = code;
+        last->identity = python_identity(scratch, runtime, code);
     }
-    return !push_runtime_frame(scratch, code, position, walk->more[1]) || is_last;
+    return !push_runtime_frame(scratch, code, position, last->identity) || is_last;
 }

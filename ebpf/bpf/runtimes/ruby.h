@@ -15,6 +15,7 @@
 #include "../runtimes.h"
 #include "../scratch.h"
 #include "../types.h"
+#include "../window.h"
 
 /* Indices of offsets[], in bytes. */
 enum ruby_offset {
@@ -36,6 +37,10 @@ enum ruby_offset {
 /* Flags of an environment: the frame is the first of its loop; it has no instructions. */
 #define RUBY_FINISH 0x20
 #define RUBY_C_FRAME 0x80
+
+/* Words of the function that was recorded last. */
+#define RUBY_LAST_BODY 0
+#define RUBY_LAST_FIRST 1
 
 /* A position that is not known. */
 #define RUBY_NO_POSITION 0xffffffff
@@ -77,33 +82,55 @@ INLINE void begin_ruby(struct scratch *scratch, const struct runtime *runtime, s
     walk->more[0] = end;
 }
 
+/* Reads the object of instructions at `iseq` into scratch->last, with its body and its first instruction. Returns 0 on
+ * success. */
+INLINE long read_ruby_function(struct scratch *scratch, u64 iseq)
+{
+    struct last_function *last = &scratch->last;
+    u64 body, first, identity = 0;
+    last->object = 0;
+    if (bpf_probe_read_user(&body, sizeof(body), (void *)(iseq + RUBY_BODY)) ||
+        copy_object(scratch, body, RUBY_BODY_BYTES))
+        return 1;
+    first = object_word(scratch, RUBY_INSTRUCTIONS);
+    for (int i = 0; i < 4; i++)
+        identity = (identity ^ object_word(scratch, RUBY_LOCATION + i * sizeof(u64))) * HASH_FACTOR;
+    identity = (identity ^ first) * HASH_FACTOR;
+    last->object = iseq;
+    last->words[RUBY_LAST_BODY] = body;
+    last->words[RUBY_LAST_FIRST] = first;
+    last->identity = identity >> 32 | 1;
+    return 0;
+}
+
 /* Records the function of the control frame walk->frame, and goes on to its caller. Returns 1 after the last frame of
  * the loop. */
 INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
-    u64 flags, body, identity = 0, bytes = runtime->offsets[RUBY_FRAME_BYTES];
+    struct last_function *last = &scratch->last;
+    u64 bytes = runtime->offsets[RUBY_FRAME_BYTES];
     u16 jit_return = runtime->offsets[RUBY_JIT_RETURN];
-    if (!walk->frame)
+    struct window *frames = &scratch->runtime_frames, *values = &scratch->runtime_values;
+    u64 frame = walk->frame, environment = 0;
+    if (!frame)
         return 1;
-    if (copy_object(scratch, walk->frame, bytes) ||
-        bpf_probe_read_user(&flags, sizeof(flags), (void *)object_word(scratch, RUBY_ENVIRONMENT))) {
+    /* The values of a caller lie below. */
+    if (read_window(frames, frame, bytes, WINDOW_ABOVE))
+        environment = window_word(frames, frame + RUBY_ENVIRONMENT);
+    if (!environment || !read_window(values, environment, sizeof(u64), WINDOW_BELOW)) {
         walk->frame = 0;
         push_missing_functions(scratch);
         return 1;
     }
-    walk->frame = walk->frame + bytes < walk->more[0] ? walk->frame + bytes : 0;
-    u64 pc = object_word(scratch, RUBY_PC), iseq = object_word(scratch, RUBY_ISEQ);
-    int is_compiled = jit_return && object_word(scratch, jit_return);
+    walk->frame = frame + bytes < walk->more[0] ? frame + bytes : 0;
+    u64 flags = window_word(values, environment);
+    u64 pc = window_word(frames, frame + RUBY_PC), iseq = window_word(frames, frame + RUBY_ISEQ);
+    int is_compiled = jit_return && window_word(frames, frame + jit_return);
     if (flags & RUBY_C_FRAME || (!pc && !is_compiled))
         return !walk->frame;
     int is_last = flags & RUBY_FINISH || !walk->frame;
-    if (bpf_probe_read_user(&body, sizeof(body), (void *)(iseq + RUBY_BODY)) ||
-        copy_object(scratch, body, RUBY_BODY_BYTES))
+    if (iseq != last->object && read_ruby_function(scratch, iseq))
         return !push_missing_functions(scratch) || is_last;
-    u64 first = object_word(scratch, RUBY_INSTRUCTIONS);
-    for (int i = 0; i < 4; i++)
-        identity = (identity ^ object_word(scratch, RUBY_LOCATION + i * sizeof(u64))) * HASH_FACTOR;
-    identity = (identity ^ first) * HASH_FACTOR;
-    u32 position = pc ? (pc - first) / sizeof(u64) : RUBY_NO_POSITION;
-    return !push_runtime_frame(scratch, body, position, identity >> 32 | 1) || is_last;
+    u32 position = pc ? (pc - last->words[RUBY_LAST_FIRST]) / sizeof(u64) : RUBY_NO_POSITION;
+    return !push_runtime_frame(scratch, last->words[RUBY_LAST_BODY], position, last->identity) || is_last;
 }

@@ -21,6 +21,7 @@
 #include "../scratch.h"
 #include "../tables.h"
 #include "../types.h"
+#include "../window.h"
 
 /* Indices of offsets[], in bytes unless another unit is given. */
 enum v8_offset {
@@ -171,36 +172,49 @@ INLINE void push_v8_code(struct scratch *scratch, u64 pc)
     push_runtime_frame(scratch, pc | V8_CODE, pc, identity);
 }
 
-/* Returns the function of the frame at `fp`, and copies it; 0 if the frame is none of a function. Copies the frame to
- * `words`. */
-INLINE u64 v8_function(struct scratch *scratch, const struct runtime *runtime, u64 mm, u64 sp, u64 fp, u64 *words)
+/* Returns the word of the frame at `fp` with an index, of the copied words of the stack. */
+INLINE u64 v8_frame_word(const struct scratch *scratch, u64 fp, u32 index)
 {
+    u64 start = fp - V8_FRAME_POINTER * sizeof(u64);
+    return window_word(&scratch->stack, start + index % V8_FRAME_WORDS * sizeof(u64));
+}
+
+/* Returns the function of the frame at `fp`, whose identity is in scratch->last then; 0 if the frame is none of a
+ * function. Copies the words of the frame. */
+INLINE u64 v8_function(struct scratch *scratch, const struct runtime *runtime, u64 mm, u64 sp, u64 fp)
+{
+    struct last_function *last = &scratch->last;
     u64 function;
-    if (bpf_probe_read_user(words, V8_FRAME_WORDS * sizeof(u64), (void *)(fp - V8_FRAME_POINTER * sizeof(u64))))
+    if (!read_window(&scratch->stack, fp - V8_FRAME_POINTER * sizeof(u64), V8_FRAME_WORDS * sizeof(u64), WINDOW_ABOVE))
         return 0;
-    u64 closure = words[V8_FRAME_POINTER - 2];
+    u64 closure = v8_frame_word(scratch, fp, V8_FRAME_POINTER - 2);
     /* A function that has not written its closure yet has an old word there. */
-    if (!(words[V8_FRAME_POINTER - 1] & 1) || !is_v8_object(closure) || fp - 2 * sizeof(u64) < sp)
+    if (!(v8_frame_word(scratch, fp, V8_FRAME_POINTER - 1) & 1) || !is_v8_object(closure) ||
+        fp - 2 * sizeof(u64) < sp)
         return 0;
+    if (closure == last->object)
+        return last->words[0];
     if (bpf_probe_read_user(&function, sizeof(function), (void *)(closure - 1 + runtime->offsets[V8_SHARED])) ||
         !is_v8_object(function) || copy_object(scratch, function - 1, V8_FUNCTION_BYTES))
         return 0;
     if (!is_v8_map(scratch, mm, &scratch->v8_function_map, scratch->object[0], runtime->offsets[V8_FUNCTION_TYPE]))
         return 0;
+    last->object = closure;
+    last->words[0] = function - 1;
+    last->identity = v8_identity(scratch, runtime);
     return function - 1;
 }
 
 /* Records the function of a frame of V8's builtin code, whose frame is set up. */
 INLINE void push_v8_builtin(struct scratch *scratch, const struct runtime *runtime, u64 mm, u64 sp, u64 fp)
 {
-    u64 words[V8_FRAME_WORDS], map;
-    u64 function = v8_function(scratch, runtime, mm, sp, fp, words);
+    u64 map, function = v8_function(scratch, runtime, mm, sp, fp);
     if (!function)
         return;
-    u32 identity = v8_identity(scratch, runtime) | 1;
+    u32 identity = scratch->last.identity | 1;
     /* The interpreter has the bytecodes and an offset in them in its frame. */
     u32 at = runtime->offsets[V8_ARRAY] / sizeof(u64);
-    u64 array = words[at % V8_FRAME_WORDS], offset = words[(at - 1) % V8_FRAME_WORDS];
+    u64 array = v8_frame_word(scratch, fp, at), offset = v8_frame_word(scratch, fp, at - 1);
     int is_interpreted = !(u32)offset && is_v8_object(array) &&
                          !bpf_probe_read_user(&map, sizeof(map), (void *)(array - 1)) &&
                          is_v8_map(scratch, mm, &scratch->v8_array_map, map, runtime->offsets[V8_ARRAY_TYPE]);
@@ -261,7 +275,6 @@ INLINE int v8_leaf(const struct runtime *runtime, u64 pc, u64 sp, u64 fp)
  */
 __attribute__((noinline)) int step_in_v8(struct scratch *scratch, u64 mm, u64 pc, u64 sp, u64 fp)
 {
-    u64 words[V8_FRAME_WORDS];
     if (!scratch)
         return V8_NOTHING;
     struct runtime *runtime = v8_of(scratch, mm);
@@ -285,10 +298,10 @@ __attribute__((noinline)) int step_in_v8(struct scratch *scratch, u64 mm, u64 pc
         return V8_NOTHING;
     scratch->runtime = runtime->id;
     int step = scratch->is_exact ? v8_leaf(runtime, pc, sp, fp) : V8_FRAME;
-    u64 function = step == V8_FRAME ? v8_function(scratch, runtime, mm, sp, fp, words) : 0;
+    u64 function = step == V8_FRAME ? v8_function(scratch, runtime, mm, sp, fp) : 0;
     if (function) {
         /* The identity has the upper part of the address of the code, and half of the function's. */
-        u32 identity = (pc >> 32) << 17 | (v8_identity(scratch, runtime) >> 16) << 1 | 1;
+        u32 identity = (pc >> 32) << 17 | (scratch->last.identity >> 16) << 1 | 1;
         push_runtime_frame(scratch, function | V8_COMPILED, pc, identity);
     } else {
         push_v8_code(scratch, pc);

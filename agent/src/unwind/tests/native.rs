@@ -17,6 +17,7 @@ pub(crate) mod child;
 pub(crate) mod kernel;
 mod oracles;
 mod programs;
+mod windows;
 
 use std::collections::HashMap;
 use std::path::Path;

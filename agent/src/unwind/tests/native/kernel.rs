@@ -43,6 +43,7 @@ type SetStartCode = unsafe extern "C" fn(u64);
 type SetHotSpot = unsafe extern "C" fn(*const u8);
 type SetRuntime = unsafe extern "C" fn(u32, *const u8);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
+type ReadWindow = unsafe extern "C" fn(u64, u32, u32, *mut u8) -> i32;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
 /// A fake kernel with one task. Each instance is a library of its own, with its own variables.
@@ -58,6 +59,7 @@ pub(crate) struct Kernel {
     set_runtime: SetRuntime,
     set_hotspot: SetHotSpot,
     new_file: TakeNewFile,
+    read_window: ReadWindow,
     sample: SampleCpu,
     files: FileTable,
     pub(crate) runtimes: Runtimes,
@@ -111,6 +113,7 @@ impl Kernel {
             set_runtime: function!(c"native_set_runtime", SetRuntime),
             set_hotspot: function!(c"native_set_hotspot", SetHotSpot),
             new_file: function!(c"native_new_file", TakeNewFile),
+            read_window: function!(c"native_read_window", ReadWindow),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
             runtimes: Runtimes::default(),
@@ -120,6 +123,14 @@ impl Kernel {
             inodes: HashMap::new(),
             ids: HashMap::new(),
         }
+    }
+
+    /// Reads bytes of the running process through a window, as BPF does. `None` if they cannot be read.
+    pub(super) fn read_window(&self, address: u64, bytes: usize, side: u32) -> Option<Vec<u8>> {
+        let mut to = vec![0; bytes];
+        // SAFETY: the function writes at most `bytes` bytes.
+        let is_read = unsafe { (self.read_window)(address, bytes as u32, side, to.as_mut_ptr()) };
+        (is_read != 0).then_some(to)
     }
 
     /// Sets the running process and its mappings.

@@ -13,9 +13,9 @@
  */
 #pragma once
 
-#include "record.h"
-#include "scratch.h"
-#include "types.h"
+#include "../record.h"
+#include "../scratch.h"
+#include "../types.h"
 
 /* Saved stack pointer and program counter of a goroutine. */
 struct go_position {

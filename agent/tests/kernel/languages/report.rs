@@ -1,0 +1,191 @@
+//! The report that a sampled program prints about itself, and samples compared with it.
+//!
+//! | line | meaning |
+//! | --- | --- |
+//! | `inner FUNCTION` | a function that the innermost function of any case calls, such as that which reads the clock |
+//! | `case NAME FUNCTION;FUNCTION*40;...` | functions of a case, leaf first; the second one occurs in no other case |
+//! | `case NAME ...;FUNCTION?;...` | the function is freed so soon that a marker may be in its place |
+//! | `round START CPU CPU ...` | start of a round in UNIX time, and the CPU time of each case, all in nanoseconds |
+
+use super::Language;
+use crate::support::view::{Frame, Sample};
+
+/// Markers in place of a function that was freed, or whose name was not read.
+const WITHOUT_NAME: [&str; 2] = ["[function gone]", "[function unread]"];
+
+/// Other markers in place of frames.
+const MISSING: [&str; 5] =
+    ["[unwinding failed]", "[truncated stack]", "[anonymous code]", "[process exited]", "[no mapping]"];
+
+/// A path of calls that ends in work.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// Functions, leaf first.
+    stack: Vec<String>,
+}
+
+/// The report that a program printed.
+pub(crate) struct Report {
+    inner: Vec<String>,
+    pub(crate) cases: Vec<Case>,
+    /// Start of each round, and the CPU time of each case.
+    rounds: Vec<(u64, Vec<u64>)>,
+}
+
+/// The samples of a case, and its CPU time.
+#[derive(Clone, Default)]
+pub(crate) struct Count {
+    pub(crate) cpu_ns: u64,
+    pub(crate) samples: usize,
+    /// Samples whose functions are those of the case.
+    pub(crate) whole: usize,
+    /// Frames of other samples, leaf first.
+    pub(crate) other: Vec<String>,
+}
+
+/// The samples of a program from the first round on that begins after the first whole sample.
+pub(crate) struct Counts {
+    /// Samples of each case, in the order of the report.
+    pub(crate) cases: Vec<Count>,
+    /// Samples in which frames are missing, or functions of a case, so that no case is known.
+    pub(crate) lost: Count,
+    /// Samples of a case in calls before and after its innermost function, which is not on the stack.
+    pub(crate) between: Count,
+    /// Number of rounds that were counted, and of all.
+    pub(crate) rounds: (usize, usize),
+}
+
+impl Report {
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut report = Self { inner: Vec::new(), cases: Vec::new(), rounds: Vec::new() };
+        for line in text.lines() {
+            let (word, rest) = line.split_once(' ').unwrap();
+            match word {
+                "inner" => report.inner.push(rest.to_owned()),
+                "case" => {
+                    let (name, stack) = rest.split_once(' ').unwrap();
+                    let stack = stack.split(';').flat_map(repeated).collect();
+                    report.cases.push(Case { name: name.to_owned(), stack });
+                }
+                "round" => {
+                    let mut numbers = rest.split(' ').map(|number| number.parse().unwrap());
+                    report.rounds.push((numbers.next().unwrap(), numbers.collect()));
+                    assert_eq!(report.rounds.last().unwrap().1.len(), report.cases.len());
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        report
+    }
+
+    /// Counts the samples of a program in a language.
+    pub(crate) fn count(&self, samples: &[Sample], language: &Language) -> Counts {
+        let expected: Vec<&String> = self.cases.iter().flat_map(|case| &case.stack).collect();
+        let is_expected = |name: &str| expected.iter().any(|expected| is_name(name, expected));
+        let counts = |frame: &&Frame| {
+            let is_of_program = frame.source.ends_with(language.file) || is_expected(&frame.name);
+            let is_function = frame.kind == language.kind && (is_of_program || !language.has_own_functions);
+            is_function || WITHOUT_NAME.contains(&frame.name.as_str())
+        };
+        let functions = |sample: &Sample| -> Vec<String> {
+            sample.frames.iter().filter(counts).map(|frame| frame.name.clone()).collect()
+        };
+        let stacks: Vec<(Vec<String>, &Sample)> = samples.iter().map(|sample| (functions(sample), sample)).collect();
+        let wholes = stacks.iter().filter(|(stack, sample)| matches!(self.place(stack, sample), Place::Whole(_)));
+        // Without any whole sample, all of them are counted and described.
+        let first = wholes.flat_map(|(_, sample)| &sample.times).min().copied().unwrap_or_default();
+        let rounds: Vec<_> = self.rounds.iter().filter(|(start, _)| first < *start).collect();
+        let start = rounds.first().map_or(u64::MAX, |(start, _)| *start);
+        let mut counts = Counts {
+            cases: vec![Count::default(); self.cases.len()],
+            lost: Count::default(),
+            between: Count::default(),
+            rounds: (rounds.len(), self.rounds.len()),
+        };
+        for (_, cpu) in &rounds {
+            counts.cases.iter_mut().zip(cpu).for_each(|(count, ns)| count.cpu_ns += ns);
+        }
+        for (stack, sample) in &stacks {
+            let times = sample.times.iter().filter(|time| start <= **time).count();
+            counts.add(self.place(stack, sample), sample, times);
+        }
+        counts
+    }
+
+    /// Compares the functions of a sample with the cases.
+    fn place(&self, stack: &[String], sample: &Sample) -> Place {
+        let is = |names: &[String], expected: &[String]| {
+            names.len() == expected.len() && names.iter().zip(expected).all(|(name, expected)| is_name(name, expected))
+        };
+        let Some(case) = self.cases.iter().position(|case| stack.contains(&case.stack[1])) else {
+            let is_missing = |name: &str| WITHOUT_NAME.contains(&name) || MISSING.contains(&name);
+            let works = self.cases.iter().any(|case| stack.contains(&case.stack[0]));
+            let is_lost = works || sample.frames.iter().any(|frame| is_missing(&frame.name));
+            return if is_lost { Place::Lost } else { Place::Outside };
+        };
+        let expected = &self.cases[case].stack;
+        let inner = stack.iter().take_while(|name| self.inner.contains(name)).count();
+        match &stack[inner..] {
+            whole if is(whole, expected) => Place::Whole(case),
+            between if is(between, &expected[1..]) => Place::Between,
+            _ => Place::Other(case),
+        }
+    }
+}
+
+/// The case of a sample.
+#[derive(Clone, Copy)]
+enum Place {
+    Whole(usize),
+    /// Some functions are not those of the case.
+    Other(usize),
+    Between,
+    Lost,
+    /// The sample is of no case.
+    Outside,
+}
+
+impl Counts {
+    fn add(&mut self, place: Place, sample: &Sample, times: usize) {
+        let (count, is_whole) = match place {
+            Place::Whole(case) => (&mut self.cases[case], true),
+            Place::Other(case) => (&mut self.cases[case], false),
+            Place::Between => (&mut self.between, false),
+            Place::Lost => (&mut self.lost, false),
+            Place::Outside => return,
+        };
+        count.samples += times;
+        if is_whole {
+            count.whole += times;
+        } else if times != 0 {
+            count.other.push(format!("{times} x {}", described(sample)));
+        }
+    }
+}
+
+/// True if a name is the expected one, or a marker that is allowed in its place.
+fn is_name(name: &str, expected: &str) -> bool {
+    match expected.strip_suffix('?') {
+        Some(function) => name == function || WITHOUT_NAME.contains(&name),
+        None => name == expected,
+    }
+}
+
+/// Returns the functions that a part of a stack stands for: `name*40` is 40 times `name`.
+fn repeated(part: &str) -> Vec<String> {
+    let (name, count) = part.rsplit_once('*').unwrap_or((part, "1"));
+    vec![name.to_owned(); count.parse().unwrap()]
+}
+
+/// Returns the names of a sample's frames, leaf first. Equal ones in a row are counted.
+fn described(sample: &Sample) -> String {
+    let mut parts: Vec<(&str, usize)> = Vec::new();
+    for frame in &sample.frames {
+        match parts.last_mut() {
+            Some((name, count)) if *name == frame.name => *count += 1,
+            _ => parts.push((&frame.name, 1)),
+        }
+    }
+    let text = |(name, count): (&str, usize)| if count == 1 { name.to_owned() } else { format!("{name}*{count}") };
+    parts.into_iter().map(text).collect::<Vec<_>>().join(";")
+}
