@@ -1,14 +1,15 @@
 # Daily commands: `make run` and `make test`.
-.PHONY: run cluster build test chaos soak-storage soak-agent check dist screenshot help
+.PHONY: run cluster build test test-runtimes chaos soak-storage soak-agent check dist screenshot help
 .PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent bench-cluster
 
 help:
 	@echo "make run    install missing packages, build, start varve up: http://127.0.0.1:4040/"
 	@echo "make cluster  build, start three nodes, two routers and an agent on this machine"
 	@echo "make test   all tests, from units to the browser"
+	@echo "make test-runtimes  the agent with every version of every language runtime"
 	@echo "make chaos  faults against a cluster: ROWS=R1,R12 (default all), SIZE=ci, night or a number, SEED=1"
 	@echo "make soak-storage  random tests of the storage engine for an hour or two"
-	@echo "make soak-agent    a million damaged files for the agent's unwind tables"
+	@echo "make soak-agent    a million damaged files for unwind tables, and images of each language runtime"
 	@echo "make build  target/release/varve, with the web UI"
 	@echo "make check  format, lints, rules of the source, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
@@ -32,6 +33,9 @@ build:
 test:
 	@scripts/test
 
+test-runtimes:
+	@scripts/test-runtimes
+
 chaos:
 	scripts/install-build-tools --test
 	cargo build --release --workspace --bin varve
@@ -43,7 +47,8 @@ soak-storage:
 
 soak-agent:
 	scripts/install-build-tools --test
-	VARVE_DAMAGE_CASES=$${VARVE_DAMAGE_CASES:-1000000} cargo test --profile soak -p agent --lib damaged_files -- --nocapture
+	cases=$${VARVE_DAMAGE_CASES:-1000000}; VARVE_DAMAGE_CASES=$$cases PROPTEST_CASES=$$cases \
+		cargo test --profile soak -p agent --lib -- damaged_ random_objects --nocapture
 
 check:
 	@scripts/check

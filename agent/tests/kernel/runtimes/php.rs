@@ -48,7 +48,7 @@ main();
 
 /// Returns interpreters that compile code, and that this system can start without another dynamic linker: the functions
 /// of compiled code are found from the program's executable, and a linker would be the executable.
-fn compilers() -> Vec<Interpreter> {
+pub(crate) fn compilers() -> Vec<Interpreter> {
     let settings = ["opcache.file_update_protection=0", "opcache.jit_buffer_size=32M", "opcache.jit=tracing"];
     let direct = |interpreter: Interpreter| {
         let program: OsString = interpreter.to_string().into();

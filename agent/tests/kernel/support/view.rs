@@ -13,6 +13,8 @@ pub(crate) struct Frame {
     pub(crate) kind: String,
     /// Name of the function; empty if the frame is an address.
     pub(crate) name: String,
+    /// Source file of the function; empty if it is not known.
+    pub(crate) source: String,
     /// Line in the function; 0 if it is not known.
     pub(crate) line: i64,
     /// File name of the mapping.
@@ -64,15 +66,27 @@ fn attributes(dictionary: &ProfilesDictionary, indices: &[i32]) -> BTreeMap<Stri
     indices.iter().map(resolve).collect()
 }
 
-fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
+/// Returns the frames of a location: one for each line, innermost first, or one without a name.
+fn frames(dictionary: &ProfilesDictionary, index: i32) -> Vec<Frame> {
     let location = &dictionary.location_table[index as usize];
     let string = |index: i32| dictionary.string_table[index as usize].clone();
-    let line = location.lines.first();
-    let name = line.map(|line| dictionary.function_table[line.function_index as usize].name_strindex);
-    let file = dictionary.mapping_table[location.mapping_index as usize].filename_strindex;
-    let kind = attributes(dictionary, &location.attribute_indices).remove("profile.frame.type").unwrap();
-    let name = name.map(string).unwrap_or_default();
-    Frame { kind, name, line: line.map_or(0, |line| line.line), file: string(file), address: location.address }
+    let without_name = Frame {
+        kind: attributes(dictionary, &location.attribute_indices).remove("profile.frame.type").unwrap(),
+        name: String::new(),
+        source: String::new(),
+        line: 0,
+        file: string(dictionary.mapping_table[location.mapping_index as usize].filename_strindex),
+        address: location.address,
+    };
+    if location.lines.is_empty() {
+        return vec![without_name];
+    }
+    let named = location.lines.iter().map(|line| {
+        let function = &dictionary.function_table[line.function_index as usize];
+        let (name, source) = (string(function.name_strindex), string(function.filename_strindex));
+        Frame { name, source, line: line.line, ..without_name.clone() }
+    });
+    named.collect()
 }
 
 /// Returns the ids of a link; `None` for the zero value.
@@ -104,7 +118,7 @@ pub(crate) fn samples(request: &ExportProfilesServiceRequest) -> Vec<Sample> {
                     frames: dictionary.stack_table[sample.stack_index as usize]
                         .location_indices
                         .iter()
-                        .map(|index| frame(dictionary, *index))
+                        .flat_map(|index| frames(dictionary, *index))
                         .collect(),
                 }
             }));
