@@ -30,6 +30,17 @@ pub(crate) struct FunctionKey {
 /// [`Layout::read_position`]: crate::runtimes::languages::Layout::read_position
 type ReadKey = (FunctionKey, u32);
 
+/// A function whose object the program copies, such as a closure: all copies have the same identity. The kind is
+/// [`Layout::copied_kind`].
+///
+/// [`Layout::copied_kind`]: crate::runtimes::languages::Layout::copied_kind
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CopyKey {
+    pub(crate) runtime: u16,
+    pub(crate) kind: u64,
+    pub(crate) identity: u32,
+}
+
 /// A function that was read, or the fact that it is gone.
 #[derive(Clone, Debug)]
 pub(crate) enum Known {
@@ -49,6 +60,7 @@ enum Entry {
 #[derive(Debug, Default)]
 pub(crate) struct FunctionCache {
     known: HashMap<ReadKey, Entry, RandomState>,
+    copied: HashMap<CopyKey, Arc<Function>, RandomState>,
     gone: usize,
     bytes: usize,
 }
@@ -62,14 +74,26 @@ impl FunctionCache {
         }
     }
 
-    /// Adds a function that was read at a time; `None` if it is gone or unreadable.
-    pub(crate) fn insert(&mut self, key: ReadKey, function: Option<Function>, now_ns: u64) -> Known {
+    /// Adds a function that was read at a time; `None` if it is gone or unreadable. If the function is gone, and a copy
+    /// of it is known, that one takes its place: a program may free a closure right after its call.
+    pub(crate) fn insert(
+        &mut self,
+        key: ReadKey,
+        copy: Option<CopyKey>,
+        function: Option<Function>,
+        now_ns: u64,
+    ) -> Known {
         if BYTES_MAX <= self.bytes || GONE_MAX <= self.gone {
             *self = Self::default();
         }
-        let (entry, known) = match function.map(Arc::new) {
+        let is_read = function.is_some();
+        let known_copy = || self.copied.get(&copy?).map(Arc::clone);
+        let (entry, known) = match function.map(Arc::new).or_else(known_copy) {
             Some(function) => {
                 self.bytes += function.bytes();
+                if let Some(copy) = copy.filter(|_| is_read) {
+                    self.copied.insert(copy, Arc::clone(&function));
+                }
                 (Entry::Function(Arc::clone(&function)), Known::Function(function))
             }
             None => {
@@ -87,6 +111,6 @@ impl FunctionCache {
 
     /// Approximate memory of all functions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes + self.known.len() * 48
+        self.bytes + (self.known.len() + self.copied.len()) * 48
     }
 }

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
 use crate::process::key::ProcessKey;
-use crate::runtimes::function_cache::{FunctionCache, FunctionKey, Known};
+use crate::runtimes::function_cache::{CopyKey, FunctionCache, FunctionKey, Known};
 use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
@@ -39,6 +39,13 @@ struct Wanted {
     /// The function, and the position for which it is read.
     key: (FunctionKey, u32),
     layout: Arc<Layout>,
+}
+
+impl Wanted {
+    fn copy(&self) -> Option<CopyKey> {
+        let FunctionKey { runtime, address, identity } = self.at.function;
+        self.layout.copied_kind(address).map(|kind| CopyKey { runtime, kind, identity })
+    }
 }
 
 /// The functions of the runtimes in one process.
@@ -111,13 +118,13 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
-                        if function.is_none() && self.eager_after_ns <= now_ns {
+                        let known = self.read.insert(wanted.key, wanted.copy(), function, now_ns);
+                        if matches!(known, Known::Gone) && self.eager_after_ns <= now_ns {
                             // The same function may be made again, and counts as new again.
                             self.eager += 1;
                             self.eager_after_ns = now_ns + EAGER_NS;
                             tables.eager.push((process, self.eager));
                         }
-                        let known = self.read.insert(wanted.key, function, now_ns);
                         self.locate_in(wanted.at, &known, &wanted.layout, tables);
                     }
                 }

@@ -67,6 +67,16 @@ impl Layout {
         }
     }
 
+    /// Returns the kind of a function, by its address, if the program makes copies of its object, such as closures.
+    /// Copies have the same identity, and everything that is read of them is the same.
+    pub(crate) fn copied_kind(&self, address: u64) -> Option<u64> {
+        match self {
+            Self::Php(_) => php::function::Function::copied_kind(address),
+            Self::Perl(_) => perl::functions::Sub::copied_kind(address),
+            Self::HotSpot(_) | Self::Python(_) | Self::Ruby(_) | Self::V8(_) => None,
+        }
+    }
+
     /// Returns the type of the frames of the language.
     pub(crate) fn frame_type(&self) -> FrameType {
         match self {

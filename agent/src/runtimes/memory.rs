@@ -38,12 +38,27 @@ impl ProcessMemory {
         Self { file, blocks: RefCell::default() }
     }
 
+    /// Reads an object that the program may change at any moment. Returns it only if `is_same` holds before `read`, and
+    /// also after it, with what the memory has then.
+    pub(crate) fn read_same<T>(&self, is_same: impl Fn() -> bool, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.in_blocks(|| {
+            let result = is_same().then(read)??;
+            self.forget_blocks();
+            is_same().then_some(result)
+        })
+    }
+
     /// Runs `read`, for which small parts of the memory are read in blocks: a description of many small fields takes
     /// few system calls then. What was read is read again after [`Self::forget_blocks`].
     pub(crate) fn in_blocks<T>(&self, read: impl FnOnce() -> T) -> T {
-        self.blocks.replace(Some(Vec::with_capacity(BLOCKS_MAX)));
+        let is_outermost = self.blocks.borrow().is_none();
+        if is_outermost {
+            self.blocks.replace(Some(Vec::with_capacity(BLOCKS_MAX)));
+        }
         let result = read();
-        self.blocks.replace(None);
+        if is_outermost {
+            self.blocks.replace(None);
+        }
         result
     }
 
@@ -56,11 +71,12 @@ impl ProcessMemory {
 
     /// Fills `bytes` from an address. Returns false if not all of them can be read.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
-        self.read_in_block(address, bytes).unwrap_or_else(|| self.file.read_exact_at(bytes, address).is_ok())
+        self.read_in_block(address, bytes).is_some() || self.file.read_exact_at(bytes, address).is_ok()
     }
 
-    /// Fills `bytes` from a block that is kept. `None` if the bytes are not in one block, or if no blocks are kept.
-    fn read_in_block(&self, address: u64, bytes: &mut [u8]) -> Option<bool> {
+    /// Fills `bytes` from a block that is kept. `None` if the bytes are not in one block that can be read, or if no
+    /// blocks are kept.
+    fn read_in_block(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
         let mut blocks = self.blocks.borrow_mut();
         let blocks = blocks.as_mut()?;
         let within = (address % BLOCK_BYTES as u64) as usize;
@@ -71,9 +87,7 @@ impl ProcessMemory {
         let start = address - within as u64;
         if !blocks.iter().any(|(at, _)| *at == start) {
             let mut block = [0; BLOCK_BYTES];
-            if self.file.read_exact_at(&mut block, start).is_err() {
-                return Some(false);
-            }
+            self.file.read_exact_at(&mut block, start).ok()?;
             if blocks.len() == BLOCKS_MAX {
                 blocks.remove(0);
             }
@@ -81,7 +95,7 @@ impl ProcessMemory {
         }
         let (_, block) = blocks.iter().find(|(at, _)| *at == start)?;
         bytes.copy_from_slice(block.get(range)?);
-        Some(true)
+        Some(())
     }
 
     /// Returns `N` bytes at an address; `None` if they cannot be read.
@@ -122,8 +136,42 @@ mod tests {
             assert_eq!(memory.array(8), expected(8));
             memory.forget_blocks();
             assert_eq!(memory.array(8), Some([0xee; 8]));
+            memory.in_blocks(|| file.as_file().write_all_at(&[0xcc; 8], 8).unwrap());
+            assert_eq!(memory.array(8), Some([0xee; 8]), "the blocks are kept");
         });
         file.as_file().write_all_at(&[0xdd; 8], 8).unwrap();
         assert_eq!(memory.array(8), Some([0xdd; 8]));
+    }
+
+    #[test]
+    fn bytes_of_a_block_that_ends_early_are_read() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; BLOCK_BYTES + 9], 0).unwrap();
+        let memory = ProcessMemory::of_file(file);
+        memory.in_blocks(|| {
+            assert_eq!(memory.array(BLOCK_BYTES as u64 + 1), Some([7; 8]));
+            assert_eq!(memory.array::<8>(BLOCK_BYTES as u64 + 2), None);
+        });
+    }
+
+    #[test]
+    fn an_object_that_changes_while_it_is_read_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().write_all_at(&[1; 64], 0).unwrap();
+        let memory = ProcessMemory::of_file(file.reopen().unwrap());
+        let is_same = || memory.array(0) == Some([1; 4]);
+        assert_eq!(memory.read_same(is_same, || memory.array(8)), Some([1; 4]));
+        let changes = || {
+            let read = memory.array::<4>(8);
+            file.as_file().write_all_at(&[2; 4], 0).unwrap();
+            read
+        };
+        assert_eq!(memory.read_same(is_same, changes), None);
+        let is_read = std::cell::Cell::new(false);
+        let read = || {
+            is_read.set(true);
+            Some(())
+        };
+        assert_eq!((memory.read_same(is_same, read), is_read.get()), (None, false), "another object");
     }
 }

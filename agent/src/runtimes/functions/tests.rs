@@ -174,3 +174,31 @@ fn many_functions_and_positions_of_one_stack_are_found_at_once() {
         assert_eq!((name_of(&tables, id), is_lasting), (expected, *at != gone));
     }
 }
+
+#[test]
+fn a_copy_that_is_gone_has_the_name_of_one_that_was_read() {
+    let mut world = World::new();
+    let at = world.place("closure", 1);
+    let memory = ProcessMemory::open(own_key()).unwrap();
+    let FunctionKey { runtime, address, identity } = at.function;
+    let read = || {
+        let layout = Layout::Python(world.layout);
+        Function::read(&memory, &layout, &Sources::default(), (address, at.position, identity))
+    };
+    let copy = Some(CopyKey { runtime, kind: 0, identity });
+    let mut cache = FunctionCache::default();
+    let key = |address| (FunctionKey { runtime, address, identity }, 0);
+    let is_known = |known| matches!(known, Known::Function(_));
+    assert!(!is_known(cache.insert(key(8), copy, None, 1)), "no copy is known yet");
+    assert!(is_known(cache.insert(key(address), copy, read(), 1)));
+    assert!(is_known(cache.insert(key(16), copy, None, 1)));
+    assert!(is_known(cache.known(key(16), 1).unwrap()));
+    for other in [
+        None,
+        Some(CopyKey { runtime: runtime + 1, kind: 0, identity }),
+        Some(CopyKey { runtime, kind: 1, identity }),
+        Some(CopyKey { runtime, kind: 0, identity: identity ^ 2 }),
+    ] {
+        assert!(!is_known(cache.insert(key(24), other, None, 1)), "{other:?}");
+    }
+}

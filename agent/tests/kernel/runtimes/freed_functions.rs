@@ -60,6 +60,24 @@ eval("function request_$number(\$until) { while (hrtime(true) < \$until) { for (
 ("request_$number")(hrtime(true) + 20000000);
 "#;
 
+/// Programs that make a closure for each call, which runs for a millisecond and is freed then.
+const PHP_CLOSURES: &str = r#"
+function called($closure) { return $closure(); }
+$end = hrtime(true) + 4e9;
+while (hrtime(true) < $end) {
+    called(function () use ($end) { $until = hrtime(true) + 1e6; while (hrtime(true) < $until) {} });
+}
+"#;
+
+const PERL_CLOSURES: &str = r#"
+sub called { return $_[0]->() }
+my $end = time + 4;
+while (time < $end) {
+    my $count = 2000;
+    called(sub { for my $number (1 .. $count) { $number * $number } });
+}
+"#;
+
 /// Largest number of requests of the PHP server.
 const REQUESTS: u32 = 100;
 
@@ -153,4 +171,23 @@ fn samples_never_have_the_name_of_a_function_of_an_earlier_request_of_php() {
     server.wait().unwrap();
     let own: Vec<Sample> = samples.into_iter().filter(|sample| sample.is_of(server.id())).collect();
     assert_ascending("php", &own);
+}
+
+#[test]
+fn closures_that_are_freed_after_each_call_have_names() {
+    let test = "closures_that_are_freed_after_each_call_have_names";
+    let programs = [("php", "-r", PHP_CLOSURES, "{closure}"), ("perl", "-e", PERL_CLOSURES, "main::__ANON__")];
+    for (program, option, script, name) in programs {
+        let Some(agent) = RunningAgent::start_with(test, 99, false) else { return };
+        let Ok(mut child) = Command::new(program).args([option, script]).spawn() else {
+            report::skipped(test, format!("there is no {program}"));
+            continue;
+        };
+        assert!(child.wait().unwrap().success(), "{program}");
+        let (samples, _) = agent.stop(test);
+        let own: Vec<Sample> = samples.into_iter().filter(|sample| sample.is_of(child.id())).collect();
+        let (named, gone) = (count(&own, name), count(&own, "[function gone]"));
+        report::note(&format!("{program}: {named} samples have the name of the closure, {gone} do not"));
+        assert!(100 < named && gone * 20 <= named, "{program}: {named} named, {gone} gone");
+    }
 }

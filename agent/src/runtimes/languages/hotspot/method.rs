@@ -32,12 +32,7 @@ impl Method {
     /// Reads a method; `None` if there is none at this address, or if it has another identity.
     pub(super) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
         let has_identity = || identity_of(memory, layout, address) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
-        let method = Self::parts(memory, layout, address)?;
-        memory.forget_blocks();
-        has_identity().then_some(method)
+        memory.read_same(has_identity, || Self::parts(memory, layout, address))
     }
 
     /// Reads a method to which a compiled method refers.

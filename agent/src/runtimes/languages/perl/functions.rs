@@ -50,18 +50,19 @@ impl Sub {
     /// Reads a function. `None` if it is gone, or if it cannot be read.
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
         let has_identity = || identity_of(memory, address) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
         let at = address & !TAGS;
-        let function = match address & TAGS {
-            SUB_TAG => sub(memory, layout, at)?,
+        memory.read_same(has_identity, || match address & TAGS {
+            SUB_TAG => sub(memory, layout, at),
             tag => {
                 let name = if tag == PROGRAM_TAG { "<toplevel>" } else { "(eval)" };
-                Self { name: name.to_owned(), file: path(&c_string(memory, at)?), start_line: 0 }
+                Some(Self { name: name.to_owned(), file: path(&c_string(memory, at)?), start_line: 0 })
             }
-        };
-        has_identity().then_some(function)
+        })
+    }
+
+    /// Returns the tag of a sub. Perl copies the sub for each closure.
+    pub(crate) fn copied_kind(address: u64) -> Option<u64> {
+        (address & TAGS == SUB_TAG).then_some(SUB_TAG)
     }
 
     /// Returns the function, and the line that BPF reports.

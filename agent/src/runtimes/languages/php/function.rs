@@ -71,11 +71,18 @@ impl Function {
     /// Reads a function object. `None` if it is gone, or if it cannot be read. The lower bits of the address tell the
     /// form of the frame.
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
-        let (form, object) = (Form::of(address)?, address & !FORM_BITS);
         let has_identity = || identity_of(memory, layout, address) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
+        memory.read_same(has_identity, || Self::parts(memory, layout, address))
+    }
+
+    /// Returns the form of a frame, unless its function is written in C. PHP copies the object for each closure, and
+    /// for the code of a cached file.
+    pub(crate) fn copied_kind(address: u64) -> Option<u64> {
+        Form::of(address).filter(|form| *form != Form::Internal).map(|_| address & FORM_BITS)
+    }
+
+    fn parts(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<Self> {
+        let (form, object) = (Form::of(address)?, address & !FORM_BITS);
         let name = match form {
             Form::Main => "{main}".to_owned(),
             Form::Code if memory.array(object.checked_add(TYPE)?)? == [EVAL] => "{eval}".to_owned(),
@@ -88,7 +95,7 @@ impl Function {
             function.file = text(memory, word(memory, file)?, Part::End)?;
             function.first_line = memory.array(file.checked_add(8)?).map(u32::from_ne_bytes)?;
         }
-        has_identity().then_some(function)
+        Some(function)
     }
 
     /// Returns the function, and its line. `position` is as BPF reports it: the line, or 0 if it is not known.

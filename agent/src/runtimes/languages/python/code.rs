@@ -23,9 +23,10 @@ impl Code {
     /// Reads a code object. `None` if it is gone, or if it cannot be read.
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
         let has_identity = || identity_of(memory, layout, address) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
+        memory.read_same(has_identity, || Self::parts(memory, layout, address))
+    }
+
+    fn parts(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<Self> {
         let pointer = |offset: u16| word(memory, address.checked_add(offset.into())?);
         let first_line = memory.array(address.checked_add(layout.code.first_line.into())?).map(u32::from_ne_bytes)?;
         let mut name = text(memory, layout, pointer(layout.code.name)?, Part::Start)?;
@@ -34,7 +35,7 @@ impl Code {
         let end = file.ceil_char_boundary(file.len().saturating_sub(NAME_BYTES_MAX));
         let file = file[end..].to_owned();
         let lines = bytes(memory, layout, pointer(layout.code.lines)?).unwrap_or_default();
-        has_identity().then_some(Self { name, file, first_line, lines })
+        Some(Self { name, file, first_line, lines })
     }
 
     /// Returns the function, and the line of an instruction. `position` is as BPF reports it.

@@ -49,9 +49,10 @@ impl Iseq {
     /// Reads the body of an iseq. `None` if it is gone, or if it cannot be read.
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
         let has_identity = || identity_of(memory, address) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
+        memory.read_same(has_identity, || Self::parts(memory, layout, address))
+    }
+
+    fn parts(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<Self> {
         let label = label(memory, layout, address)?;
         let file = path(memory, layout, word(memory, address, PATH)?)?;
         let first_line = if layout.body.is_line_object {
@@ -60,7 +61,7 @@ impl Iseq {
             int(memory, address, FIRST_LINE)?
         };
         let lines = lines(memory, &layout.body, address).unwrap_or_default();
-        has_identity().then_some(Self { label, file, first_line, lines })
+        Some(Self { label, file, first_line, lines })
     }
 
     /// Returns the function, and the line at a position: the number of words before the next instruction.

@@ -99,43 +99,40 @@ impl Function {
                 _ => found | 1 == identity,
             })
         };
-        if !has_identity() {
-            return None;
-        }
-        let own = Named::read(&heap, sources, function)?;
-        let code = match kind {
-            INTERPRETED => bytecode_positions(&heap, function).map(|positions| Code::Bytecodes { positions }),
-            COMPILED => {
-                let pc = u64::from(identity >> 17) << 32 | u64::from(position);
-                let found = MachineCode::find(&heap, pc);
-                found.and_then(|found| Code::read(&heap, sources, &found, function))
-            }
-            _ => None,
-        };
-        let pc = (kind == COMPILED).then_some(position);
-        has_identity().then_some(Self { own, pc, code: code.unwrap_or(Code::Unknown) })
+        memory.read_same(has_identity, || {
+            let own = Named::read(&heap, sources, function)?;
+            let code = match kind {
+                INTERPRETED => bytecode_positions(&heap, function).map(|positions| Code::Bytecodes { positions }),
+                COMPILED => {
+                    let pc = u64::from(identity >> 17) << 32 | u64::from(position);
+                    let found = MachineCode::find(&heap, pc);
+                    found.and_then(|found| Code::read(&heap, sources, &found, function))
+                }
+                _ => None,
+            };
+            let pc = (kind == COMPILED).then_some(position);
+            Some(Self { own, pc, code: code.unwrap_or(Code::Unknown) })
+        })
     }
 
     /// Reads the function whose code is at an address.
     fn of_pc(heap: &Heap<'_>, sources: &Sources, pc: u64, identity: u32) -> Option<Self> {
         let has_identity = || heap.word(pc).map(|code| mix(&[code]) | 1) == Some(identity);
-        if !has_identity() {
-            return None;
-        }
-        let found = MachineCode::find(heap, pc);
-        let form = &heap.layout.form.code;
-        let function = match found {
-            Some(code) if code.is_optimized(form) => {
-                let function = Inlining::read(heap, &code)?.function;
-                let tables = Code::read(heap, sources, &code, function)?;
-                Self { own: Named::read(heap, sources, function)?, pc: None, code: tables }
-            }
-            Some(code) if code.kind == form.regexp => Self::nameless("(regexp)"),
-            Some(code) if Some(code.kind) == form.baseline => Self::nameless("(baseline)"),
-            Some(_) => Self::nameless("(stub)"),
-            None => Self::nameless("(wasm)"),
-        };
-        has_identity().then_some(function)
+        heap.memory.read_same(has_identity, || {
+            let found = MachineCode::find(heap, pc);
+            let form = &heap.layout.form.code;
+            Some(match found {
+                Some(code) if code.is_optimized(form) => {
+                    let function = Inlining::read(heap, &code)?.function;
+                    let tables = Code::read(heap, sources, &code, function)?;
+                    Self { own: Named::read(heap, sources, function)?, pc: None, code: tables }
+                }
+                Some(code) if code.kind == form.regexp => Self::nameless("(regexp)"),
+                Some(code) if Some(code.kind) == form.baseline => Self::nameless("(baseline)"),
+                Some(_) => Self::nameless("(stub)"),
+                None => Self::nameless("(wasm)"),
+            })
+        })
     }
 
     fn nameless(name: &str) -> Self {
