@@ -4,6 +4,7 @@ pub(crate) mod aggregate;
 pub(crate) mod capability;
 pub(crate) mod clock;
 pub(crate) mod collector;
+mod eager;
 pub(crate) mod error;
 pub(crate) mod interval;
 pub(crate) mod label;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::aggregate::Aggregate;
 use super::clock::WallClock;
+use super::eager::{EagerPrograms, Records};
 use super::interval::Interval;
 use super::off_cpu::OffCpu;
 use super::sampler::{Message, Sampler, SamplerError};
@@ -44,6 +45,9 @@ pub(crate) struct Collector<F> {
     period_ns: u64,
     interval_start_ns: u64,
     intervals: u32,
+    eager: EagerPrograms,
+    /// Records that are added after those of eager programs.
+    later: Records,
     export: F,
 }
 
@@ -72,6 +76,8 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
             period_ns: sampling.period_ns,
             interval_start_ns,
             intervals: 0,
+            eager: EagerPrograms::default(),
+            later: Records::default(),
             export,
         })
     }
@@ -128,36 +134,47 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         may_have_more
     }
 
+    /// Reads some records. Samples of programs that free functions soon come first, because the names of the others'
+    /// functions take milliseconds to read.
     fn read_some(&mut self) -> bool {
-        let Self { sampler, locator, aggregate, off_cpu, status, .. } = self;
+        let Self { sampler, locator, aggregate, off_cpu, status, eager, later, .. } = self;
         let mut samples = 0;
+        let mut add = |record: &[u8], locator: &mut Locator| match Record::read(record) {
+            Ok(Record::Running(sample)) => {
+                aggregate.add(&sample, locator);
+                samples += 1;
+            }
+            Ok(Record::Waiting(sample)) => {
+                if !off_cpu.begin(&sample, locator) {
+                    status.count_dropped(DropReason::TooManyWaits, 1);
+                }
+            }
+            Ok(Record::WaitEnd(end)) => samples += off_cpu.end(&end, aggregate),
+            Err(error) => {
+                tracing::error!("BPF sent a malformed record: {error}");
+                status.count_dropped(DropReason::MalformedRecord, 1);
+            }
+        };
         let may_have_more = sampler.read(RECORDS_MAX, |message| match message {
             Message::NewFile(record, tables) => match NewFile::read(record) {
                 Ok(new) => add_file(&mut locator.tables, &new, tables),
                 Err(error) => tracing::error!("BPF sent a malformed record: {error}"),
             },
-            Message::Record(record) => match Record::read(record) {
-                Ok(Record::Running(sample)) => {
-                    aggregate.add(&sample, locator);
-                    samples += 1;
+            Message::Record(record) if eager.is_empty() || eager.is_urgent(record) => add(record, locator),
+            Message::Record(record) => {
+                if !later.fits(record) {
+                    later.take(|record| add(record, locator));
                 }
-                Ok(Record::Waiting(sample)) => {
-                    if !off_cpu.begin(&sample, locator) {
-                        status.count_dropped(DropReason::TooManyWaits, 1);
-                    }
-                }
-                Ok(Record::WaitEnd(end)) => samples += off_cpu.end(&end, aggregate),
-                Err(error) => {
-                    tracing::error!("BPF sent a malformed record: {error}");
-                    status.count_dropped(DropReason::MalformedRecord, 1);
-                }
-            },
+                later.push(record);
+            }
         });
+        later.take(|record| add(record, locator));
         for new in locator.tables.runtimes.take_processes() {
             sampler.tables.add_process(new);
         }
         for (program, number) in locator.tables.eager.drain(..) {
             sampler.read_eagerly(program, number);
+            eager.insert(program.pid);
         }
         for (pid, program) in locator.tables.runtimes.contexts.take_found() {
             sampler.set_program(pid, &program);
@@ -205,6 +222,7 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
             self.sampler.tables.forget_all();
         }
         self.aggregate.clear();
+        self.eager.end_interval();
         if self.intervals.is_multiple_of(TRIM_INTERVALS) {
             trim_memory();
         }
