@@ -43,7 +43,7 @@ struct scratch {
     struct runtime_walk runtime_walks[RUNTIME_WALKS];
     struct hotspot hotspot;
     struct last_function last;
-    u64 object[OBJECT_WORDS];   /* copy of the start of an interpreter's frame */
+    u64 object[OBJECT_WORDS];   /* copy of the start of an object of a runtime */
     u64 identity[OBJECT_WORDS]; /* copy of the words that identify a function's object */
     u32 runtime;                /* id of the interpreter whose frames are recorded now; 0: none */
     u32 runtime_walk;           /* index of its walk */

@@ -31,7 +31,7 @@ pub(crate) struct FunctionKey {
 type ReadKey = (FunctionKey, u32);
 
 /// A function whose object the program copies, such as a closure: all copies have the same identity. The kind is
-/// [`Layout::copied_kind`].
+/// [`Layout::copied_kind`]. Without the address, two functions have the same key once in 2 billion pairs.
 ///
 /// [`Layout::copied_kind`]: crate::runtimes::languages::Layout::copied_kind
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +91,7 @@ impl FunctionCache {
         let (entry, known) = match function.map(Arc::new).or_else(known_copy) {
             Some(function) => {
                 self.bytes += function.bytes();
-                if let Some(copy) = copy.filter(|_| is_read) {
+                if let Some(copy) = copy.filter(|_| is_read && function.is_that_of_copies()) {
                     self.copied.insert(copy, Arc::clone(&function));
                 }
                 (Entry::Function(Arc::clone(&function)), Known::Function(function))

@@ -68,7 +68,7 @@ impl Layout {
     }
 
     /// Returns the kind of a function, by its address, if the program makes copies of its object, such as closures.
-    /// Copies have the same identity, and everything that is read of them is the same.
+    /// Copies have the same identity.
     pub(crate) fn copied_kind(&self, address: u64) -> Option<u64> {
         match self {
             Self::Php(_) => php::function::Function::copied_kind(address),
@@ -180,6 +180,14 @@ impl Function {
         match self {
             Self::Python(_) | Self::Perl(_) | Self::Ruby(_) | Self::Php(_) | Self::HotSpot(_) => true,
             Self::V8(function) => function.covers(position),
+        }
+    }
+
+    /// True if everything that was read is the same in all copies of the function.
+    pub(crate) fn is_that_of_copies(&self) -> bool {
+        match self {
+            Self::Perl(sub) => sub.is_nameless(),
+            _ => true,
         }
     }
 

@@ -50,14 +50,14 @@ INLINE int return_to(struct scratch *scratch, u64 pc, u64 sp, u64 fp)
     return 1;
 }
 
-/* Copies `count` words of the stack at an address to hotspot->words. Returns 0 if they cannot be read. */
+/* Copies `count` words of the stack at an address to hotspot->words. Returns 0 if they cannot be read,
+ * and the words are 0 then. */
 INLINE int copy_words(struct scratch *scratch, u64 address, u32 count)
 {
-    if (!read_window(&scratch->stack, address, count * sizeof(u64), WINDOW_ABOVE))
-        return 0;
+    int is_read = read_window(&scratch->stack, address, count * sizeof(u64), WINDOW_ABOVE);
     for (u32 i = 0; i < count; i++)
-        scratch->hotspot.words[i] = window_word(&scratch->stack, address + i * sizeof(u64));
-    return 1;
+        scratch->hotspot.words[i] = is_read ? window_word(&scratch->stack, address + i * sizeof(u64)) : 0;
+    return is_read;
 }
 
 /* Steps by the frame pointer. Returns 0 if there is no frame. Not inlined, so that the verifier checks the function

@@ -46,7 +46,7 @@ INLINE u32 begin_walk(struct scratch *scratch, const struct runtime *runtime)
         }
     struct runtime_walk *walk = &scratch->runtime_walks[index];
     walk->id = runtime->id;
-    walk->frame = walk->more[0] = walk->more[1] = 0;
+    walk->frame = walk->more[0] = walk->more[1] = walk->more[2] = 0;
     if (runtime->kind == RUNTIME_PYTHON)
         walk->frame = python_frame(scratch, runtime);
     if (runtime->kind == RUNTIME_PERL)

@@ -188,7 +188,7 @@ INLINE int step_in_perl(struct scratch *scratch, const struct runtime *runtime, 
         return perl_is_lost(scratch, walk);
     u16 outer_at = runtime->offsets[PERL_CONTEXT_OUTER];
     u32 next = outer_at ? window_int(frames, context + outer_at) : index - 1;
-    if ((int)next >= (int)index)
+    if ((int)next < -1 || (int)next >= (int)index)
         return perl_is_lost(scratch, walk);
     walk->frame = (state & ~0xffffffffull) | (u32)(next + 2);
     u8 type = window_byte(frames, context), kind = type & CONTEXT_KIND;

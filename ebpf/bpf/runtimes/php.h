@@ -46,13 +46,13 @@ enum php_offset {
 #define PHP_CLASS 16
 #define PHP_FUNCTION_BYTES 112
 #define PHP_INTERNAL_TYPE 1
-/* Layout of an instruction, and of a string from its hash to its length. */
+/* Layout of an instruction, and of a string. */
 #define PHP_INSTRUCTION_BYTES 32
 #define PHP_ARGUMENT 20
 #define PHP_LINE 24
 #define PHP_OPCODE 28
 #define PHP_STRING_HASH 8
-#define PHP_STRING_LENGTH 16
+#define PHP_STRING_WORDS 3 /* hash, length, and the first bytes */
 
 /* Forms of a frame, in the lower bits of the address of its function. */
 #define PHP_USER_FORM 0
@@ -126,22 +126,25 @@ INLINE u64 php_mix(u64 identity, u64 word) { return (identity ^ word) * HASH_FAC
 /* Returns the identity of the function in scratch->object, which is at `function`; 0 if it cannot be read. */
 INLINE u32 php_identity(const struct scratch *scratch, const struct runtime *runtime, u64 function, u32 form)
 {
-    u64 words[2], text;
+    u64 words[PHP_STRING_WORDS], text;
     u64 identity = php_mix(0, object_word(scratch, PHP_NAME));
     identity = php_mix(identity, object_word(scratch, PHP_CLASS));
     if (form == PHP_INTERNAL_FORM)
         return php_mix(identity, object_word(scratch, runtime->offsets[PHP_HANDLER])) >> 32 | 1;
     identity = php_mix(identity, object_word(scratch, runtime->offsets[PHP_INSTRUCTIONS]));
     identity = php_mix(identity, object_int(scratch, runtime->offsets[PHP_COUNT]));
-    if (bpf_probe_read_user(words, sizeof(words), (void *)(function + runtime->offsets[PHP_FILE])))
+    if (bpf_probe_read_user(words, 2 * sizeof(u64), (void *)(function + runtime->offsets[PHP_FILE])))
         return 0;
     identity = php_mix(php_mix(identity, words[0]), words[1]);
-    /* PHP frees the name before the function, whose object then still has the address. The length and the first bytes
-     * of the name are therefore part of the identity. The code of a file has no name, but that of the file. */
-    text = form == PHP_USER_FORM ? object_word(scratch, PHP_NAME) + PHP_STRING_LENGTH : words[0] + PHP_STRING_HASH;
-    if (bpf_probe_read_user(words, sizeof(words), (void *)text))
-        return 0;
-    identity = php_mix(php_mix(identity, words[0]), words[1]);
+    /* PHP frees the name before the function, whose object then still has the address, and another name may have the
+     * address of the name. So the name's hash, length and first bytes are part of the identity. The code of a file has
+     * no name, but that of the file. A process that was forked may never have read the text, whose page is shared: BPF
+     * cannot read it then, and takes zeros in its place. */
+    text = form == PHP_USER_FORM ? object_word(scratch, PHP_NAME) : words[0];
+    if (bpf_probe_read_user(words, sizeof(words), (void *)(text + PHP_STRING_HASH)))
+        words[0] = words[1] = words[2] = 0;
+    for (int i = 0; i < PHP_STRING_WORDS; i++)
+        identity = php_mix(identity, words[i]);
     return identity >> 32 | 1;
 }
 
@@ -175,7 +178,7 @@ INLINE long php_read_function(struct scratch *scratch, const struct runtime *run
         last->form = has_name ? PHP_INTERNAL_FORM : PHP_NO_FORM;
     last->words[PHP_LAST_INSTRUCTIONS] = object_word(scratch, runtime->offsets[PHP_INSTRUCTIONS]);
     last->words[PHP_LAST_BYTES] = (u64)object_int(scratch, runtime->offsets[PHP_COUNT]) * PHP_INSTRUCTION_BYTES;
-    last->identity = php_identity(scratch, runtime, function, last->form);
+    last->identity = last->form == PHP_NO_FORM ? 0 : php_identity(scratch, runtime, function, last->form);
     last->object = function;
     return 0;
 }
@@ -189,7 +192,7 @@ INLINE int php_push(struct scratch *scratch, const struct runtime *runtime, u64 
     u64 stored = window_word(frames, frame + PHP_FRAME_INSTRUCTION);
     int is_outermost = window_word(frames, frame + PHP_FRAME_CALLER) == 0;
     struct php_instruction read = {};
-    if (function != scratch->last.object && php_read_function(scratch, runtime, function)) {
+    if ((!function || function != scratch->last.object) && php_read_function(scratch, runtime, function)) {
         push_missing_functions(scratch);
         return -1;
     }

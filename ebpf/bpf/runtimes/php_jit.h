@@ -36,7 +36,7 @@ INLINE void begin_php(struct scratch *scratch, const struct runtime *runtime)
     struct runtime_walk *walk = &scratch->runtime_walks[index];
     walk->id = runtime->id;
     walk->frame = frame;
-    walk->more[0] = walk->more[1] = 0;
+    walk->more[0] = walk->more[1] = walk->more[2] = 0;
 }
 
 /* Returns the runtime in the program's own file, and sets scratch->mapped to this file; 0 if it has none. */

@@ -129,7 +129,7 @@ INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, 
     if (flags & RUBY_C_FRAME || (!pc && !is_compiled))
         return !walk->frame;
     int is_last = flags & RUBY_FINISH || !walk->frame;
-    if (iseq != last->object && read_ruby_function(scratch, iseq))
+    if ((!iseq || iseq != last->object) && read_ruby_function(scratch, iseq))
         return !push_missing_functions(scratch) || is_last;
     u32 position = pc ? (pc - last->words[RUBY_LAST_FIRST]) / sizeof(u64) : RUBY_NO_POSITION;
     return !push_runtime_frame(scratch, last->words[RUBY_LAST_BODY], position, last->identity) || is_last;

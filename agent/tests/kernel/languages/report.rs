@@ -39,6 +39,8 @@ pub(crate) struct Count {
     pub(crate) samples: usize,
     /// Samples whose functions are those of the case.
     pub(crate) whole: usize,
+    /// Those of them without a marker in place of a function.
+    pub(crate) named: usize,
     /// Frames of other samples, leaf first.
     pub(crate) other: Vec<String>,
 }
@@ -157,6 +159,8 @@ impl Counts {
         count.samples += times;
         if is_whole {
             count.whole += times;
+            let has_names = sample.frames.iter().all(|frame| !WITHOUT_NAME.contains(&frame.name.as_str()));
+            count.named += if has_names { times } else { 0 };
         } else if times != 0 {
             count.other.push(format!("{times} x {}", described(sample)));
         }

@@ -9,6 +9,9 @@ use testkit::report::note;
 const OUTLIERS: f64 = 0.01;
 const SIGMA_MAX: f64 = 4.5;
 
+/// Number of samples of which at least one must have the names of all functions, also of those that are freed.
+const NAMED_FROM: usize = 20;
+
 /// Part of the samples that may miss functions, or have others. One sample of each case may, because a short run has
 /// fewer than a hundred of a case.
 const OTHER_MAX: f64 = 0.01;
@@ -50,6 +53,7 @@ impl Verdict {
             cpu_ns,
             samples: parts().map(|count| count.samples).sum(),
             whole: parts().map(|count| count.whole).sum(),
+            named: parts().map(|count| count.named).sum(),
             other: parts().flat_map(|count| &count.other).cloned().collect(),
         };
         let expected = cpu_ns as f64 / 1e9 * f64::from(FREQUENCY_HZ);
@@ -60,6 +64,9 @@ impl Verdict {
         );
         self.check_whole(&format!("{program}, with samples between and of no case"), &all);
         let (counted, rounds) = counts.rounds;
+        if counted * 2 < rounds {
+            self.wrong.push(format!("{program}: {counted} of {rounds} rounds began after the first whole sample"));
+        }
         note(&format!(
             "{program}: {} of {} samples are whole, {} are between, {} are of no case; worst share {worst:+.1} sigma; \
              {counted} of {rounds} rounds",
@@ -80,6 +87,9 @@ impl Verdict {
 
     fn check_whole(&mut self, name: &str, count: &Count) {
         let other = count.samples - count.whole;
+        if NAMED_FROM < count.whole && count.named == 0 {
+            self.wrong.push(format!("{name}: functions that are freed have no name in {} samples", count.whole));
+        }
         if count.samples == 0 || (OTHER_MAX * count.samples as f64).max(1.0) < other as f64 {
             self.wrong.push(format!("{name}: {} of {} whole: {:#?}", count.whole, count.samples, count.other));
         }

@@ -96,7 +96,7 @@ fn requests_of(samples: &[Sample]) -> Vec<u32> {
 }
 
 fn count(samples: &[Sample], name: &str) -> usize {
-    let has_name = |sample: &&Sample| sample.frames.iter().any(|frame| frame.name == name);
+    let has_name = |sample: &&Sample| sample.frames.iter().any(|frame| frame.name.starts_with(name));
     samples.iter().filter(has_name).map(|sample| sample.times.len()).sum()
 }
 
@@ -109,6 +109,9 @@ fn assert_ascending(program: &str, samples: &[Sample]) {
         numbers.len()
     ));
     assert!(numbers.is_sorted(), "{program}: {numbers:?}");
+    // A request takes two samples. With the name of an earlier one, the samples of many would have the same number.
+    let longest = numbers.chunk_by(|one, other| one == other).map(<[u32]>::len).max().unwrap_or_default();
+    assert!(longest <= 6, "{program}: {numbers:?}");
     // The first functions are gone before BPF knows that the agent has to be woken.
     assert!(20 < numbers.len() && gone * 4 <= numbers.len(), "{program}: {} named, {gone} gone", numbers.len());
 }
@@ -176,7 +179,7 @@ fn samples_never_have_the_name_of_a_function_of_an_earlier_request_of_php() {
 #[test]
 fn closures_that_are_freed_after_each_call_have_names() {
     let test = "closures_that_are_freed_after_each_call_have_names";
-    let programs = [("php", "-r", PHP_CLOSURES, "{closure}"), ("perl", "-e", PERL_CLOSURES, "main::__ANON__")];
+    let programs = [("php", "-r", PHP_CLOSURES, "{closure"), ("perl", "-e", PERL_CLOSURES, "main::__ANON__")];
     for (program, option, script, name) in programs {
         let Some(agent) = RunningAgent::start_with(test, 99, false) else { return };
         let Ok(mut child) = Command::new(program).args([option, script]).spawn() else {

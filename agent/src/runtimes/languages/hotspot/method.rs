@@ -76,7 +76,7 @@ impl Method {
     }
 }
 
-/// Returns the identity of a method, as BPF computes it (`push_method_frame` in `ebpf/bpf/runtimes/hotspot.h`).
+/// Returns the identity of a method, as BPF computes it (`read_method` in `ebpf/bpf/runtimes/hotspot.h`).
 pub(super) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<u32> {
     let of = &layout.method;
     let constant = pointer(memory, address, of.constant)?;

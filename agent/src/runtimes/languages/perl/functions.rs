@@ -65,6 +65,11 @@ impl Sub {
         (address & TAGS == SUB_TAG).then_some(SUB_TAG)
     }
 
+    /// True if the copies of this sub have no name of their own. A program can give each copy a name.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.name.ends_with("::__ANON__")
+    }
+
     /// Returns the function, and the line that BPF reports.
     pub(crate) fn call(&self, line: u32) -> Call {
         let line = if line == 0 { self.start_line } else { line };

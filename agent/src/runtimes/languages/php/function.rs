@@ -71,7 +71,11 @@ impl Function {
     /// Reads a function object. `None` if it is gone, or if it cannot be read. The lower bits of the address tell the
     /// form of the frame.
     pub(crate) fn read(memory: &ProcessMemory, layout: &Layout, address: u64, identity: u32) -> Option<Self> {
-        let has_identity = || identity_of(memory, layout, address) == Some(identity);
+        // BPF may have been unable to read the text.
+        let has_identity = || {
+            let is_it = |text: Text| identity_of(memory, layout, address, text) == Some(identity);
+            is_it(Text::Read) || is_it(Text::Unread)
+        };
         memory.read_same(has_identity, || Self::parts(memory, layout, address))
     }
 
@@ -110,8 +114,16 @@ impl Function {
     }
 }
 
+/// The text that is a part of an identity: the name of a function, or of the file of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Text {
+    Read,
+    /// The program has not read the page of the text yet, so BPF cannot read it.
+    Unread,
+}
+
 /// Returns the identity of a function object, as BPF computes it (`php_identity` in `ebpf/bpf/runtimes/php.h`).
-pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<u32> {
+pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64, text: Text) -> Option<u32> {
     let (form, object) = (Form::of(address)?, address & !FORM_BITS);
     let at = |offset: u64| word(memory, object.checked_add(offset)?);
     let mut words = vec![at(NAME)?, at(CLASS)?];
@@ -122,10 +134,11 @@ pub(crate) fn identity_of(memory: &ProcessMemory, layout: &Layout, address: u64)
         let file = at(layout.file.into())?;
         let lines = at(u64::from(layout.file) + 8)?;
         words.extend([at(layout.instructions.into())?, count.into(), file, lines]);
-        // The length and the first bytes of the name, or the hash and the length of the file's name.
-        let text =
-            if form == Form::User { at(NAME)?.checked_add(STRING_LENGTH) } else { file.checked_add(STRING_HASH) };
-        words.extend([word(memory, text?)?, word(memory, text?.checked_add(8)?)?]);
+        // Hash, length and first bytes of the name, or of the file's name.
+        let start = if form == Form::User { at(NAME)? } else { file };
+        let start: [u8; 24] = memory.array(start.checked_add(STRING_HASH)?)?;
+        let is_read = text == Text::Read;
+        words.extend(start.as_chunks::<8>().0.iter().map(|word| if is_read { u64::from_ne_bytes(*word) } else { 0 }));
     }
     let mixed = words.into_iter().fold(0_u64, |mixed, word| (mixed ^ word).wrapping_mul(HASH_FACTOR));
     Some((mixed >> 32) as u32 | 1)

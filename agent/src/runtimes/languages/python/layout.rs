@@ -113,8 +113,9 @@ pub(crate) struct CodeLayout {
     /// Start and end of the words that identify the code object. They include numbers, such as the first line, because
     /// a freed object and its texts are often replaced by others at the same addresses. No word ever changes.
     pub(crate) identity: (u16, u16),
-    /// The plain name, if its hash is a part of the identity. `None` if the words above have a number that no other
-    /// code object has.
+    /// The plain name, if its hash is a part of the identity. The compiler and `marshal` make code objects with hashed
+    /// names; a name that a program makes may get its hash later, and the function is then another one once. `None` if
+    /// the words above have a number that no other code object has.
     pub(crate) identified_name: Option<u16>,
     pub(crate) first_line: u16,
     pub(crate) file: u16,

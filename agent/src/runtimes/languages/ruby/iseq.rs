@@ -107,7 +107,7 @@ fn label(memory: &ProcessMemory, layout: &Layout, body: u64) -> Option<String> {
     Some(label)
 }
 
-/// Returns the identity of a body, as BPF computes it (`step_in_ruby` in `ebpf/bpf/runtimes/ruby.h`).
+/// Returns the identity of a body, as BPF computes it (`read_ruby_function` in `ebpf/bpf/runtimes/ruby.h`).
 pub(crate) fn identity_of(memory: &ProcessMemory, address: u64) -> Option<u32> {
     let location: [u8; 32] = memory.array(address.checked_add(PATH)?)?;
     let instructions = word(memory, address, INSTRUCTIONS)?;

@@ -250,3 +250,12 @@ fn damaged_subs_are_read_in_bounded_memory_or_refused() {
     }
     assert!(cases / 10 < read && read < cases, "{read} of {cases} were read");
 }
+
+#[test]
+fn only_subs_are_copied_and_only_those_without_a_name_are_equal() {
+    let kinds: Vec<Option<u64>> = (0..4).map(|tag| Sub::copied_kind(0x1000 | tag)).collect();
+    assert_eq!(kinds, [Some(0), None, None, None]);
+    let named = |name: &str| Sub { name: name.to_owned(), file: String::new(), start_line: 0 };
+    let equal = ["main::__ANON__", "main::job", "__ANON__::job"].map(|name| named(name).is_nameless());
+    assert_eq!(equal, [true, false, false]);
+}

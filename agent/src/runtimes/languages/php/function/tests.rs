@@ -83,7 +83,7 @@ impl Written {
 
 fn read(file: &File, layout: &Layout, form: u64) -> Option<Call> {
     let memory = ProcessMemory::of_file(file.try_clone().unwrap());
-    let identity = identity_of(&memory, layout, FUNCTION | form)?;
+    let identity = identity_of(&memory, layout, FUNCTION | form, Text::Read)?;
     assert_eq!(Function::read(&memory, layout, FUNCTION | form, identity ^ 2), None);
     Some(Function::read(&memory, layout, FUNCTION | form, identity)?.call(0))
 }
@@ -121,12 +121,23 @@ fn each_form_of_code_has_its_name() {
 }
 
 #[test]
+fn a_function_is_found_if_bpf_could_not_read_its_name() {
+    for layout in layouts() {
+        let memory = ProcessMemory::of_file(Written::default().file(&layout));
+        let of = |text| identity_of(&memory, &layout, FUNCTION, text).unwrap();
+        assert_ne!(of(Text::Read), of(Text::Unread));
+        let calls = [Text::Read, Text::Unread].map(|text| Function::read(&memory, &layout, FUNCTION, of(text)));
+        assert!(calls[0].is_some() && calls[0] == calls[1], "{calls:?}");
+    }
+}
+
+#[test]
 fn a_function_whose_name_was_freed_is_gone() {
     for layout in layouts() {
         let closure = || Written { name: Some(b"{closure}".to_vec()), ..Written::default() };
         let file = closure().file(&layout);
         let memory = ProcessMemory::of_file(file.try_clone().unwrap());
-        let identity = identity_of(&memory, &layout, FUNCTION).unwrap();
+        let identity = identity_of(&memory, &layout, FUNCTION, Text::Read).unwrap();
         assert!(Function::read(&memory, &layout, FUNCTION, identity).is_some());
         // The object and its words are as before, but another string has the memory of the name.
         for other in [&b"ru_oublock"[..], b"{another}", b"{closure"] {
@@ -192,4 +203,10 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
         }
     }
     assert!(cases / 10 < found && found < cases, "{found} of {cases} were read");
+}
+
+#[test]
+fn functions_of_the_program_are_copied_and_those_in_c_are_not() {
+    let kinds: Vec<Option<u64>> = (0..5).map(|form| Function::copied_kind(0x1000 | form)).collect();
+    assert_eq!(kinds, [Some(0), Some(1), None, Some(3), None]);
 }
