@@ -233,8 +233,8 @@ const CASES = {
   native: [native, 'workNative', 'compare', 'sorts', ...(REPLACES ? ['replacement', 'replaces'] : []), 'each'],
   converted: [converted, 'workConverted', 'toJSON'],
   freed: [freed, 'workFreed', 'function2?', 'redefine'],
-  redefined0: [redefined0, 'workRedefined0', 'function0', 'redefine'],
-  redefined1: [redefined1, 'workRedefined1', 'function1', 'redefine'],
+  redefined0: [redefined0, 'workRedefined0', 'function0?', 'redefine'],
+  redefined1: [redefined1, 'workRedefined1', 'function1?', 'redefine'],
 };
 
 async function main() {
