@@ -19,14 +19,15 @@ struct window {
     u64 words[WINDOW_WORDS];
 };
 
-/* The other words that are copied: those at higher addresses, or those at lower ones. */
+/* The other words that are copied. */
 enum window_side {
-    WINDOW_ABOVE = 0,
-    WINDOW_BELOW = 1,
+    WINDOW_ABOVE = 0, /* those at higher addresses */
+    WINDOW_BELOW = 1, /* those at lower addresses */
     WINDOW_NONE = 2,
 };
 
-/* Copies the words [address, address + bytes) unless they are copied already. Returns 1 on success. */
+/* Copies the bytes [address, address + bytes) unless they are copied already. The address is that of a word. Returns 1
+ * on success. */
 INLINE int read_window(struct window *window, u64 address, u32 bytes, enum window_side side)
 {
     u64 skipped = address - window->start;

@@ -1,4 +1,4 @@
-//! Programs that free functions before their names are read, and records in the order of their urgency.
+//! Programs that free functions before their names are read, and records that wait for the samples of these programs.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 const PROGRAMS_MAX: usize = 1024;
 /// Largest number of bytes of the records that wait.
 const RECORDS_BYTES_MAX: usize = 256 << 10;
-/// Number of intervals for which a program is eager after a function was gone.
+/// Number of intervals for which a program is eager after a function was gone: one minute.
 const INTERVALS: u32 = 12;
 
 /// Programs whose functions were gone lately when they were read.

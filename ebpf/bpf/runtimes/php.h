@@ -183,8 +183,8 @@ INLINE long php_read_function(struct scratch *scratch, const struct runtime *run
     return 0;
 }
 
-/* Records the copied frame at an address. Returns 1 if a loop runs its function, 0
- * if the function is written in C, and -1 if it cannot be read. */
+/* Records the copied frame at an address. Returns 1 if a loop runs its function, 0 if the function is written in C, and
+ * -1 if it cannot be read. */
 INLINE int php_push(struct scratch *scratch, const struct runtime *runtime, u64 frame)
 {
     const struct window *frames = &scratch->runtime_frames;
