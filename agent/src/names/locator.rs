@@ -90,11 +90,18 @@ impl Locator {
                 process
             }
         };
-        process.search_context(sample, &self.tables);
         let bytes_before = process.bytes();
         let result = look_up(process, &mut self.tables);
         self.processes_bytes = (self.processes_bytes + process.bytes()).saturating_sub(bytes_before);
         result
+    }
+
+    /// Looks for the context of the threads of a sampled process, if a search is due. Called for each sample, also if
+    /// its stack is known: a busy program may have the same few stacks for a long time.
+    pub(crate) fn search_context(&mut self, sample: &Sample<'_>) {
+        if let Some(process) = self.processes.get_mut(&ProcessKey::of(sample)) {
+            process.search_context(sample, &self.tables);
+        }
     }
 
     /// Appends the whole stack of `sample` to `stack`, leaf first. Returns false if the same addresses may have another

@@ -98,6 +98,7 @@ impl Aggregate {
         let header = &sample.header;
         let resource = self.resource(ProcessKey::of(sample), || locator.resource(sample));
         let stack = self.stack(resource, sample, locator);
+        locator.search_context(sample);
         let labels = self.intern_labels(label::of(sample));
         let link = self.intern_link(sample.link);
         let identity = Identity { resource, stack, labels, link, tid: header.tid, cpu: header.cpu, comm: header.comm };

@@ -69,6 +69,7 @@ impl OffCpu {
         self.remove(header.tid);
         let mut stack = Vec::new();
         locator.locate(sample, &mut stack);
+        locator.search_context(sample);
         let key = ProcessKey::of(sample);
         let resource = locator.resource(sample);
         let labels = label::of(sample);
