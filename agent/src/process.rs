@@ -2,6 +2,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod environment;
+pub(crate) mod family;
 pub(crate) mod file;
 pub(crate) mod key;
 pub(crate) mod mappings;

@@ -13,6 +13,7 @@ use crate::process::file::{FileId, VDSO};
 use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
+use crate::runtimes::functions::family::Families;
 use crate::runtimes::read_limit::ReadLimit;
 use crate::runtimes::reader::Reader;
 
@@ -28,6 +29,7 @@ pub(crate) struct SharedTables {
     pub(crate) runtimes: Runtimes,
     /// Reads functions of runtimes.
     pub(crate) reader: Reader,
+    pub(crate) families: Families,
     /// Programs that freed functions before their names were read, and a number that is new each time.
     pub(crate) eager: Vec<(ProcessKey, u64)>,
     /// Limit of all reads of functions.
@@ -53,6 +55,7 @@ impl SharedTables {
             go_programs: GoPrograms::default(),
             runtimes,
             reader: Reader::default(),
+            families: Families::default(),
             eager: Vec::new(),
             function_reads: ReadLimit::of_all(),
             reads: RateLimit::new(50),

@@ -1,4 +1,4 @@
-//! Functions of a process that were read, by what BPF recorded of them.
+//! Functions that were read, and those that were gone, by what BPF recorded of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::languages::Function;
 
-/// Largest memory of the functions of one process, in bytes. When it is reached, all of them are forgotten.
+/// Largest memory of the functions of a family of processes, in bytes. When it is reached, all are forgotten.
 const BYTES_MAX: usize = 4 << 20;
 /// Largest number of gone functions that are remembered, so that they are not read again for each sample.
 const GONE_MAX: usize = 4096;
@@ -41,76 +41,68 @@ pub(crate) struct CopyKey {
     pub(crate) identity: u32,
 }
 
-/// A function that was read, or the fact that it is gone.
-#[derive(Clone, Debug)]
-pub(crate) enum Known {
-    Function(Arc<Function>),
-    /// The function is gone, or cannot be read.
-    Gone,
-}
-
-#[derive(Debug)]
-enum Entry {
-    Function(Arc<Function>),
-    /// Time at which the function was found to be gone.
-    GoneAt(u64),
-}
-
-/// The functions of one process. Times are in nanoseconds.
+/// The functions of a family of processes.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionCache {
-    known: HashMap<ReadKey, Entry, RandomState>,
+    known: HashMap<ReadKey, Arc<Function>, RandomState>,
     copied: HashMap<CopyKey, Arc<Function>, RandomState>,
-    gone: usize,
     bytes: usize,
 }
 
 impl FunctionCache {
-    /// Returns what is known of a function at a time; `None` if it is to be read.
-    pub(crate) fn known(&self, key: ReadKey, now_ns: u64) -> Option<Known> {
-        match self.known.get(&key)? {
-            Entry::Function(function) => Some(Known::Function(Arc::clone(function))),
-            Entry::GoneAt(at_ns) => (now_ns.saturating_sub(*at_ns) < GONE_NS).then_some(Known::Gone),
-        }
+    /// Returns a function; `None` if it is not known.
+    pub(crate) fn get(&self, key: ReadKey) -> Option<Arc<Function>> {
+        self.known.get(&key).map(Arc::clone)
     }
 
-    /// Adds a function that was read at a time; `None` if it is gone or unreadable. If the function is gone, and a copy
-    /// of it is known, that one takes its place: a program may free a closure right after its call.
+    /// Adds a function that was read; `None` if it is gone or unreadable. If the function is gone, and a copy of it is
+    /// known, that one takes its place: a program may free a closure right after its call. Returns what is known now.
     pub(crate) fn insert(
         &mut self,
         key: ReadKey,
         copy: Option<CopyKey>,
         function: Option<Function>,
-        now_ns: u64,
-    ) -> Known {
-        if BYTES_MAX <= self.bytes || GONE_MAX <= self.gone {
+    ) -> Option<Arc<Function>> {
+        if BYTES_MAX <= self.bytes {
             *self = Self::default();
         }
         let is_read = function.is_some();
-        let known_copy = || self.copied.get(&copy?).map(Arc::clone);
-        let (entry, known) = match function.map(Arc::new).or_else(known_copy) {
-            Some(function) => {
-                self.bytes += function.bytes();
-                if let Some(copy) = copy.filter(|_| is_read && function.is_that_of_copies()) {
-                    self.copied.insert(copy, Arc::clone(&function));
-                }
-                (Entry::Function(Arc::clone(&function)), Known::Function(function))
-            }
-            None => {
-                self.gone += 1;
-                (Entry::GoneAt(now_ns), Known::Gone)
-            }
-        };
-        match self.known.insert(key, entry) {
-            Some(Entry::Function(before)) => self.bytes -= before.bytes(),
-            Some(Entry::GoneAt(_)) => self.gone -= 1,
-            None => {}
+        let function = function.map(Arc::new).or_else(|| self.copied.get(&copy?).map(Arc::clone))?;
+        self.bytes += function.bytes();
+        if let Some(copy) = copy.filter(|_| is_read && function.is_that_of_copies()) {
+            self.copied.insert(copy, Arc::clone(&function));
         }
-        known
+        if let Some(before) = self.known.insert(key, Arc::clone(&function)) {
+            self.bytes -= before.bytes();
+        }
+        Some(function)
     }
 
     /// Approximate memory of all functions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + (self.known.len() + self.copied.len()) * 48
+    }
+}
+
+/// Functions of one process that were gone when they were read, with the time of the read in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct GoneFunctions(HashMap<ReadKey, u64, RandomState>);
+
+impl GoneFunctions {
+    /// True if a function is not to be read again yet.
+    pub(crate) fn has(&self, key: ReadKey, now_ns: u64) -> bool {
+        self.0.get(&key).is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < GONE_NS)
+    }
+
+    pub(crate) fn insert(&mut self, key: ReadKey, now_ns: u64) {
+        if GONE_MAX <= self.0.len() {
+            self.0 = HashMap::default();
+        }
+        self.0.insert(key, now_ns);
+    }
+
+    /// Approximate memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len() * 40
     }
 }

@@ -1,30 +1,32 @@
 //! Functions of runtimes in one process, and their locations.
 //!
+//! Processes that were forked from one program share what is known of their functions.
+//!
 //! Invariant: no answer is older than a minute. A program may replace a function by another one with the same identity.
+
+pub(crate) mod family;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
+use self::family::{FamilyFunctions, SharedFunctions};
 use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
+use crate::process::family::Family;
 use crate::process::key::ProcessKey;
-use crate::runtimes::function_cache::{CopyKey, FunctionCache, FunctionKey, Known};
+use crate::runtimes::function_cache::{CopyKey, FunctionKey, GoneFunctions};
 use crate::runtimes::languages::v8::source::Sources;
 use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
 use crate::runtimes::read_limit::{self, ReadLimit};
 use crate::runtimes::reader::Late;
 
-/// Largest number of positions whose location is cached for one process.
+/// Largest number of positions whose location is cached for one family of processes.
 const POSITIONS_MAX: usize = 32_768;
 /// Largest number of functions that are read at once. Each batch is limited in time.
 const BATCH_MAX: usize = 64;
 /// Shortest time after which BPF is asked again to wake the agent for new functions of a process, in nanoseconds.
 const EAGER_NS: u64 = 200_000_000;
-/// Time after which functions are read again, in nanoseconds.
-const AGE_NS_MAX: u64 = 60_000_000_000;
 
 /// A position in a function, as BPF reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,11 +53,10 @@ impl Wanted {
 /// The functions of the runtimes in one process.
 #[derive(Debug)]
 pub(crate) struct RuntimeFunctions {
-    read: FunctionCache,
+    /// The functions that were read in the family; `None` until the process has a function.
+    known: Option<SharedFunctions>,
+    gone: GoneFunctions,
     sources: Sources,
-    locations: HashMap<Position, LocationId, RandomState>,
-    /// Time at which the oldest function was read.
-    since_ns: u64,
     reads: ReadLimit,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
@@ -71,10 +72,9 @@ pub(crate) struct RuntimeFunctions {
 impl Default for RuntimeFunctions {
     fn default() -> Self {
         Self {
-            read: FunctionCache::default(),
+            known: None,
+            gone: GoneFunctions::default(),
             sources: Sources::default(),
-            locations: HashMap::default(),
-            since_ns: 0,
             reads: ReadLimit::of_process(),
             late: None,
             eager: 0,
@@ -96,21 +96,29 @@ impl RuntimeFunctions {
         now_ns: u64,
         tables: &mut SharedTables,
     ) {
-        if AGE_NS_MAX < now_ns.saturating_sub(self.since_ns) {
-            self.read = FunctionCache::default();
-            self.locations = HashMap::default();
-            self.since_ns = now_ns;
-        }
         self.unread = None;
-        let mut left: Vec<Position> = positions.filter(|at| !self.locations.contains_key(at)).collect();
+        let mut left: Vec<Position> = positions.collect();
+        if left.is_empty() {
+            return;
+        }
+        let known = match self.known(process, tables) {
+            Ok(known) => known,
+            Err(reason) => {
+                self.unread = Some(reason);
+                return;
+            }
+        };
+        let known = &mut *known.lock();
+        known.forget_old(now_ns);
+        left.retain(|at| !known.locations.contains_key(at));
         left.sort_unstable();
         left.dedup();
-        if POSITIONS_MAX < self.locations.len() + left.len() {
-            self.locations = HashMap::default();
+        if POSITIONS_MAX < known.locations.len() + left.len() {
+            known.locations = HashMap::default();
         }
         while !left.is_empty() {
             let mut batch: Vec<Wanted> = Vec::new();
-            left.retain(|at| self.is_left(*at, &mut batch, now_ns, tables));
+            left.retain(|at| self.is_left(*at, known, &mut batch, now_ns, tables));
             if batch.is_empty() {
                 continue;
             }
@@ -118,14 +126,10 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
-                        let known = self.read.insert(wanted.key, wanted.copy(), function, now_ns);
-                        if matches!(known, Known::Gone) && self.eager_after_ns <= now_ns {
-                            // The same function may be made again, and counts as new again.
-                            self.eager += 1;
-                            self.eager_after_ns = now_ns + EAGER_NS;
-                            tables.eager.push((process, self.eager));
+                        match known.read.insert(wanted.key, wanted.copy(), function) {
+                            Some(function) => known.locate_in(wanted.at, &function, &wanted.layout, tables),
+                            None => self.miss(wanted.key, process, now_ns, tables),
                         }
-                        self.locate_in(wanted.at, &known, &wanted.layout, tables);
                     }
                 }
                 Err(reason) => {
@@ -136,18 +140,67 @@ impl RuntimeFunctions {
         }
     }
 
+    /// Returns what is known of the functions of the process and of its family.
+    fn known(&mut self, process: ProcessKey, tables: &mut SharedTables) -> Result<SharedFunctions, Marker> {
+        if let Some(known) = &self.known {
+            return Ok(known.clone());
+        }
+        let family = self.run(tables, move || Family::of(process))?;
+        // A process that has ended is alone.
+        let known = family.map_or_else(SharedFunctions::default, |family| tables.families.functions_of(family));
+        Ok(self.known.insert(known).clone())
+    }
+
+    /// Reads memory of the process, within the limits of time.
+    fn run<T: Send + 'static>(
+        &mut self,
+        tables: &mut SharedTables,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Marker> {
+        if self.late.take_if(|late| late.has_returned()).is_none() && self.late.is_some() {
+            return Err(Marker::FunctionUnread);
+        }
+        let SharedTables { function_reads, reader, .. } = tables;
+        match read_limit::run(reader, [&mut self.reads, function_reads], read) {
+            Some(Ok(read)) => Ok(read),
+            Some(Err(late)) => {
+                self.late = Some(late);
+                Err(Marker::FunctionUnread)
+            }
+            None => Err(Marker::FunctionUnread),
+        }
+    }
+
+    /// Notes that a function was gone when it was read.
+    fn miss(&mut self, key: (FunctionKey, u32), process: ProcessKey, now_ns: u64, tables: &mut SharedTables) {
+        self.gone.insert(key, now_ns);
+        if self.eager_after_ns <= now_ns {
+            // The same function may be made again, and counts as new again.
+            self.eager += 1;
+            self.eager_after_ns = now_ns + EAGER_NS;
+            tables.eager.push((process, self.eager));
+        }
+    }
+
     /// Stores the location of a position if its function is known, and returns false. Also returns false if the
     /// function is gone. Otherwise, adds the function to `batch`, unless the batch is full or has it.
-    fn is_left(&mut self, at: Position, batch: &mut Vec<Wanted>, now_ns: u64, tables: &mut SharedTables) -> bool {
+    fn is_left(
+        &self,
+        at: Position,
+        known: &mut FamilyFunctions,
+        batch: &mut Vec<Wanted>,
+        now_ns: u64,
+        tables: &mut SharedTables,
+    ) -> bool {
         let layout = tables.runtimes.layout(at.function.runtime).filter(|_| at.function.identity != 0);
         let Some(layout) = layout else { return false };
         let key = (at.function, layout.read_position(at.function.address, at.position));
-        match self.read.known(key, now_ns) {
-            Some(Known::Function(function)) if !function.covers(at.position) => {}
-            Some(known) => {
-                self.locate_in(at, &known, &layout, tables);
+        match known.read.get(key).filter(|function| function.covers(at.position)) {
+            Some(function) => {
+                known.locate_in(at, &function, &layout, tables);
                 return false;
             }
+            None if self.gone.has(key, now_ns) => return false,
             None => {}
         }
         if batch.len() < BATCH_MAX && batch.iter().all(|wanted| wanted.key != key) {
@@ -156,18 +209,10 @@ impl RuntimeFunctions {
         true
     }
 
-    /// Stores the location of a position in a function, unless the function is gone.
-    fn locate_in(&mut self, at: Position, known: &Known, layout: &Layout, tables: &mut SharedTables) {
-        if let Known::Function(function) = known {
-            let calls = function.calls(layout, at.position);
-            self.locations.insert(at, tables.locations.insert_calls(None, &calls, layout.frame_type()));
-        }
-    }
-
     /// Returns the location of a position after [`RuntimeFunctions::find`], and true if it will be the same next time.
     pub(crate) fn locate(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
-        match self.locations.get(&at) {
-            Some(id) => (*id, true),
+        match self.known.as_ref().and_then(|known| known.lock().locations.get(&at).copied()) {
+            Some(id) => (id, true),
             None => {
                 let marker = self.unread.unwrap_or(Marker::FunctionGone);
                 (tables.locations.insert(Location::Marker(marker)), false)
@@ -182,11 +227,8 @@ impl RuntimeFunctions {
         batch: Vec<Wanted>,
         tables: &mut SharedTables,
     ) -> Result<Vec<(Wanted, Option<Function>)>, Marker> {
-        if self.late.take_if(|late| late.has_returned()).is_none() && self.late.is_some() {
-            return Err(Marker::FunctionUnread);
-        }
         let sources = self.sources.clone();
-        let read = move || {
+        self.run(tables, move || {
             let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
             let function = |wanted: &Wanted| {
                 let FunctionKey { address, identity, .. } = wanted.at.function;
@@ -194,30 +236,24 @@ impl RuntimeFunctions {
             };
             let functions: Vec<_> = batch.iter().map(function).collect();
             Ok(batch.into_iter().zip(functions).collect())
-        };
-        let SharedTables { function_reads, reader, .. } = tables;
-        match read_limit::run(reader, [&mut self.reads, function_reads], read) {
-            Some(Ok(read)) => read,
-            Some(Err(late)) => {
-                self.late = Some(late);
-                Err(Marker::FunctionUnread)
-            }
-            None => Err(Marker::FunctionUnread),
-        }
+        })?
     }
 
     pub(crate) fn forget_locations(&mut self) {
-        self.locations = HashMap::default();
+        if let Some(known) = &self.known {
+            known.lock().locations = HashMap::default();
+        }
     }
 
-    /// Number of positions whose location is cached.
+    /// Number of positions whose location is cached, without those that fall to the rest of the family.
     pub(crate) fn positions(&self) -> usize {
-        self.locations.len()
+        self.known.as_ref().map_or(0, |known| known.part_of(known.lock().locations.len()))
     }
 
-    /// Approximate memory of the functions, in bytes.
+    /// Approximate memory of the functions, in bytes, without what falls to the rest of the family.
     pub(crate) fn bytes(&self) -> usize {
-        self.read.bytes() + self.sources.bytes()
+        let known = self.known.as_ref().map_or(0, |known| known.part_of(known.lock().read.bytes()));
+        known + self.gone.bytes() + self.sources.bytes()
     }
 }
 

@@ -8,6 +8,7 @@ use ebpf::{LOOP_PARTS, RUNTIME_OFFSETS, Runtime, RuntimeKind, THREAD_POINTERS};
 use super::*;
 use crate::process::test_record::start_boottime_ns;
 use crate::runtimes::Runtimes;
+use crate::runtimes::function_cache::FunctionCache;
 use crate::runtimes::languages::python;
 use crate::runtimes::languages::python::code::identity_of;
 use crate::runtimes::languages::python::code::tests::{OBJECTS_BYTES, objects};
@@ -188,17 +189,37 @@ fn a_copy_that_is_gone_has_the_name_of_one_that_was_read() {
     let copy = Some(CopyKey { runtime, kind: 0, identity });
     let mut cache = FunctionCache::default();
     let key = |address| (FunctionKey { runtime, address, identity }, 0);
-    let is_known = |known| matches!(known, Known::Function(_));
-    assert!(!is_known(cache.insert(key(8), copy, None, 1)), "no copy is known yet");
-    assert!(is_known(cache.insert(key(address), copy, read(), 1)));
-    assert!(is_known(cache.insert(key(16), copy, None, 1)));
-    assert!(is_known(cache.known(key(16), 1).unwrap()));
+    assert!(cache.insert(key(8), copy, None).is_none(), "no copy is known yet");
+    assert!(cache.insert(key(address), copy, read()).is_some());
+    assert!(cache.insert(key(16), copy, None).is_some());
+    assert!(cache.get(key(16)).is_some() && cache.get(key(8)).is_none());
     for other in [
         None,
         Some(CopyKey { runtime: runtime + 1, kind: 0, identity }),
         Some(CopyKey { runtime, kind: 1, identity }),
         Some(CopyKey { runtime, kind: 0, identity: identity ^ 2 }),
     ] {
-        assert!(!is_known(cache.insert(key(24), other, None, 1)), "{other:?}");
+        assert!(cache.insert(key(24), other, None).is_none(), "{other:?}");
     }
+}
+
+#[test]
+fn a_function_that_one_process_has_is_known_in_its_family_only() {
+    let mut world = World::new();
+    let at = world.place("function", 1);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
+    world.memory.fill(0);
+    // Another process of the family has the same function, and another program does not.
+    let first = std::mem::take(&mut world.functions);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
+    drop(first);
+    world.functions = RuntimeFunctions::default();
+    world.tables.families = family::Families::default();
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "[function gone]");
+    // That it is gone in one process does not keep others from reading it.
+    let again = world.place("function", 1);
+    assert_eq!((again, world.name(own_key(), at, SECOND_NS)), (at, "[function gone]".to_owned()));
+    let second = std::mem::take(&mut world.functions);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
+    drop(second);
 }
