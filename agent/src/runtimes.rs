@@ -48,7 +48,8 @@ struct Slot {
     /// Number of the slot, plus [`RUNTIMES_MAX`] times the number of its earlier descriptions.
     id: u16,
     runtime: Runtime,
-    layout: Arc<Layout>,
+    /// `None` if it runs no functions of a language.
+    layout: Option<Arc<Layout>>,
     /// True if BPF has the description.
     is_stored: bool,
     /// Time of the last use.
@@ -87,10 +88,10 @@ impl Known {
     }
 
     /// Returns the slot of a description, which it gets if it has none yet.
-    fn slot_of(&mut self, runtime: Runtime, layout: Layout) -> &mut Slot {
-        let is_it = |slot: &Slot| slot.runtime == runtime && *slot.layout == layout;
+    fn slot_of(&mut self, runtime: Runtime, layout: Option<Layout>) -> &mut Slot {
+        let is_it = |slot: &Slot| slot.runtime == runtime && slot.layout.as_deref() == layout.as_ref();
         let at = self.slots.iter().position(is_it).unwrap_or_else(|| {
-            let layout = Arc::new(layout);
+            let layout = layout.map(Arc::new);
             let new = |id| Slot { id, runtime, layout, is_stored: false, used_ns: AtomicU64::new(0) };
             if self.slots.len() < usize::from(RUNTIMES_MAX) - 1 {
                 self.slots.push(new(self.slots.len() as u16 + 1));
@@ -139,14 +140,15 @@ impl Runtimes {
     /// Returns a description's id, as if it had been recognised.
     #[cfg(test)]
     pub(crate) fn insert(&self, runtime: Runtime, layout: Layout) -> u16 {
-        self.known.write().slot_of(runtime, layout).id
+        self.known.write().slot_of(runtime, Some(layout)).id
     }
 
     /// Recognises the runtime whose code a file has; `None` if it has none. `number` is the number that BPF gave the
     /// file.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn recognise(&self, number: u32, file: &File, path: &str) -> Option<Recognised> {
-        let runtime = languages::recognise(file, path);
+        let language = languages::recognise(file, path).map(|(runtime, layout)| (runtime, Some(layout)));
+        let runtime = language.or_else(|| languages::pcre::recognise(file).map(|runtime| (runtime, None)));
         let local = languages::local_functions(file, runtime.as_ref().map(|(runtime, _)| runtime))
             .into_iter()
             .map(|local| (local.addresses, local.name));
@@ -177,7 +179,7 @@ impl Runtimes {
     /// Adds a process that runs HotSpot.
     pub(crate) fn add_hotspot(&self, key: ProcessKey, HotSpot { layout, process }: HotSpot) {
         let mut known = self.known.write();
-        let slot = known.slot_of(layout.to_bpf(), Layout::HotSpot(layout));
+        let slot = known.slot_of(layout.to_bpf(), Some(Layout::HotSpot(layout)));
         slot.use_it();
         let recognised = Recognised { id: slot.id, new: (!slot.is_stored).then(|| slot.runtime.clone()) };
         self.processes.lock().push(NewProcess { key, process, recognised });
@@ -196,12 +198,13 @@ impl Runtimes {
         }
     }
 
-    /// Returns the layout of the runtime with an id; `None` if its slot has another description by now.
+    /// Returns the layout of the runtime with an id; `None` if it has none, or if its slot has another description by
+    /// now.
     pub(crate) fn layout(&self, id: u16) -> Option<Arc<Layout>> {
         let known = self.known.read();
         let slot = known.of_id(id)?;
         slot.use_it();
-        Some(Arc::clone(&slot.layout))
+        slot.layout.clone()
     }
 
     /// Returns the name of the interpreter's loop that is at an ELF virtual address of a file; `None` for other code.
@@ -209,7 +212,7 @@ impl Runtimes {
         let known = self.known.read();
         let slot = known.of_id(known.files.get(&number)?.id)?;
         let part = slot.runtime.loops.iter().position(|part| part.contains(&address))?;
-        slot.layout.loop_name(part)
+        slot.layout.as_ref()?.loop_name(part)
     }
 
     /// Returns the name of the native code at an ELF virtual address of a file, if it is known without a symbol.
@@ -236,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    fn runtime(number: u64) -> (Runtime, Layout) {
+    fn runtime(number: u64) -> (Runtime, Option<Layout>) {
         let runtime = Runtime {
             kind: RuntimeKind::Python,
             loops: [number..number + 1, 0..0],
@@ -244,7 +247,7 @@ mod tests {
             extra: 0,
             offsets: [0; _],
         };
-        (runtime, Layout::Python(languages::python::layout::layout_of(12).unwrap()))
+        (runtime, Some(Layout::Python(languages::python::layout::layout_of(12).unwrap())))
     }
 
     #[test]

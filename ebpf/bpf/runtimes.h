@@ -31,6 +31,7 @@ enum runtime_kind {
     RUNTIME_PHP = 4,
     RUNTIME_V8 = 5,
     RUNTIME_HOTSPOT = 6,
+    RUNTIME_PCRE = 7, /* no language, but a compiler (runtimes/compiled.h) */
 };
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */

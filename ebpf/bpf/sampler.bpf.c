@@ -6,7 +6,7 @@
  *
  * Records that cannot be sent are counted in `dropped`. The idle task (pid 0) is not recorded.
  */
-#include "mapped.h"
+#include "mappings/mapped.h"
 #include "off_cpu.h"
 #include "record.h"
 #include "registers.h"

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "mapped.h"
+#include "mappings/mapped.h"
 #include "record.h"
 #include "registers.h"
 #include "runtimes.h"
@@ -49,6 +49,7 @@ struct scratch {
     u32 runtime_walk;           /* index of its walk */
     u64 php_loop;             /* an address in PHP's loop, for a frame of code that PHP has compiled */
     u32 php_compiled;         /* number of frames that can be of such code */
+    u32 compiled;             /* the same for code of other compilers (compiled.h) */
     u32 is_loop_passed;       /* 1 if the frames of the current native frame's loop are recorded */
     u64 v8_function_map;      /* maps of V8's objects in this program, if they are known (v8.h) */
     u64 v8_array_map;
@@ -57,6 +58,7 @@ struct scratch {
     u32 user_frames;
     u32 steps_back;
     u32 end;           /* enum user_end */
+    u32 has_no_caller; /* 1 if the last rule gave a return address of 0 */
     u32 is_exact;      /* 1 if pc is not a return address */
     u32 has_registers; /* 1 if `registers` are those of the current frame */
 };

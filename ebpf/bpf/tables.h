@@ -9,7 +9,7 @@
 #pragma once
 
 #include "types.h"
-#include "vma.h"
+#include "mappings/vma.h"
 
 #define FILES_MAX 8192
 #define TABLES_MAX 4096

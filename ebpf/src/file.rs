@@ -1,5 +1,5 @@
-//! Records about files that processes run. `bpf/tables.h` and `bpf/new_file.h` define the layouts, and a test compares
-//! them with this module.
+//! Records about files that processes run. `bpf/tables.h` and `bpf/mappings/new_file.h` define the layouts, and a test
+//! compares them with this module.
 //!
 //! BPF numbers each file that it sees for the first time, and reports it ([`NewFile`]). User space stores the location
 //! of the file's unwind table ([`FileEntry`]).
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     const TABLES_H: &str = include_str!("../bpf/tables.h");
-    const NEW_FILE_H: &str = include_str!("../bpf/new_file.h");
+    const NEW_FILE_H: &str = include_str!("../bpf/mappings/new_file.h");
 
     #[test]
     fn layouts_are_those_of_the_c_headers() {

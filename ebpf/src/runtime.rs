@@ -30,6 +30,8 @@ pub enum RuntimeKind {
     V8,
     /// HotSpot of Java 8 or later.
     HotSpot,
+    /// PCRE2, which compiles regular expressions. It runs no functions of a language.
+    Pcre,
 }
 
 /// Place in which a program keeps a pointer of each thread. Addresses are ELF virtual addresses.
@@ -78,6 +80,7 @@ impl Runtime {
             RuntimeKind::Php => 4,
             RuntimeKind::V8 => 5,
             RuntimeKind::HotSpot => 6,
+            RuntimeKind::Pcre => 7,
         };
         let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
@@ -126,7 +129,8 @@ mod tests {
         ] {
             assert!(RUNTIMES_H.contains(&format!("#define {name} {value}\n")), "{name}");
         }
-        for (name, value) in [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4), ("V8", 5), ("HOTSPOT", 6)] {
+        let kinds = [("PYTHON", 1), ("PERL", 2), ("RUBY", 3), ("PHP", 4), ("V8", 5), ("HOTSPOT", 6), ("PCRE", 7)];
+        for (name, value) in kinds {
             assert!(RUNTIMES_H.contains(&format!("RUNTIME_{name} = {value},")), "{name}");
         }
         for (name, value) in [("GLOBAL", 1), ("FIXED", 2), ("SLOT", 3), ("DYNAMIC", 4), ("KEY", 5)] {

@@ -95,6 +95,17 @@ pub fn rubies() -> Vec<Interpreter> {
     all
 }
 
+/// Returns the versions of Ruby that have a compiler (YJIT), with the option that turns it on.
+#[must_use]
+pub fn rubies_that_compile() -> Vec<Interpreter> {
+    let with_compiler = rubies().into_iter().filter_map(|mut interpreter| {
+        interpreter.arguments.push("--yjit".into());
+        let output = interpreter.command().args(["-e", "print RubyVM::YJIT.enabled?"]).output().ok()?;
+        (output.stdout == b"true").then_some(interpreter)
+    });
+    with_compiler.collect()
+}
+
 /// Returns the folders with unpacked packages of Debian and Ubuntu.
 fn unpacked_roots() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();

@@ -1,6 +1,8 @@
 //! Languages whose runtimes are known: a variant of each type here, and a folder for each.
 
 pub(crate) mod hotspot;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod pcre;
 pub(crate) mod perl;
 pub(crate) mod php;
 pub(crate) mod python;

@@ -1,6 +1,6 @@
 //! The rule by which the registers of a caller follow from those of the function that it called.
 //!
-//! BPF (ebpf/bpf/unwind.h) reads a rule as 16 bytes, in the machine's byte order:
+//! BPF (ebpf/bpf/step.h) reads a rule as 16 bytes, in the machine's byte order:
 //!
 //! ```text
 //! | kind u8 | base u8 | saved u8 | 0 u8 | fp i16 | bx i16 | ra i16 | after i16 | cfa i32 |

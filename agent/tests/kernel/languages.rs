@@ -14,7 +14,7 @@ use std::process::Stdio;
 use crate::runtimes::{compile, compilers};
 use crate::support::agent::RunningAgent;
 use report::Report;
-use testkit::interpreters::{Interpreter, javas, nodes, perls, phps, pythons, rubies};
+use testkit::interpreters::{Interpreter, javas, nodes, perls, phps, pythons, rubies, rubies_that_compile};
 use testkit::report::skipped;
 use verdict::Verdict;
 
@@ -116,8 +116,11 @@ fn cases_of_each_perl_have_their_shares_and_whole_paths() {
 #[test]
 fn cases_of_each_ruby_have_their_shares_and_whole_paths() {
     let test = "cases_of_each_ruby_have_their_shares_and_whole_paths";
+    let compiling = selected(rubies_that_compile());
+    let compiling = compiling.into_iter().map(|(version, ruby)| (format!("{version} with YJIT"), ruby));
+    let interpreters = selected(rubies()).into_iter().chain(compiling).collect();
     let ruby = language("ruby", "program.rb", false);
-    check(test, &ruby, selected(rubies()), &[program(ruby.file).into()]);
+    check(test, &ruby, interpreters, &[program(ruby.file).into()]);
 }
 
 #[test]
@@ -154,5 +157,17 @@ fn cases_of_each_java_have_their_shares_and_whole_paths() {
         return skipped(test, "there is no javac");
     }
     let arguments = ["-cp".into(), folder.path().into(), "Program".into()];
-    check(test, &java, selected(javas()), &arguments);
+    let mut interpreters = selected(javas());
+    if runs_all()
+        && let Some((version, newest)) = interpreters.last().cloned()
+    {
+        let with_collector = |name: &str| {
+            let mut java = newest.clone();
+            java.arguments.push(format!("-XX:+Use{name}GC").into());
+            let starts = java.command().arg("-version").output().is_ok_and(|output| output.status.success());
+            starts.then(|| (format!("{version} with {name}GC"), java))
+        };
+        interpreters.extend(["Serial", "Parallel", "Shenandoah", "Z"].into_iter().filter_map(with_collector));
+    }
+    check(test, &java, interpreters, &arguments);
 }

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "compiled.h"
 #include "php.h"
 #include "../scratch.h"
 #include "../types.h"
@@ -15,7 +16,7 @@
 /* Number of frames on one stack that can be those of compiled code. */
 #define PHP_COMPILED_MAX 32
 /* Number of words of the stack that code may take below the frame of the loop. */
-#define PHP_STUB_WORDS 2
+#define PHP_STUB_WORDS 16
 
 /* Begins to record the functions that the thread runs, unless their recording began before. Without threads of PHP,
  * they are those of the first thread. */
@@ -70,7 +71,7 @@ __attribute__((noinline)) int find_php_loop(struct scratch *scratch, u64 mm, u64
     u32 bytes = runtime->offsets[PHP_LOOP_BYTES];
     if (bytes && !bpf_probe_read_user(words, sizeof(words), (void *)(sp + bytes - sizeof(u64))))
         for (u32 i = 0; i <= PHP_STUB_WORDS; i++)
-            if (words[i] - mapped->start < mapped->end - mapped->start) {
+            if (words[i] - mapped->start < mapped->end - mapped->start && follows_call(words[i])) {
                 scratch->php_loop = runtime->loop[0].start + runtime->offsets[PHP_LOOP_BODY] - mapped->to_address;
                 return i + 1;
             }
@@ -85,7 +86,7 @@ __attribute__((noinline)) int begin_php_at_end(struct scratch *scratch, u64 mm)
     if (!scratch)
         return 0;
     struct runtime *runtime = find_runtime(scratch->mapped.runtime);
-    if ((!runtime || runtime->kind == RUNTIME_NONE) && scratch->end == USER_END_BROKEN)
+    if ((!runtime || runtime->kind != RUNTIME_PHP) && scratch->end == USER_END_BROKEN)
         runtime = runtime_of_program(scratch, mm);
     if (runtime && runtime->kind == RUNTIME_PHP)
         begin_php(scratch, runtime);

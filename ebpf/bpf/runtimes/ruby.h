@@ -30,6 +30,7 @@ enum ruby_offset {
 #define RUBY_ISEQ 16
 #define RUBY_ENVIRONMENT 32
 #define RUBY_BODY 16
+#define RUBY_SIZE 4 /* number of words of the instructions, 32 bits */
 #define RUBY_INSTRUCTIONS 8
 #define RUBY_LOCATION 64
 #define RUBY_BODY_BYTES 96
@@ -38,7 +39,7 @@ enum ruby_offset {
 #define RUBY_FINISH 0x20
 #define RUBY_C_FRAME 0x80
 
-/* Words of the function that was recorded last. */
+/* Words of the function that was recorded last. Its form is the number of words of its instructions. */
 #define RUBY_LAST_BODY 0
 #define RUBY_LAST_FIRST 1
 
@@ -100,6 +101,7 @@ INLINE long read_ruby_function(struct scratch *scratch, u64 iseq)
     last->words[RUBY_LAST_BODY] = body;
     last->words[RUBY_LAST_FIRST] = first;
     last->identity = identity >> 32 | 1;
+    last->form = object_int(scratch, RUBY_SIZE);
     return 0;
 }
 
@@ -131,6 +133,9 @@ INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, 
     int is_last = flags & RUBY_FINISH || !walk->frame;
     if ((!iseq || iseq != last->object) && read_ruby_function(scratch, iseq))
         return !push_missing_functions(scratch) || is_last;
-    u32 position = pc ? (pc - last->words[RUBY_LAST_FIRST]) / sizeof(u64) : RUBY_NO_POSITION;
+    /* Compiled code leaves the program counter of an earlier frame at this place, until it calls something. */
+    u64 position = (pc - last->words[RUBY_LAST_FIRST]) / sizeof(u64);
+    if (position > last->form)
+        position = RUBY_NO_POSITION;
     return !push_runtime_frame(scratch, last->words[RUBY_LAST_BODY], position, last->identity) || is_last;
 }

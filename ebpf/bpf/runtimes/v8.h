@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "../mapped.h"
+#include "../mappings/mapped.h"
 #include "../record.h"
 #include "../runtimes.h"
 #include "../scratch.h"

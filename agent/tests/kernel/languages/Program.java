@@ -1,6 +1,7 @@
 import java.io.ByteArrayOutputStream;
 import java.io.InputStream;
 import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
 import java.lang.management.ThreadMXBean;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
@@ -11,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * Works in known call paths in turn, for as many seconds as the argument says.
@@ -344,10 +346,75 @@ public class Program {
         }
     }
 
-    static final String[] LABELS = {
-        "recursion", "deep", "closure", "exception", "compare", "reflected", "stream", "redefined0", "redefined1",
-        "freed", "changing", "thread0", "thread1", "thread2", "thread3",
-    };
+    /** Starts a virtual thread; null before Java 21. */
+    static final Method START_VIRTUAL = startVirtual();
+
+    static Method startVirtual() {
+        // The thread's clock is that of its carrier, so there must be only one.
+        System.setProperty("jdk.virtualThreadScheduler.parallelism", "1");
+        System.setProperty("jdk.virtualThreadScheduler.maxPoolSize", "1");
+        try {
+            return Thread.class.getMethod("startVirtualThread", Runnable.class);
+        } catch (NoSuchMethodException exception) {
+            return null;
+        }
+    }
+
+    /** Returns the id of the thread that runs all virtual threads. */
+    static long carrier() {
+        for (ThreadInfo info : THREADS.getThreadInfo(THREADS.getAllThreadIds())) {
+            if (info != null && info.getThreadName().startsWith("ForkJoinPool-1-worker")) {
+                return info.getThreadId();
+            }
+        }
+        throw new IllegalStateException("no thread runs virtual threads");
+    }
+
+    static void workVirtual() {
+        long carrier = carrier();
+        long begin = THREADS.getThreadCpuTime(carrier);
+        long end = begin + randomNs();
+        long total = 0;
+        while (THREADS.getThreadCpuTime(carrier) < end) {
+            for (int i = 0; i < 20000; i++) {
+                total = total * 31 + i;
+            }
+            sink = total;
+        }
+        SPENT.put("virtual", THREADS.getThreadCpuTime(carrier) - begin);
+    }
+
+    /** Waits first, so that the thread leaves its carrier and comes back. */
+    static void runVirtual() {
+        LockSupport.parkNanos(1_000_000);
+        callVirtual(10);
+    }
+
+    static void callVirtual(int depth) {
+        if (depth == 0) {
+            workVirtual();
+        } else {
+            callVirtual(depth - 1);
+        }
+    }
+
+    static void virtual() throws Exception {
+        if (START_VIRTUAL != null) {
+            ((Thread) START_VIRTUAL.invoke(null, (Runnable) Program::runVirtual)).join();
+        }
+    }
+
+    static List<String> labels() {
+        String[] labels = {
+            "recursion", "deep", "closure", "exception", "compare", "reflected", "stream", "redefined0", "redefined1",
+            "freed", "changing", "thread0", "thread1", "thread2", "thread3",
+        };
+        List<String> all = new ArrayList<>(Arrays.asList(labels));
+        if (START_VIRTUAL != null) {
+            all.add("virtual");
+        }
+        return all;
+    }
 
     static void oneRound() throws Exception {
         recursion();
@@ -362,6 +429,7 @@ public class Program {
         freed();
         changing();
         runThreads();
+        virtual();
     }
 
     /** Prints a case. Functions without a class are those of this class. */
@@ -376,7 +444,7 @@ public class Program {
     }
 
     static void printCases() {
-        System.out.println("inner Program.cpuNs\ninner Program.randomNs");
+        System.out.println("inner Program.cpuNs\ninner Program.randomNs\ninner Program.carrier");
         System.out.println("inner Program$Loader.loadClass\ninner Program$Changing.measure");
         for (String shape : new String[] {"Square", "Circle", "Text"}) {
             System.out.println("inner Program$Changing$" + shape + ".area");
@@ -398,6 +466,9 @@ public class Program {
         for (int i = 0; i < 4; i++) {
             print("thread" + i, "spin", "workThread" + i);
         }
+        if (START_VIRTUAL != null) {
+            print("virtual", "workVirtual", "callVirtual*11", "runVirtual");
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -406,7 +477,7 @@ public class Program {
         while (System.currentTimeMillis() < until) {
             rounds.append("round ").append(System.currentTimeMillis() * 1_000_000);
             oneRound();
-            for (String label : LABELS) {
+            for (String label : labels()) {
                 rounds.append(' ').append(SPENT.get(label));
             }
             rounds.append('\n');

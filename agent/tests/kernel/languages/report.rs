@@ -13,9 +13,14 @@ use crate::support::view::{Frame, Sample};
 /// Markers in place of a function that was freed, or whose name was not read.
 const WITHOUT_NAME: [&str; 2] = ["[function gone]", "[function unread]"];
 
+/// Marker for a stack that ends early.
+const BROKEN: &str = "[unwinding failed]";
+
 /// Other markers in place of frames.
-const MISSING: [&str; 5] =
-    ["[unwinding failed]", "[truncated stack]", "[anonymous code]", "[process exited]", "[no mapping]"];
+const MISSING: [&str; 4] = [BROKEN, "[truncated stack]", "[process exited]", "[no mapping]"];
+
+/// Name of code that the program has compiled. Without functions of the language, these are missing.
+const COMPILED: &str = "[anonymous code]";
 
 /// A path of calls that ends in work.
 pub(crate) struct Case {
@@ -37,7 +42,7 @@ pub(crate) struct Report {
 pub(crate) struct Count {
     pub(crate) cpu_ns: u64,
     pub(crate) samples: usize,
-    /// Samples whose functions are those of the case.
+    /// Samples whose functions are those of the case, and whose native frames lead to the root of the stack.
     pub(crate) whole: usize,
     /// Those of them without a marker in place of a function.
     pub(crate) named: usize,
@@ -45,7 +50,7 @@ pub(crate) struct Count {
     pub(crate) other: Vec<String>,
 }
 
-/// The samples of a program from the first round on that begins after the first whole sample.
+/// The samples of a program from the first round on that begins after all cases had a whole sample.
 pub(crate) struct Counts {
     /// Samples of each case, in the order of the report.
     pub(crate) cases: Vec<Count>,
@@ -93,9 +98,15 @@ impl Report {
             sample.frames.iter().filter(counts).map(|frame| frame.name.clone()).collect()
         };
         let stacks: Vec<(Vec<String>, &Sample)> = samples.iter().map(|sample| (functions(sample), sample)).collect();
-        let wholes = stacks.iter().filter(|(stack, sample)| matches!(self.place(stack, sample), Place::Whole(_)));
+        // The table of a file is made after its first sample, and some files are in the stacks of one case only.
+        let mut firsts: Vec<Option<u64>> = vec![None; self.cases.len()];
+        for (stack, sample) in &stacks {
+            if let Place::Whole(case) = self.place(stack, sample) {
+                firsts[case] = firsts[case].into_iter().chain(sample.times.iter().copied()).min();
+            }
+        }
         // Without any whole sample, all of them are counted and described.
-        let first = wholes.flat_map(|(_, sample)| &sample.times).min().copied().unwrap_or_default();
+        let first = firsts.into_iter().flatten().max().unwrap_or_default();
         let rounds: Vec<_> = self.rounds.iter().filter(|(start, _)| first < *start).collect();
         let start = rounds.first().map_or(u64::MAX, |(start, _)| *start);
         let mut counts = Counts {
@@ -120,15 +131,19 @@ impl Report {
             names.len() == expected.len() && names.iter().zip(expected).all(|(name, expected)| is_name(name, expected))
         };
         let Some(case) = self.cases.iter().position(|case| stack.contains(&case.stack[1])) else {
-            let is_missing = |name: &str| WITHOUT_NAME.contains(&name) || MISSING.contains(&name);
+            let is_missing = |name: &str| {
+                let is_lone = name == COMPILED && stack.is_empty();
+                is_lone || WITHOUT_NAME.contains(&name) || MISSING.contains(&name)
+            };
             let works = self.cases.iter().any(|case| stack.contains(&case.stack[0]));
             let is_lost = works || sample.frames.iter().any(|frame| is_missing(&frame.name));
             return if is_lost { Place::Lost } else { Place::Outside };
         };
         let expected = &self.cases[case].stack;
+        let is_broken = sample.frames.iter().any(|frame| frame.name == BROKEN);
         let inner = stack.iter().take_while(|name| self.inner.contains(name)).count();
         match &stack[inner..] {
-            whole if is(whole, expected) => Place::Whole(case),
+            whole if is(whole, expected) && !is_broken => Place::Whole(case),
             between if is(between, &expected[1..]) => Place::Between,
             _ => Place::Other(case),
         }

@@ -65,13 +65,14 @@ impl Verdict {
         self.check_whole(&format!("{program}, with samples between and of no case"), &all);
         let (counted, rounds) = counts.rounds;
         if counted * 2 < rounds {
-            self.wrong.push(format!("{program}: {counted} of {rounds} rounds began after the first whole sample"));
+            self.wrong.push(format!("{program}: {counted} of {rounds} rounds began after all had a whole sample"));
         }
         note(&format!(
             "{program}: {} of {} samples are whole, {} are between, {} are of no case; worst share {worst:+.1} sigma; \
              {counted} of {rounds} rounds",
             all.whole, all.samples, counts.between.samples, counts.lost.samples
         ));
+        counts.lost.other.iter().for_each(|sample| note(&format!("{program}, of no case: {sample}")));
     }
 
     /// Checks and prints a number of samples that is so many standard deviations from its mean.

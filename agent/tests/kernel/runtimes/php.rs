@@ -63,6 +63,18 @@ pub(crate) fn compilers() -> Vec<Interpreter> {
     all.filter_map(direct).collect()
 }
 
+/// Program that spends nearly all its time in compiled regular expressions.
+const REGEX_PROGRAM: &str = r#"<?php
+function search($text, $until) {
+    while (microtime(true) < $until) {
+        preg_match_all('/(\w+)\s+(?<number>\d+)/', $text, $matches);
+        preg_match('/(?:a+b+)+c(?=d)|(\d{4})-(\d\d)-(\d\d)|<([a-z]+)>.*?<\/\5>/i', $text);
+    }
+}
+
+search(str_repeat('abc 123 <li>n &amp; 5</li> 2026-11- ', 300), microtime(true) + 8);
+"#;
+
 /// Name of the native function that runs PHP functions.
 const LOOP: &str = "execute_ex";
 
@@ -119,5 +131,26 @@ fn functions_of_each_php_are_on_the_stack_in_the_order_of_the_calls() {
         };
         let running: Vec<Sample> = samples.into_iter().filter(runs).collect();
         assert_whole(&interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+    }
+}
+
+#[test]
+fn callers_of_compiled_regular_expressions_are_on_the_stack() {
+    let test = "callers_of_compiled_regular_expressions_are_on_the_stack";
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("program.php");
+    std::fs::write(&script, REGEX_PROGRAM).unwrap();
+    for (interpreter, samples) in sampled(test, phps(), &script, false).unwrap_or_default() {
+        let functions = ["search", "{main}"];
+        let is_whole = |sample: &Sample| {
+            let names = sample.frames.iter().filter(|frame| is_function(frame)).map(|frame| frame.name.as_str());
+            let names: Vec<&str> = names.collect();
+            let library = sample.frames.iter().position(|frame| frame.name.starts_with("pcre2_jit_match"));
+            let at = |name: &str| sample.frames.iter().position(|frame| frame.name == name);
+            names.ends_with(&functions) && library < at("search") && at(LOOP) < at("main")
+        };
+        let is_inside = |sample: &&Sample| sample.frames.iter().any(|frame| frame.name == "[anonymous code]");
+        let inside: Vec<Sample> = samples.iter().filter(is_inside).cloned().collect();
+        assert_whole(&interpreter, &inside, |sample| sample.times.len() as u64, is_whole);
     }
 }

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::support::agent::RunningAgent;
 use crate::support::view::{Frame, Sample, are_nearly_all};
-use testkit::interpreters::rubies;
+use testkit::interpreters::{Interpreter, rubies, rubies_that_compile};
 use testkit::report;
 
 /// Program with a known path of calls: through recursion, blocks, and C code that calls methods.
@@ -70,8 +70,16 @@ fn is_whole(sample: &Sample) -> bool {
 
 #[test]
 fn functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls() {
-    let test = "functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls";
-    let interpreters = rubies();
+    check("functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls", rubies());
+}
+
+#[test]
+fn functions_that_ruby_has_compiled_are_on_the_stack() {
+    check("functions_that_ruby_has_compiled_are_on_the_stack", rubies_that_compile());
+}
+
+/// Samples the program in these interpreters, and checks that nearly all samples are whole.
+fn check(test: &str, interpreters: Vec<Interpreter>) {
     if interpreters.is_empty() {
         return report::skipped(test, "there is no Ruby");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ebpf::UserFrame;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
-use testkit::interpreters::{Interpreter, rubies};
+use testkit::interpreters::{Interpreter, rubies, rubies_that_compile};
 use testkit::report;
 
 use crate::runtimes::languages::Function;
@@ -139,15 +139,21 @@ fn without_parts(walked: &[String]) -> Vec<String> {
     merged
 }
 
+/// Returns all versions of Ruby, without and with their compiler.
+fn interpreters() -> Vec<(String, Interpreter)> {
+    let compiling = rubies_that_compile().into_iter().map(|ruby| (format!("{ruby} --yjit"), ruby));
+    rubies().into_iter().map(|ruby| (ruby.to_string(), ruby)).chain(compiling).collect()
+}
+
 #[test]
 fn stacks_of_stopped_rubies_are_those_that_ruby_sees() {
     let test = "stacks_of_stopped_rubies_are_those_that_ruby_sees";
     let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
-    let interpreters = rubies();
+    let interpreters = interpreters();
     if interpreters.is_empty() {
         return report::skipped(test, "there is no Ruby");
     }
-    for interpreter in interpreters {
+    for (name, interpreter) in interpreters {
         let folder = tempfile::tempdir().unwrap();
         let mut program = Program::start(&interpreter, folder.path(), seed);
         let (mut frames, mut drained) = (0, 0);
@@ -157,12 +163,12 @@ fn stacks_of_stopped_rubies_are_those_that_ruby_sees() {
             if fs::read_to_string(&program.printed).unwrap().contains(":in '") {
                 walked = without_parts(&walked);
             }
-            assert_eq!(walked, printed, "{interpreter}: stop {stop}, VARVE_UNWIND_SEED={seed}");
+            assert_eq!(walked, printed, "{name}: stop {stop}, VARVE_UNWIND_SEED={seed}");
             frames += walked.len();
             drained += u64::from(is_drained);
             program.child.run();
         }
-        report::note(&format!("{interpreter}: {stops} stacks with {frames} functions are equal, {drained} drained"));
+        report::note(&format!("{name}: {stops} stacks with {frames} functions are equal, {drained} drained"));
     }
 }
 
@@ -171,11 +177,11 @@ fn functions_of_rubies_that_are_stopped_at_random_have_names() {
     let test = "functions_of_rubies_that_are_stopped_at_random_have_names";
     let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
     let mut random = SplitMix64::seed_from_u64(seed);
-    let interpreters = rubies();
+    let interpreters = interpreters();
     if interpreters.is_empty() {
         return report::skipped(test, "there is no Ruby");
     }
-    for interpreter in interpreters {
+    for (name, interpreter) in interpreters {
         let folder = tempfile::tempdir().unwrap();
         let mut program = Program::start(&interpreter, folder.path(), seed);
         let (mut frames, mut drained, mut empty) = (0, 0, 0);
@@ -190,12 +196,12 @@ fn functions_of_rubies_that_are_stopped_at_random_have_names() {
             let is_known = walked.iter().all(|function| function.contains(":in "));
             // The stack of a fiber ends at the fiber's block.
             let last = walked.last().is_some_and(|last| last.ends_with("<main>") || last.contains("in enumerated"));
-            assert!(is_known && last, "{interpreter}: stop {stop}, seed {seed}: {walked:#?}");
+            assert!(is_known && last, "{name}: stop {stop}, seed {seed}: {walked:#?}");
             frames += walked.len();
             drained += u64::from(is_drained);
         }
-        assert!(empty * 20 <= stops, "{interpreter}: {empty} stacks are empty");
-        assert!(drained * 20 <= stops, "{interpreter}: the functions of {drained} stacks follow the native frames");
-        report::note(&format!("{interpreter}: {stops} stacks have {frames} functions, {drained} drained"));
+        assert!(empty * 20 <= stops, "{name}: {empty} stacks are empty");
+        assert!(drained * 20 <= stops, "{name}: the functions of {drained} stacks follow the native frames");
+        report::note(&format!("{name}: {stops} stacks have {frames} functions, {drained} drained"));
     }
 }

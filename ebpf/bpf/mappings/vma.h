@@ -12,7 +12,7 @@
  */
 #pragma once
 
-#include "types.h"
+#include "../types.h"
 
 #define TREE_LEVELS_MAX 8
 #define TREE_NODE_MASK 255ull

@@ -10,9 +10,9 @@
  */
 #pragma once
 
-#include "record.h"
-#include "tables.h"
-#include "types.h"
+#include "../record.h"
+#include "../tables.h"
+#include "../types.h"
 #include "vma.h"
 
 /* Largest number of bytes of one name in a path, and of a whole path. Both count the zero that ends each name. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Finds the mapping that holds an address of the running task: the number of the mapped file, and the file's unwind
- * table.
+ * Finds the mapping that holds an address of the running task: the number of the mapped file, the file's unwind table,
+ * and the rule for the address in this table.
  *
  * A lookup in the kernel's tree reads about twenty cache lines that are in none of the CPU's caches. So BPF caches, for
  * each CPU, the last mappings that were found in each of the last programs.
@@ -13,8 +13,8 @@
 #pragma once
 
 #include "new_file.h"
-#include "tables.h"
-#include "types.h"
+#include "../tables.h"
+#include "../types.h"
 #include "vma.h"
 
 /* The mapping in which a frame lies. */
@@ -218,4 +218,38 @@ INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
         return 1;
     mapped->end = 0;
     return find_mapped(mapped, mm, address, pid);
+}
+
+/* Copies the rule of an ELF virtual address in the table of `mapped`. Returns 0 if there is none. */
+INLINE int load_rule(const struct mapped *mapped, struct rule *rule, u64 address)
+{
+    const struct table_layout *layout = &mapped->layout;
+    u64 page = (address >> 12) - layout->first_page;
+    if (page >= layout->pages)
+        return 0;
+    u32 page_at = page * sizeof(struct table_page);
+    u32 at = find_rule(mapped->table, page_at, layout->rules_at, layout->rows_at, address & 0xfff);
+    struct rule *found = at ? rule_at(mapped->table, at) : 0;
+    if (!found)
+        return 0;
+    *rule = *found;
+    return 1;
+}
+
+/* Copies the rule of a frame, from the cache of rules if it is there. Returns 0 if there is none. */
+INLINE int load_cached_rule(const struct mapped *mapped, struct rule *rule, u64 frame, u64 address)
+{
+    struct known_rule *known = known_rule_at(frame);
+    if (known && known->frame == frame && known->epoch == mapped->epoch) {
+        *rule = known->rule;
+        return 1;
+    }
+    if (!load_rule(mapped, rule, address))
+        return 0;
+    if (known) {
+        known->rule = *rule;
+        known->frame = frame;
+        known->epoch = mapped->epoch;
+    }
+    return 1;
 }
