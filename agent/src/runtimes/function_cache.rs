@@ -46,6 +46,8 @@ pub(crate) struct CopyKey {
 pub(crate) struct FunctionCache {
     known: HashMap<ReadKey, Arc<Function>, RandomState>,
     copied: HashMap<CopyKey, Arc<Function>, RandomState>,
+    /// Copies that were read before all functions were forgotten. They count until that happens again.
+    earlier: HashMap<CopyKey, Arc<Function>, RandomState>,
     bytes: usize,
 }
 
@@ -64,7 +66,7 @@ impl FunctionCache {
         function: Option<Function>,
     ) -> Option<Arc<Function>> {
         if BYTES_MAX <= self.bytes {
-            *self = Self::default();
+            self.forget();
         }
         let is_read = function.is_some();
         let function = function.map(Arc::new).or_else(|| self.copied.get(&copy?).map(Arc::clone))?;
@@ -78,9 +80,25 @@ impl FunctionCache {
         Some(function)
     }
 
+    /// Returns a copy of a function that was read before [`FunctionCache::forget`]; `None` if there was none.
+    pub(crate) fn earlier(&self, copy: CopyKey) -> Option<Arc<Function>> {
+        self.earlier.get(&copy).map(Arc::clone)
+    }
+
+    /// Forgets all functions, except one of each that has copies: closures may all be gone when they are read, for as
+    /// long as the host is busy.
+    pub(crate) fn forget(&mut self) {
+        let earlier: HashMap<_, _, _> = std::mem::take(&mut self.copied);
+        let bytes = earlier.values().map(|function| function.bytes()).sum();
+        *self = Self { bytes, earlier, ..Self::default() };
+        if BYTES_MAX / 2 <= bytes {
+            *self = Self::default();
+        }
+    }
+
     /// Approximate memory of all functions, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes + (self.known.len() + self.copied.len()) * 48
+        self.bytes + (self.known.len() + self.copied.len() + self.earlier.len()) * 48
     }
 }
 

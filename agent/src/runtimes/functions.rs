@@ -2,7 +2,8 @@
 //!
 //! Processes that were forked from one program share what is known of their functions.
 //!
-//! Invariant: no answer is older than a minute. A program may replace a function by another one with the same identity.
+//! Invariant: no answer is older than a minute, or than two minutes for a function that is gone and that has copies. A
+//! program may replace a function by another one with the same identity.
 
 pub(crate) mod family;
 
@@ -43,11 +44,10 @@ struct Wanted {
     layout: Arc<Layout>,
 }
 
-impl Wanted {
-    fn copy(&self) -> Option<CopyKey> {
-        let FunctionKey { runtime, address, identity } = self.at.function;
-        self.layout.copied_kind(address).map(|kind| CopyKey { runtime, kind, identity })
-    }
+/// Returns the key that all copies of a function have; `None` if it has no copies.
+fn copy_of(function: FunctionKey, layout: &Layout) -> Option<CopyKey> {
+    let FunctionKey { runtime, address, identity } = function;
+    layout.copied_kind(address).map(|kind| CopyKey { runtime, kind, identity })
 }
 
 /// The functions of the runtimes in one process.
@@ -126,7 +126,8 @@ impl RuntimeFunctions {
                 Ok(read) => {
                     for (wanted, function) in read {
                         left.retain(|at| *at != wanted.at);
-                        match known.read.insert(wanted.key, wanted.copy(), function) {
+                        let copy = copy_of(wanted.at.function, &wanted.layout);
+                        match known.read.insert(wanted.key, copy, function) {
                             Some(function) => known.locate_in(wanted.at, &function, &wanted.layout, tables),
                             None => self.miss(wanted.key, process, now_ns, tables),
                         }
@@ -211,13 +212,17 @@ impl RuntimeFunctions {
 
     /// Returns the location of a position after [`RuntimeFunctions::find`], and true if it will be the same next time.
     pub(crate) fn locate(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
-        match self.known.as_ref().and_then(|known| known.lock().locations.get(&at).copied()) {
-            Some(id) => (id, true),
-            None => {
-                let marker = self.unread.unwrap_or(Marker::FunctionGone);
-                (tables.locations.insert(Location::Marker(marker)), false)
+        if let Some(known) = &self.known {
+            let known = known.lock();
+            if let Some(id) = known.locations.get(&at) {
+                return (*id, true);
+            }
+            if let Some(id) = known.locate_earlier(at, tables) {
+                return (id, false);
             }
         }
+        let marker = self.unread.unwrap_or(Marker::FunctionGone);
+        (tables.locations.insert(Location::Marker(marker)), false)
     }
 
     /// Reads the functions of a batch; `None` in place of one that is gone.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Position;
+use super::{Position, copy_of};
 use crate::names::location::LocationId;
 use crate::names::shared_tables::SharedTables;
 use crate::process::family::Family;
@@ -29,18 +29,30 @@ pub(crate) struct FamilyFunctions {
 }
 
 impl FamilyFunctions {
-    /// Forgets everything that is older than a minute at `now_ns`.
+    /// Forgets everything that is older than a minute at `now_ns`, except copies in place of those that will be gone.
     pub(super) fn forget_old(&mut self, now_ns: u64) {
         if AGE_NS_MAX < now_ns.saturating_sub(self.since_ns) {
-            *self = Self { since_ns: now_ns, ..Self::default() };
+            self.read.forget();
+            self.locations = HashMap::default();
+            self.since_ns = now_ns;
         }
     }
 
     /// Stores the location of a position in a function.
     pub(super) fn locate_in(&mut self, at: Position, function: &Function, layout: &Layout, tables: &mut SharedTables) {
-        let calls = function.calls(layout, at.position);
-        self.locations.insert(at, tables.locations.insert_calls(None, &calls, layout.frame_type()));
+        self.locations.insert(at, locate_in(at, function, layout, tables));
     }
+
+    /// Returns the location of a position in a function of which only an earlier copy is known.
+    pub(super) fn locate_earlier(&self, at: Position, tables: &mut SharedTables) -> Option<LocationId> {
+        let layout = tables.runtimes.layout(at.function.runtime)?;
+        let function = self.read.earlier(copy_of(at.function, &layout)?)?;
+        Some(locate_in(at, &function, &layout, tables))
+    }
+}
+
+fn locate_in(at: Position, function: &Function, layout: &Layout, tables: &mut SharedTables) -> LocationId {
+    tables.locations.insert_calls(None, &function.calls(layout, at.position), layout.frame_type())
 }
 
 /// The functions of a family, which its processes share.

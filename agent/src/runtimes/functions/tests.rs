@@ -9,10 +9,11 @@ use super::*;
 use crate::process::test_record::start_boottime_ns;
 use crate::runtimes::Runtimes;
 use crate::runtimes::function_cache::FunctionCache;
-use crate::runtimes::languages::python;
+use crate::runtimes::languages::php::layout::Version;
 use crate::runtimes::languages::python::code::identity_of;
 use crate::runtimes::languages::python::code::tests::{OBJECTS_BYTES, objects};
 use crate::runtimes::languages::python::layout::layout_of;
+use crate::runtimes::languages::{php, python};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -186,12 +187,12 @@ fn a_copy_that_is_gone_has_the_name_of_one_that_was_read() {
         let layout = Layout::Python(world.layout);
         Function::read(&memory, &layout, &Sources::default(), (address, at.position, identity))
     };
-    let copy = Some(CopyKey { runtime, kind: 0, identity });
+    let copy = CopyKey { runtime, kind: 0, identity };
     let mut cache = FunctionCache::default();
     let key = |address| (FunctionKey { runtime, address, identity }, 0);
-    assert!(cache.insert(key(8), copy, None).is_none(), "no copy is known yet");
-    assert!(cache.insert(key(address), copy, read()).is_some());
-    assert!(cache.insert(key(16), copy, None).is_some());
+    assert!(cache.insert(key(8), Some(copy), None).is_none(), "no copy is known yet");
+    assert!(cache.insert(key(address), Some(copy), read()).is_some());
+    assert!(cache.insert(key(16), Some(copy), None).is_some());
     assert!(cache.get(key(16)).is_some() && cache.get(key(8)).is_none());
     for other in [
         None,
@@ -201,6 +202,54 @@ fn a_copy_that_is_gone_has_the_name_of_one_that_was_read() {
     ] {
         assert!(cache.insert(key(24), other, None).is_none(), "{other:?}");
     }
+    // A copy is still known for a minute after all functions were forgotten.
+    assert!(cache.earlier(copy).is_none());
+    cache.forget();
+    assert!(cache.get(key(address)).is_none() && cache.insert(key(8), Some(copy), None).is_none());
+    assert!(cache.earlier(copy).is_some() && cache.earlier(CopyKey { kind: 1, ..copy }).is_none());
+    cache.forget();
+    assert!(cache.earlier(copy).is_none());
+}
+
+/// Places the code of a PHP file in memory, which PHP copies for each request. Returns its position.
+fn place_php(memory: &mut [u64], tables: &SharedTables) -> Position {
+    let layout = php::layout::layout_of(Version { major: 8, minor: 2 }).unwrap();
+    let address = memory.as_ptr() as u64;
+    let text = 64;
+    memory[0] = 2;
+    memory[usize::from(layout.instructions) / 8] = 0x1000;
+    memory[usize::from(layout.file) / 8] = address + 8 * text as u64;
+    // Type, hash, length, and bytes of a string.
+    memory[text..text + 4].copy_from_slice(&[0x16 << 32, 1, 5, u64::from_ne_bytes(*b"/file\0\0\0")]);
+    let address = address | 1;
+    let own = ProcessMemory::open(own_key()).unwrap();
+    let identity = php::function::identity_of(&own, &layout, address, php::function::Text::Read).unwrap();
+    let runtime = Runtime {
+        kind: RuntimeKind::Php,
+        loops: [const { 0..0 }; LOOP_PARTS],
+        threads: [None; THREAD_POINTERS],
+        extra: 0,
+        offsets: [0; RUNTIME_OFFSETS],
+    };
+    let runtime = tables.runtimes.insert(runtime, Layout::Php(layout));
+    Position { function: FunctionKey { runtime, address, identity }, position: 0 }
+}
+
+#[test]
+fn a_copy_has_its_name_until_all_copies_were_gone_for_a_minute() {
+    let mut world = World::new();
+    let mut memory = vec![0_u64; 128];
+    let at = place_php(&mut memory, &world.tables);
+    assert_eq!(world.name(own_key(), at, 100 * SECOND_NS), "{include}");
+    memory.fill(0);
+    let other = Position { function: FunctionKey { address: at.function.address + 8, ..at.function }, ..at };
+    assert_eq!(world.name(own_key(), other, 101 * SECOND_NS), "{include}");
+    // All functions are read again after a minute.
+    for seconds in [161, 180, 220] {
+        assert_eq!(world.name(own_key(), at, seconds * SECOND_NS), "{include}");
+        assert!(!world.functions.locate(at, &mut world.tables).1, "it is sought again");
+    }
+    assert_eq!(world.name(own_key(), at, 222 * SECOND_NS), "[function gone]");
 }
 
 #[test]
