@@ -34,7 +34,8 @@ impl Family {
         let status = read_at_most(format!("/proc/{}/status", key.pid), STATUS_BYTES_MAX).ok()?;
         let status = String::from_utf8_lossy(&status);
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.trim().to_owned();
-        let random = ProcessMemory::open(key)?.array(address)?;
+        // A program may erase them, and all programs that do so would be one family.
+        let random = ProcessMemory::open(key)?.array(address).filter(|random| *random != [0; 16])?;
         Some(Self { random, users })
     }
 }

@@ -55,7 +55,8 @@ fn locate_in(at: Position, function: &Function, layout: &Layout, tables: &mut Sh
     tables.locations.insert_calls(None, &function.calls(layout, at.position), layout.frame_type())
 }
 
-/// The functions of a family, which its processes share.
+/// The functions of a family, which its processes share. Only the thread that locates samples locks them, so it may
+/// read memory meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFunctions(Arc<Mutex<FamilyFunctions>>);
 
