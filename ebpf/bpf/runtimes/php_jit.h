@@ -4,7 +4,7 @@
  * unwind table, and a fiber has a stack of its own.
  *
  * PHP's compiler is part of its cache. Its code is entered by a jump from the loop. It uses the stack of the loop's
- * frame, and moves the stack pointer only in short functions that it calls. So such a frame is one of the loop, too.
+ * frame, and takes at most a few words more. So such a frame is one of the loop, too.
  */
 #pragma once
 
@@ -15,8 +15,8 @@
 
 /* Number of frames on one stack that can be those of compiled code. */
 #define PHP_COMPILED_MAX 32
-/* Number of words of the stack that code may take below the frame of the loop. */
-#define PHP_STUB_WORDS 16
+/* Number of words of the stack that compiled code may take below the frame of the loop. */
+#define PHP_COMPILED_WORDS 16
 
 /* Begins to record the functions that the thread runs, unless their recording began before. Without threads of PHP,
  * they are those of the first thread. */
@@ -58,7 +58,7 @@ INLINE struct runtime *runtime_of_program(struct scratch *scratch, u64 mm)
  * If there is none, the functions of a PHP program are recorded after its native frames. */
 __attribute__((noinline)) int find_php_loop(struct scratch *scratch, u64 mm, u64 sp)
 {
-    u64 words[PHP_STUB_WORDS + 1];
+    u64 words[PHP_COMPILED_WORDS + 1];
     if (!scratch || scratch->php_compiled >= PHP_COMPILED_MAX)
         return 0;
     struct mapped *mapped = &scratch->mapped;
@@ -70,7 +70,7 @@ __attribute__((noinline)) int find_php_loop(struct scratch *scratch, u64 mm, u64
     scratch->php_compiled = count + 1;
     u32 bytes = runtime->offsets[PHP_LOOP_BYTES];
     if (bytes && !bpf_probe_read_user(words, sizeof(words), (void *)(sp + bytes - sizeof(u64))))
-        for (u32 i = 0; i <= PHP_STUB_WORDS; i++)
+        for (u32 i = 0; i <= PHP_COMPILED_WORDS; i++)
             if (words[i] - mapped->start < mapped->end - mapped->start && follows_call(words[i])) {
                 scratch->php_loop = runtime->loop[0].start + runtime->offsets[PHP_LOOP_BODY] - mapped->to_address;
                 return i + 1;
