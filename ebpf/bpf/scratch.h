@@ -37,6 +37,7 @@ struct scratch {
     struct window runtime_frames;
     struct window runtime_values;
     struct mapped mapped;
+    struct mapped compiler; /* file of the code that called compiled code (compiled.h) */
     struct rule rule; /* rule of the current frame */
     /* State of the walk. It is not in struct walk, because the verifier would track each value of it there. */
     u64 go; /* Go offsets of the last Go program on the stack; 0: none */
@@ -50,6 +51,7 @@ struct scratch {
     u64 php_loop;             /* an address in PHP's loop, for a frame of code that PHP has compiled */
     u32 php_compiled;         /* number of frames that can be of such code */
     u32 compiled;             /* the same for code of other compilers (compiled.h) */
+    u32 is_compiler_unsure;   /* 1 if a search for a compiler has found a file without a table */
     u32 is_loop_passed;       /* 1 if the frames of the current native frame's loop are recorded */
     u64 v8_function_map;      /* maps of V8's objects in this program, if they are known (v8.h) */
     u64 v8_array_map;

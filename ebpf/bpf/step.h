@@ -57,11 +57,13 @@ __attribute__((noinline)) u32 end_at(u64 mm, u64 sp)
     return USER_END_ROOT;
 }
 
-/* Continues in the caller, if its registers are plausible. */
+/* Continues in the caller, if its registers are plausible. A return address of 0 is that of a first frame. */
 INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
 {
     struct scratch *scratch = walk->scratch;
-    if (return_address == 0 || return_address >= USER_ADDRESS_LIMIT || sp >= USER_ADDRESS_LIMIT || sp & 7)
+    if (return_address >= USER_ADDRESS_LIMIT || sp >= USER_ADDRESS_LIMIT || sp & 7)
+        return stop(walk, USER_END_BROKEN);
+    if (return_address == 0)
         return stop(walk, end_at(walk->mm, sp));
     if (sp <= walk->sp && ++scratch->steps_back > STEPS_BACK_MAX)
         return stop(walk, USER_END_BROKEN);
@@ -195,38 +197,42 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
-/* Steps over code that Ruby or PCRE2 has compiled. Returns 1 if it was such code. */
-INLINE int passes_compiled(struct walk *walk)
+/* Steps over code that Ruby or PCRE2 has compiled. Returns -1 if it is no such code. */
+INLINE long step_over_compiled(struct walk *walk)
 {
     struct compiled_frame frame = { .sp = walk->sp, .fp = walk->fp, .bx = walk->bx };
-    if (!step_over_compiled(walk->scratch, &frame, walk->mm) || go_on(walk, frame.pc, frame.sp))
-        return 0;
+    if (!find_compiled_caller(walk->scratch, &frame, walk->mm))
+        return -1;
     walk->fp = frame.fp;
     walk->bx = frame.bx;
-    return 1;
+    return go_on(walk, frame.pc, frame.sp);
 }
 
-/* Steps from code that has no table: code that a program has compiled, or code that may keep frame pointers. */
+/* Steps from code that has no table: code that a program has compiled, or code that may keep frame pointers. PHP keeps
+ * its compiled code in memory that its processes share, which has a file. */
 INLINE long step_without_table(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
-    int words = find_php_loop(scratch, walk->mm, walk->sp);
-    if (words) {
-        walk->sp += (words - 1) * sizeof(u64);
-        walk->pc = scratch->php_loop;
-        scratch->is_exact = 1;
-        return 0;
+    if (!scratch->mapped.has_file) {
+        long step = step_over_compiled(walk);
+        return step < 0 ? step_by_frame_pointer(walk) : step;
     }
-    return passes_compiled(walk) ? 0 : step_by_frame_pointer(walk);
+    int words = find_php_loop(scratch, walk->mm, walk->sp);
+    if (!words)
+        return step_by_frame_pointer(walk);
+    walk->sp += (words - 1) * sizeof(u64);
+    walk->pc = scratch->php_loop;
+    scratch->is_exact = 1;
+    return 0;
 }
 
 /* Steps from an address that is not in executable memory. Ruby's compiler makes all its code writable, and so not
- * executable, while it adds code. */
-INLINE long step_without_mapping(struct walk *walk, u64 pc)
+ * executable, while it adds code. Such an address follows a call. It has no frame, because user space cannot tell it
+ * from the result of a step that was wrong. */
+INLINE long step_without_mapping(struct walk *walk)
 {
-    struct scratch *scratch = walk->scratch;
-    /* Another step that led here was wrong, so this address is no frame. */
-    return passes_compiled(walk) && push_frame(scratch, pc) ? 0 : stop(walk, end_at(walk->mm, walk->sp));
+    long step = follows_call(walk->pc) ? step_over_compiled(walk) : -1;
+    return step < 0 ? stop(walk, end_at(walk->mm, walk->sp)) : step;
 }
 
 /* Steps from Go's runtime, while it makes a stack larger, to the goroutine of that stack. The goroutine's function has

@@ -37,7 +37,7 @@ static long unwind_step(u32 index, struct walk *walk)
         return step_through_hotspot(walk);
     if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
         if (index)
-            return step_without_mapping(walk, pc);
+            return step_without_mapping(walk);
         /* The innermost frame is real in any case. */
         push_frame(scratch, pc);
         return stop(walk, end_at(walk->mm, walk->sp));
@@ -143,7 +143,8 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
         /* The first frame of a coroutine has no caller. After a wrong step, the word may be 0, too, but then the
          * runtime often has functions that were not recorded. */
-        if (scratch->has_no_caller && scratch->runtime_walks[0].id && scratch->user_frames == frames)
+        if (scratch->end == USER_END_BROKEN && scratch->has_no_caller && scratch->runtime_walks[0].id &&
+            scratch->user_frames == frames)
             scratch->end = USER_END_ROOT;
     }
     scratch->header.user_end = scratch->end;

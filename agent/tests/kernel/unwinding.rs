@@ -315,3 +315,42 @@ fn a_stack_through_wrongly_described_code_has_no_root() {
         assert_eq!(names[at..], ["misdescribed", "[unwinding failed]"], "{names:?}");
     }
 }
+
+#[test]
+fn a_coroutine_has_its_root_at_the_end_of_the_memory_of_its_stack() {
+    // A coroutine's first function returns nowhere. In the middle of memory, the same word shows that a step was wrong.
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            #include <sys/mman.h>
+            void *resumer;
+            void start(void **resumer, uint64_t *stack, void (*first)(void));
+            void finish(void *resumer);
+            asm(".text\nstart: push %rbx\n push %rbp\n push %r12\n push %r13\n push %r14\n push %r15\n"
+                " mov %rsp, (%rdi)\n mov %rsi, %rsp\n jmp *%rdx\n"
+                "finish: mov %rdi, %rsp\n pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n");
+            NOINLINE void at_end(void) { spin(1500000000); sink++; finish(resumer); }
+            NOINLINE void in_middle(void) { spin(1500000000); sink++; finish(resumer); }
+            int main(void) {
+                int bytes = 1 << 16;
+                char *memory = mmap(0, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                mprotect(memory + bytes, 4096, PROT_NONE);
+                start(&resumer, (uint64_t *)(memory + bytes) - 1, at_end);
+                start(&resumer, (uint64_t *)(memory + bytes / 2) - 1, in_middle);
+                printf("%d\n", getpid()); return 0;
+            }"#
+        ),
+        &FLAGS,
+    );
+    let test = "a_coroutine_has_its_root_at_the_end_of_the_memory_of_its_stack";
+    let Some(samples) = sampled(test, 199, &program) else { return };
+    for (function, callers) in [("at_end", &[][..]), ("in_middle", &["[unwinding failed]"])] {
+        let stacks = stacks_with(function, &program, &samples);
+        assert!(100 < weight(&stacks), "{stacks:?}");
+        for (names, _) in &stacks {
+            let at = names.iter().position(|name| name == function).unwrap();
+            assert_eq!(names[at + 1..], *callers, "{names:?}");
+        }
+    }
+}

@@ -29,7 +29,7 @@ struct mapped {
     u32 go;      /* see runtimes/goroutine.h */
     u32 runtime; /* id in `runtimes`; 0: none */
     u32 epoch;   /* epoch of the lookup */
-    u32 zero;
+    u32 has_file; /* 0 for private memory without a file; a file that is only shared memory has no number */
 };
 
 #define NO_TABLE 0xffffffff
@@ -49,6 +49,11 @@ struct known_mapping {
 struct known_program {
     u64 mm;
     u64 next; /* index of the entry that is replaced next */
+    /* See runtimes/compiled.h: 1 if a compiler was found, and the epoch in which none was found. */
+    u32 has_compiler;
+    u32 is_searched;
+    u32 searched;
+    u32 zero;
     /* Starts and ends of the mappings have their own arrays, because every lookup scans them. */
     u64 start[KNOWN_MAPPINGS];
     u64 end[KNOWN_MAPPINGS];
@@ -121,6 +126,7 @@ INLINE struct known_mapping *entry_for(struct known_program *program, u64 mm, co
     if (program->mm != mm) {
         for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
             program->end[i] = 0;
+        program->has_compiler = program->is_searched = 0;
         program->mm = mm;
     }
     u32 at = program->next++ % KNOWN_MAPPINGS;
@@ -192,12 +198,12 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     mapped->table = NO_TABLE;
     mapped->go = 0;
     mapped->runtime = 0;
-    int has_file = read_key(mm, &mapping, &key);
-    if (has_file)
+    mapped->has_file = read_key(mm, &mapping, &key);
+    if (mapped->has_file)
         map_file(mapped, &mapping, &key, pid, tree);
     struct known_program *program = known_program_at(mm);
     /* A mapping of a file without a table is not cached, because the file may get a table. */
-    if (!program || (has_file && mapped->table == NO_TABLE))
+    if (!program || (mapped->has_file && mapped->table == NO_TABLE))
         return 1;
     struct known_mapping *known = entry_for(program, mm, mapped);
     known->vma = vma;

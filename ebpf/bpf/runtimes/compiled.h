@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Steps from code that a program has compiled to the code that called it. Compiled code has no unwind table, and this
- * one keeps no frame pointers either.
+ * Steps from code that a program has compiled in memory to the code that called it. Such code has no unwind table, and
+ * this one keeps no frame pointers either.
  *
  * Ruby (YJIT, Ruby 3.1 and later): the loop calls compiled code, which saves three registers. Compiled functions call
  * each other without the native stack, so there is one native frame, however many functions run. More registers are on
  * the stack while the code calls the compiler itself, and with the option --yjit-perf.
  *
- * PCRE2: a compiled regular expression saves five registers, and has words of its own.
+ * PCRE2: a compiled regular expression saves five registers, and has words of its own: two for each group.
  *
- * The return address is therefore the first one on the stack that leads into the file of the compiler.
+ * Both are called through a pointer. The return address is therefore the first one on the stack that follows such a
+ * call and leads into the file of the compiler.
  */
 #pragma once
 
@@ -21,7 +22,9 @@
 
 /* Number of frames on one stack that can be those of such code. */
 #define COMPILED_MAX 32
-/* Bytes of the longest instruction that calls. */
+/* Number of windows of the stack that are searched: those of an expression with about 120 groups. */
+#define COMPILED_WINDOWS 4
+/* Bytes before a return address that are read. The longest instruction that calls through a pointer has 7. */
 #define CALL_BYTES 7
 /* Addresses that are sought: above small numbers, and below the kernel's. */
 #define CODE_MIN (1ull << 16)
@@ -38,58 +41,108 @@ struct compiled_frame {
 
 #ifdef TARGET_X86_64
 
-/* Returns 1 if the instruction before an address is a call: e8 and four bytes, or ff and a byte whose middle bits are
- * 2, followed by up to five bytes. */
+/* Reads the bytes before an address, at which a call may end. Returns 0 on success. */
+INLINE long read_call(u8 *code, u64 address)
+{
+    return bpf_probe_read_user(code, CALL_BYTES, (void *)(address - CALL_BYTES));
+}
+
+/* Returns 1 if the instruction before an address is a call through a pointer: ff and a byte whose middle bits are 2,
+ * followed by up to five bytes. */
 INLINE int follows_call(u64 address)
 {
     u8 code[CALL_BYTES + 1];
-    if (bpf_probe_read_user(code, CALL_BYTES, (void *)(address - CALL_BYTES)))
+    if (read_call(code, address))
         return 0;
-    if (code[CALL_BYTES - 5] == 0xe8)
-        return 1;
     for (u32 i = 0; i + 2 <= CALL_BYTES; i++)
         if (code[i] == 0xff && (code[i + 1] & 0x38) == 0x10)
             return 1;
     return 0;
 }
 
-/* Replaces the registers of compiled code by those of its caller. Returns 0 if there is none. Changes scratch->mapped.
- * Not inlined, so that the verifier checks the function once. */
-__attribute__((noinline)) int step_over_compiled(struct scratch *scratch, struct compiled_frame *frame, u64 mm)
+/* Returns the kind of the compiler into whose file a word leads, if it is a return address after a call through a
+ * pointer, and sets scratch->compiler to the file; -1 otherwise. Notes if the word leads into a file that has no table
+ * yet. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int compiler_called_from(struct scratch *scratch, u64 mm, u64 word)
+{
+    if (!scratch || word < CODE_MIN || word >= CODE_MAX || !follows_call(word) ||
+        !map_address(&scratch->compiler, mm, word, scratch->header.pid))
+        return -1;
+    struct runtime *runtime = find_runtime(scratch->compiler.runtime);
+    if (runtime && (runtime->kind == RUNTIME_RUBY || runtime->kind == RUNTIME_PCRE))
+        return runtime->kind;
+    scratch->is_compiler_unsure |= scratch->compiler.number && scratch->compiler.table == NO_TABLE;
+    return -1;
+}
+
+/* Looks for the return address in one window of the stack. Returns the kind of the compiler, and sets the frame's pc
+ * and sp to those of the caller; -1 if there is none. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int find_compiler(struct scratch *scratch, struct compiled_frame *frame, u64 mm, u64 at)
+{
+    if (!scratch || !frame)
+        return -1;
+    struct window *stack = &scratch->stack;
+    stack->bytes = 0;
+    if (!read_window(stack, at, WINDOW_ASKED_MAX, WINDOW_ABOVE))
+        return -1;
+    for (u32 i = 0; i < WINDOW_WORDS && i < stack->bytes / sizeof(u64); i++) {
+        int kind = compiler_called_from(scratch, mm, stack->words[i]);
+        if (kind < 0)
+            continue;
+        frame->pc = stack->words[i];
+        frame->sp = at + (i + 1) * sizeof(u64);
+        return kind;
+    }
+    return -1;
+}
+
+/* Reads a register that was saved some words below the return address. Code that has just begun has not saved it. */
+INLINE void read_saved(u64 *saved, const struct compiled_frame *frame, u64 sp, u32 words)
+{
+    u64 at = frame->sp - (words + 1) * sizeof(u64);
+    if (at >= sp)
+        bpf_probe_read_user(saved, sizeof(*saved), (void *)at);
+}
+
+/* Replaces the registers of compiled code by those of its caller. Returns 0 if there is none. Sets scratch->mapped to
+ * the caller's file. Not inlined, so that the verifier checks the function once.
+ *
+ * Most programs with code in memory have no such code, so a program in which the search fails is not searched again
+ * until the next epoch. */
+__attribute__((noinline)) int find_compiled_caller(struct scratch *scratch, struct compiled_frame *frame, u64 mm)
 {
     if (!scratch || !frame || scratch->compiled >= COMPILED_MAX)
         return 0;
-    struct window *stack = &scratch->stack;
-    u32 count = scratch->compiled;
-    /* In other programs, the search is made once in a walk. */
-    scratch->compiled = COMPILED_MAX;
-    stack->bytes = 0;
-    if (!read_window(stack, frame->sp, WINDOW_ASKED_MAX, WINDOW_ABOVE))
+    struct known_program *program = known_program_at(mm);
+    u32 now = current_epoch();
+    if (program && program->mm == mm && program->is_searched && program->searched == now)
         return 0;
-    for (u32 i = 0; i < WINDOW_WORDS && i < stack->bytes / sizeof(u64); i++) {
-        u64 word = stack->words[i];
-        if (word < CODE_MIN || word >= CODE_MAX || !follows_call(word) ||
-            !map_address(&scratch->mapped, mm, word, scratch->header.pid))
-            continue;
-        struct runtime *runtime = find_runtime(scratch->mapped.runtime);
-        if (!runtime || (runtime->kind != RUNTIME_RUBY && runtime->kind != RUNTIME_PCRE))
-            continue;
-        int is_pcre = runtime->kind == RUNTIME_PCRE;
-        u32 saved_bx = is_pcre ? PCRE_SAVED_BX : RUBY_SAVED_BX;
-        scratch->compiled = count + 1;
-        frame->pc = word;
-        frame->sp += (i + 1) * sizeof(u64);
-        /* Code that has just begun has not saved them yet. */
-        if (i >= saved_bx)
-            frame->bx = stack->words[(i - saved_bx) % WINDOW_WORDS];
-        if (is_pcre && i >= PCRE_SAVED_FP)
-            frame->fp = stack->words[(i - PCRE_SAVED_FP) % WINDOW_WORDS];
-        return 1;
+    u64 sp = frame->sp;
+    int kind = -1;
+    scratch->is_compiler_unsure = 0;
+    scratch->compiler.end = 0;
+    for (u32 i = 0; i < COMPILED_WINDOWS && kind < 0; i++)
+        kind = find_compiler(scratch, frame, mm, sp + i * WINDOW_BYTES);
+    program = known_program_at(mm);
+    if (kind < 0) {
+        scratch->compiled = COMPILED_MAX;
+        if (program && program->mm == mm && !scratch->is_compiler_unsure && !program->has_compiler) {
+            program->is_searched = 1;
+            program->searched = now;
+        }
+        return 0;
     }
-    return 0;
+    if (program && program->mm == mm)
+        program->has_compiler = 1;
+    scratch->compiled += 1;
+    scratch->mapped = scratch->compiler;
+    read_saved(&frame->bx, frame, sp, kind == RUNTIME_PCRE ? PCRE_SAVED_BX : RUBY_SAVED_BX);
+    if (kind == RUNTIME_PCRE)
+        read_saved(&frame->fp, frame, sp, PCRE_SAVED_FP);
+    return 1;
 }
 
 #else
-INLINE int follows_call(u64 address) { return 1; }
-INLINE int step_over_compiled(struct scratch *scratch, struct compiled_frame *frame, u64 mm) { return 0; }
+INLINE int follows_call(u64 address) { return 0; }
+INLINE int find_compiled_caller(struct scratch *scratch, struct compiled_frame *frame, u64 mm) { return 0; }
 #endif

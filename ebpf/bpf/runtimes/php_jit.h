@@ -4,7 +4,7 @@
  * unwind table, and a fiber has a stack of its own.
  *
  * PHP's compiler is part of its cache. Its code is entered by a jump from the loop. It uses the stack of the loop's
- * frame, and takes at most a few words more. So such a frame is one of the loop, too.
+ * frame, and up to 16 words more. So such a frame is one of the loop, too.
  */
 #pragma once
 
@@ -17,6 +17,26 @@
 #define PHP_COMPILED_MAX 32
 /* Number of words of the stack that compiled code may take below the frame of the loop. */
 #define PHP_COMPILED_WORDS 16
+
+#ifdef TARGET_X86_64
+/* Returns 1 if the call before an address may be one of the loop at `loop`. Direct calls are e8 and the distance to the
+ * loop. Others are ff and a pointer in memory, whose address is in a register or at a distance from the call. */
+INLINE int follows_loop_call(u64 address, u64 loop)
+{
+    u8 code[CALL_BYTES + 1];
+    int distance;
+    if (read_call(code, address))
+        return 0;
+    __builtin_memcpy(&distance, code + 3, sizeof(distance));
+    if (code[2] == 0xe8)
+        return address + distance == loop;
+    return (code[1] == 0xff && code[2] == 0x15) || (code[4] == 0xff && code[5] == 0x14) ||
+           (code[4] == 0xff && (code[5] & 0xf8) == 0x50 && code[6] == 0) ||
+           (code[5] == 0xff && (code[6] & 0xf8) == 0x10 && (code[6] & 6) != 4);
+}
+#else
+INLINE int follows_loop_call(u64 address, u64 loop) { return 0; }
+#endif
 
 /* Begins to record the functions that the thread runs, unless their recording began before. Without threads of PHP,
  * they are those of the first thread. */
@@ -69,24 +89,25 @@ __attribute__((noinline)) int find_php_loop(struct scratch *scratch, u64 mm, u64
         return 0;
     scratch->php_compiled = count + 1;
     u32 bytes = runtime->offsets[PHP_LOOP_BYTES];
+    u64 loop = runtime->loop[0].start - mapped->to_address;
     if (bytes && !bpf_probe_read_user(words, sizeof(words), (void *)(sp + bytes - sizeof(u64))))
         for (u32 i = 0; i <= PHP_COMPILED_WORDS; i++)
-            if (words[i] - mapped->start < mapped->end - mapped->start && follows_call(words[i])) {
-                scratch->php_loop = runtime->loop[0].start + runtime->offsets[PHP_LOOP_BODY] - mapped->to_address;
+            if (words[i] - mapped->start < mapped->end - mapped->start && follows_loop_call(words[i], loop)) {
+                scratch->php_loop = loop + runtime->offsets[PHP_LOOP_BODY];
                 return i + 1;
             }
     begin_php(scratch, runtime);
     return 0;
 }
 
-/* Begins to record the functions of PHP after a walk: one that ended in a file with PHP, or one that failed in a
- * program with PHP. Not inlined, so that the verifier checks the function once. */
+/* Begins to record the functions of PHP after a walk: one that ended in a file with PHP, or one that failed or ended in
+ * memory without a file, in a program with PHP. Not inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int begin_php_at_end(struct scratch *scratch, u64 mm)
 {
     if (!scratch)
         return 0;
     struct runtime *runtime = find_runtime(scratch->mapped.runtime);
-    if ((!runtime || runtime->kind != RUNTIME_PHP) && scratch->end == USER_END_BROKEN)
+    if ((!runtime || runtime->kind != RUNTIME_PHP) && (scratch->end == USER_END_BROKEN || !scratch->mapped.has_file))
         runtime = runtime_of_program(scratch, mm);
     if (runtime && runtime->kind == RUNTIME_PHP)
         begin_php(scratch, runtime);

@@ -9,15 +9,18 @@ use testkit::report;
 
 /// Program with a known path of calls: through recursion, blocks, and C code that calls methods.
 const PROGRAM: &str = r#"
+def work
+  total = i = 0
+  while i < 20_000
+    total += i & 7
+    i += 1
+  end
+  total
+end
+
 def spin(stop)
   total = 0
-  while Process.clock_gettime(Process::CLOCK_MONOTONIC) < stop
-    i = 0
-    while i < 2000
-      total += i * i
-      i += 1
-    end
-  end
+  total += work while Process.clock_gettime(Process::CLOCK_MONOTONIC) < stop
   total
 end
 
@@ -45,17 +48,21 @@ descend(40, Process.clock_gettime(Process::CLOCK_MONOTONIC) + 10)
 "#;
 
 /// The functions on the stack of [`PROGRAM`], leaf first, with the number of repetitions.
-const STACK: [(&str, usize); 6] =
-    [("spin", 1), ("block in <=>", 1), ("<=>", 1), ("sorts", 1), ("descend", 41), ("<main>", 1)];
+const STACK: [(&str, usize); 7] =
+    [("work", 1), ("spin", 1), ("block in <=>", 1), ("<=>", 1), ("sorts", 1), ("descend", 41), ("<main>", 1)];
 
 /// Name of the native function that runs Ruby functions.
 const LOOP: &str = "rb_vm_exec";
+
+/// Name of the frame of code that Ruby has compiled.
+const COMPILED: &str = "[anonymous code]";
 
 fn is_ruby(frame: &Frame) -> bool {
     frame.kind == "ruby"
 }
 
-/// True if a sample has the functions of [`STACK`], and a loop and C code where C code called a function.
+/// True if a sample has the functions of [`STACK`], a loop and C code where C code called a function, and native frames
+/// up to the root.
 fn is_whole(sample: &Sample) -> bool {
     let functions = sample.frames.iter().filter(|frame| is_ruby(frame)).map(|frame| frame.name.as_str());
     let expected = STACK.iter().flat_map(|(name, count)| std::iter::repeat_n(*name, *count));
@@ -65,21 +72,31 @@ fn is_whole(sample: &Sample) -> bool {
         let end = after.iter().position(is_ruby).unwrap_or_default();
         1 < end && after[0].name == LOOP && after[end].name == *outer
     });
-    functions.eq(expected) && has_loops
+    let outermost = sample.frames.iter().rposition(is_ruby).unwrap_or_default();
+    let has_root = sample.frames[outermost..].iter().any(|frame| frame.name == "main");
+    let is_broken = sample.frames.iter().any(|frame| frame.name == "[unwinding failed]");
+    functions.eq(expected) && has_loops && has_root && !is_broken
+}
+
+/// True if a sample is whole, and compiled code runs its innermost function.
+fn is_whole_and_compiled(sample: &Sample) -> bool {
+    let innermost = sample.frames.iter().find(|frame| frame.kind != "kernel");
+    is_whole(sample) && innermost.is_some_and(|frame| frame.name == COMPILED)
 }
 
 #[test]
 fn functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls() {
-    check("functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls", rubies());
+    check("functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls", rubies(), is_whole);
 }
 
 #[test]
 fn functions_that_ruby_has_compiled_are_on_the_stack() {
-    check("functions_that_ruby_has_compiled_are_on_the_stack", rubies_that_compile());
+    let test = "functions_that_ruby_has_compiled_are_on_the_stack";
+    check(test, rubies_that_compile(), is_whole_and_compiled);
 }
 
 /// Samples the program in these interpreters, and checks that nearly all samples are whole.
-fn check(test: &str, interpreters: Vec<Interpreter>) {
+fn check(test: &str, interpreters: Vec<Interpreter>, is_whole: fn(&Sample) -> bool) {
     if interpreters.is_empty() {
         return report::skipped(test, "there is no Ruby");
     }
