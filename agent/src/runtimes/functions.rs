@@ -1,6 +1,7 @@
 //! Functions of runtimes in one process, and their locations.
 //!
-//! Processes that were forked from one program share what is known of their functions.
+//! Processes that were forked from one program share what is known of functions whose identity has the name. Other
+//! identities are unique in one process only: after a fork, two processes may make different functions with one.
 //!
 //! Invariant: no answer is older than a minute, or than two minutes for a function that is gone and that has copies. A
 //! program may replace a function by another one with the same identity.
@@ -10,7 +11,7 @@ pub(crate) mod family;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::family::{FamilyFunctions, SharedFunctions};
+use self::family::{FamilyFunctions, Membership, SharedFunctions};
 use crate::names::location::{Location, LocationId, Marker};
 use crate::names::shared_tables::SharedTables;
 use crate::process::family::Family;
@@ -53,8 +54,10 @@ fn copy_of(function: FunctionKey, layout: &Layout) -> Option<CopyKey> {
 /// The functions of the runtimes in one process.
 #[derive(Debug)]
 pub(crate) struct RuntimeFunctions {
-    /// The functions that were read in the family; `None` until the process has a function.
-    known: Option<SharedFunctions>,
+    /// Functions that are known for this process only; `None` until there is one.
+    own: Option<SharedFunctions>,
+    /// The family, whose processes share other functions; `None` until there is one of these.
+    family: Option<Membership>,
     gone: GoneFunctions,
     sources: Sources,
     reads: ReadLimit,
@@ -72,7 +75,8 @@ pub(crate) struct RuntimeFunctions {
 impl Default for RuntimeFunctions {
     fn default() -> Self {
         Self {
-            known: None,
+            own: None,
+            family: None,
             gone: GoneFunctions::default(),
             sources: Sources::default(),
             reads: ReadLimit::of_process(),
@@ -97,22 +101,38 @@ impl RuntimeFunctions {
         tables: &mut SharedTables,
     ) {
         self.unread = None;
-        let mut left: Vec<Position> = positions.collect();
-        if left.is_empty() {
-            return;
-        }
-        let known = match self.known(process, tables) {
-            Ok(known) => known,
-            Err(reason) => {
-                self.unread = Some(reason);
-                return;
-            }
-        };
-        let known = &mut *known.lock();
-        known.forget_old(now_ns);
-        left.retain(|at| !known.locations.contains_key(at));
+        self.known().for_each(|known| known.lock().forget_old(now_ns));
+        let is_new = |at: &Position| self.known().all(|known| !known.lock().locations.contains_key(at));
+        let mut left: Vec<Position> = positions.filter(is_new).collect();
         left.sort_unstable();
         left.dedup();
+        let is_shared = |at: &Position| {
+            tables.runtimes.layout(at.function.runtime).is_some_and(|layout| layout.identities_have_names())
+        };
+        let (shared, own): (Vec<_>, Vec<_>) = left.into_iter().partition(is_shared);
+        if !own.is_empty() {
+            let known = self.own.get_or_insert_default().clone();
+            self.find_in(&known, own, process, now_ns, tables);
+        }
+        if !shared.is_empty() {
+            match self.family(process, now_ns, tables) {
+                Ok(known) => self.find_in(&known, shared, process, now_ns, tables),
+                Err(reason) => self.unread = Some(reason),
+            }
+        }
+    }
+
+    /// Finds the locations of positions that are new, among and for the functions that are `known`.
+    fn find_in(
+        &mut self,
+        known: &SharedFunctions,
+        mut left: Vec<Position>,
+        process: ProcessKey,
+        now_ns: u64,
+        tables: &mut SharedTables,
+    ) {
+        let known = &mut *known.lock();
+        known.forget_old(now_ns);
         if POSITIONS_MAX < known.locations.len() + left.len() {
             known.locations = HashMap::default();
         }
@@ -141,15 +161,23 @@ impl RuntimeFunctions {
         }
     }
 
-    /// Returns what is known of the functions of the process and of its family.
-    fn known(&mut self, process: ProcessKey, tables: &mut SharedTables) -> Result<SharedFunctions, Marker> {
-        if let Some(known) = &self.known {
-            return Ok(known.clone());
+    /// Returns what is known of functions: of those of this process, and of those of its family.
+    fn known(&self) -> impl Iterator<Item = &SharedFunctions> {
+        self.own.iter().chain(self.family.as_ref().map(|family| &family.functions))
+    }
+
+    /// Returns what is known in the family of the process. A process may change its user, and then its family.
+    fn family(
+        &mut self,
+        process: ProcessKey,
+        now_ns: u64,
+        tables: &mut SharedTables,
+    ) -> Result<SharedFunctions, Marker> {
+        if self.family.as_ref().is_none_or(|membership| membership.is_old(now_ns)) {
+            let family = self.run(tables, move || Family::of(process))?;
+            self.family = Some(Membership::of(family, self.family.take(), now_ns, &mut tables.families));
         }
-        let family = self.run(tables, move || Family::of(process))?;
-        // A process that has ended is alone.
-        let known = family.map_or_else(SharedFunctions::default, |family| tables.families.functions_of(family));
-        Ok(self.known.insert(known).clone())
+        Ok(self.family.as_ref().map(|membership| membership.functions.clone()).unwrap_or_default())
     }
 
     /// Reads memory of the process, within the limits of time.
@@ -212,7 +240,7 @@ impl RuntimeFunctions {
 
     /// Returns the location of a position after [`RuntimeFunctions::find`], and true if it will be the same next time.
     pub(crate) fn locate(&self, at: Position, tables: &mut SharedTables) -> (LocationId, bool) {
-        if let Some(known) = &self.known {
+        for known in self.known() {
             let known = known.lock();
             if let Some(id) = known.locations.get(&at) {
                 return (*id, true);
@@ -245,19 +273,17 @@ impl RuntimeFunctions {
     }
 
     pub(crate) fn forget_locations(&mut self) {
-        if let Some(known) = &self.known {
-            known.lock().locations = HashMap::default();
-        }
+        self.known().for_each(|known| known.lock().locations = HashMap::default());
     }
 
     /// Number of positions whose location is cached, without those that fall to the rest of the family.
     pub(crate) fn positions(&self) -> usize {
-        self.known.as_ref().map_or(0, |known| known.part_of(known.lock().locations.len()))
+        self.known().map(|known| known.part_of(known.lock().locations.len())).sum()
     }
 
     /// Approximate memory of the functions, in bytes, without what falls to the rest of the family.
     pub(crate) fn bytes(&self) -> usize {
-        let known = self.known.as_ref().map_or(0, |known| known.part_of(known.lock().read.bytes()));
+        let known: usize = self.known().map(|known| known.part_of(known.lock().read.bytes())).sum();
         known + self.gone.bytes() + self.sources.bytes()
     }
 }

@@ -79,6 +79,12 @@ impl Layout {
         }
     }
 
+    /// True if the identity of a function has a hash of its name. Two processes that were forked from one program then
+    /// have no different functions with the same address and the same identity.
+    pub(crate) fn identities_have_names(&self) -> bool {
+        matches!(self, Self::Php(_))
+    }
+
     /// Returns the type of the frames of the language.
     pub(crate) fn frame_type(&self) -> FrameType {
         match self {

@@ -1,5 +1,5 @@
-//! Functions that are known of a family of processes. A function that was read in one of them needs no other read: its
-//! address and its identity are the same in the others.
+//! Functions that are known of a family of processes. A function that was read in one of them needs no other read if
+//! its address and its identity are the same in the others, and if the identity has the name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -24,16 +24,24 @@ const FAMILIES_MAX: usize = 1024;
 pub(crate) struct FamilyFunctions {
     pub(super) read: FunctionCache,
     pub(super) locations: HashMap<Position, LocationId, RandomState>,
-    /// Time at which the oldest function was read.
+    /// Time before which no function was read, and no copy a minute earlier.
     since_ns: u64,
 }
 
 impl FamilyFunctions {
     /// Forgets everything that is older than a minute at `now_ns`, except copies in place of those that will be gone.
+    /// These are forgotten after two minutes.
     pub(super) fn forget_old(&mut self, now_ns: u64) {
-        if AGE_NS_MAX < now_ns.saturating_sub(self.since_ns) {
+        let age_ns = now_ns.saturating_sub(self.since_ns);
+        if age_ns <= AGE_NS_MAX {
+            return;
+        }
+        self.locations = HashMap::default();
+        if age_ns <= 2 * AGE_NS_MAX {
             self.read.forget();
-            self.locations = HashMap::default();
+            self.since_ns += AGE_NS_MAX;
+        } else {
+            self.read = FunctionCache::default();
             self.since_ns = now_ns;
         }
     }
@@ -55,8 +63,8 @@ fn locate_in(at: Position, function: &Function, layout: &Layout, tables: &mut Sh
     tables.locations.insert_calls(None, &function.calls(layout, at.position), layout.frame_type())
 }
 
-/// The functions of a family, which its processes share. Only the thread that locates samples locks them, so it may
-/// read memory meanwhile.
+/// Functions that processes share. Only the thread that locates samples locks them, so it never waits, and may read
+/// memory meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedFunctions(Arc<Mutex<FamilyFunctions>>);
 
@@ -87,5 +95,31 @@ impl Families {
         let new = SharedFunctions::default();
         self.0.insert(family, Arc::downgrade(&new.0));
         new
+    }
+}
+
+/// The family of a process, as it was found at some time.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// `None` if it is not known. The process is alone then.
+    family: Option<Family>,
+    pub(super) functions: SharedFunctions,
+    since_ns: u64,
+}
+
+impl Membership {
+    /// Describes a process that is in a family at `now_ns`, and that was in another one before, or in the same.
+    pub(super) fn of(family: Option<Family>, before: Option<Self>, now_ns: u64, families: &mut Families) -> Self {
+        let same = before.filter(|before| before.family == family).map(|before| before.functions);
+        let functions = same.unwrap_or_else(|| match &family {
+            Some(family) => families.functions_of(family.clone()),
+            None => SharedFunctions::default(),
+        });
+        Self { family, functions, since_ns: now_ns }
+    }
+
+    /// True if the family is to be found again at `now_ns`.
+    pub(super) fn is_old(&self, now_ns: u64) -> bool {
+        AGE_NS_MAX < now_ns.saturating_sub(self.since_ns)
     }
 }

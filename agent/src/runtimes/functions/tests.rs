@@ -83,15 +83,15 @@ fn own_key() -> ProcessKey {
 fn a_name_is_read_once_a_minute_and_only_if_the_object_is_the_same() {
     let mut world = World::new();
     let first = world.place("first", 1);
-    assert_eq!(world.name(own_key(), first, 100 * SECOND_NS), "first");
+    assert_eq!(world.name(own_key(), first, 1100 * SECOND_NS), "first");
     // Another function has the same numbers and the same pointers.
     let same = world.place("other", 1);
     assert_eq!(same, first);
-    assert_eq!(world.name(own_key(), first, 160 * SECOND_NS), "first");
-    assert_eq!(world.name(own_key(), first, 161 * SECOND_NS), "other");
+    assert_eq!(world.name(own_key(), first, 1160 * SECOND_NS), "first");
+    assert_eq!(world.name(own_key(), first, 1161 * SECOND_NS), "other");
     let second = world.place("second", 2);
-    assert_eq!(world.name(own_key(), second, 162 * SECOND_NS), "second");
-    assert_eq!(world.name(own_key(), first, 300 * SECOND_NS), "[function gone]");
+    assert_eq!(world.name(own_key(), second, 1162 * SECOND_NS), "second");
+    assert_eq!(world.name(own_key(), first, 1300 * SECOND_NS), "[function gone]");
 }
 
 #[test]
@@ -213,10 +213,16 @@ fn a_copy_that_is_gone_has_the_name_of_one_that_was_read() {
 
 /// Places the code of a PHP file in memory, which PHP copies for each request. Returns its position.
 fn place_php(memory: &mut [u64], tables: &SharedTables) -> Position {
+    place_php_at_line(memory, tables, 0)
+}
+
+/// Like [`place_php`], for code with these first and last lines.
+fn place_php_at_line(memory: &mut [u64], tables: &SharedTables, line: u64) -> Position {
     let layout = php::layout::layout_of(Version { major: 8, minor: 2 }).unwrap();
     let address = memory.as_ptr() as u64;
     let text = 64;
     memory[0] = 2;
+    memory[usize::from(layout.file) / 8 + 1] = line << 32 | line;
     memory[usize::from(layout.instructions) / 8] = 0x1000;
     memory[usize::from(layout.file) / 8] = address + 8 * text as u64;
     // Type, hash, length, and bytes of a string.
@@ -240,35 +246,87 @@ fn a_copy_has_its_name_until_all_copies_were_gone_for_a_minute() {
     let mut world = World::new();
     let mut memory = vec![0_u64; 128];
     let at = place_php(&mut memory, &world.tables);
-    assert_eq!(world.name(own_key(), at, 100 * SECOND_NS), "{include}");
+    assert_eq!(world.name(own_key(), at, 1100 * SECOND_NS), "{include}");
     memory.fill(0);
     let other = Position { function: FunctionKey { address: at.function.address + 8, ..at.function }, ..at };
-    assert_eq!(world.name(own_key(), other, 101 * SECOND_NS), "{include}");
+    assert_eq!(world.name(own_key(), other, 1101 * SECOND_NS), "{include}");
     // All functions are read again after a minute.
-    for seconds in [161, 180, 220] {
+    for seconds in [1161, 1180, 1220] {
         assert_eq!(world.name(own_key(), at, seconds * SECOND_NS), "{include}");
         assert!(!world.functions.locate(at, &mut world.tables).1, "it is sought again");
     }
-    assert_eq!(world.name(own_key(), at, 222 * SECOND_NS), "[function gone]");
+    assert_eq!(world.name(own_key(), at, 1222 * SECOND_NS), "[function gone]");
+}
+
+#[test]
+fn a_copy_is_forgotten_after_two_minutes_without_samples() {
+    let mut world = World::new();
+    let mut memory = vec![0_u64; 128];
+    let at = place_php(&mut memory, &world.tables);
+    assert_eq!(world.name(own_key(), at, 1100 * SECOND_NS), "{include}");
+    memory.fill(0);
+    assert_eq!(world.name(own_key(), at, 1221 * SECOND_NS), "[function gone]");
+}
+
+#[test]
+fn copies_of_many_functions_take_bounded_memory() {
+    let mut world = World::new();
+    world.functions.reads = ReadLimit::none();
+    world.tables.function_reads = ReadLimit::none();
+    let mut memory = vec![0_u64; 128];
+    let at = place_php(&mut memory, &world.tables);
+    for line in 1..=20_000 {
+        let at = place_php_at_line(&mut memory, &world.tables, line);
+        assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}", "{line}");
+        assert!(world.functions.bytes() < 6 << 20, "{}", world.functions.bytes());
+    }
+    assert_ne!(place_php_at_line(&mut memory, &world.tables, 2), at, "lines are part of the identity");
 }
 
 #[test]
 fn a_function_that_one_process_has_is_known_in_its_family_only() {
     let mut world = World::new();
-    let at = world.place("function", 1);
-    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
-    world.memory.fill(0);
+    let mut memory = vec![0_u64; 128];
+    let at = place_php(&mut memory, &world.tables);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
+    memory.fill(0);
     // Another process of the family has the same function, and another program does not.
     let first = std::mem::take(&mut world.functions);
-    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
     drop(first);
     world.functions = RuntimeFunctions::default();
     world.tables.families = family::Families::default();
     assert_eq!(world.name(own_key(), at, SECOND_NS), "[function gone]");
     // That it is gone in one process does not keep others from reading it.
-    let again = world.place("function", 1);
+    let again = place_php(&mut memory, &world.tables);
     assert_eq!((again, world.name(own_key(), at, SECOND_NS)), (at, "[function gone]".to_owned()));
     let second = std::mem::take(&mut world.functions);
-    assert_eq!(world.name(own_key(), at, SECOND_NS), "function");
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
     drop(second);
+}
+
+#[test]
+fn a_function_whose_identity_has_no_name_is_known_in_one_process_only() {
+    let mut world = World::new();
+    let at = world.place("before", 1);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "before");
+    let first = std::mem::take(&mut world.functions);
+    // A process that was forked has made another function with the same number.
+    assert_eq!(world.place("after", 1), at);
+    assert_eq!(world.name(own_key(), at, SECOND_NS), "after");
+    drop(first);
+}
+
+#[test]
+fn a_process_that_changes_its_user_leaves_its_family_within_a_minute() {
+    let mut families = family::Families::default();
+    let (root, user) = (Family::of_test([1; 16], "0"), Family::of_test([1; 16], "33"));
+    let master = Membership::of(Some(root.clone()), None, 0, &mut families);
+    let worker = Membership::of(Some(root.clone()), None, 0, &mut families);
+    assert_eq!(master.functions.part_of(100), 50, "both have the same functions");
+    assert!(!worker.is_old(60 * SECOND_NS) && worker.is_old(60 * SECOND_NS + 1));
+    let worker = Membership::of(Some(user), Some(worker), 61 * SECOND_NS, &mut families);
+    assert_eq!((master.functions.part_of(100), worker.functions.part_of(100)), (100, 100));
+    let same = Membership::of(Some(root), Some(master), 61 * SECOND_NS, &mut families);
+    assert_eq!(same.functions.part_of(100), 100);
 }
