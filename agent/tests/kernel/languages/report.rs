@@ -7,6 +7,8 @@
 //! | `case NAME ...;FUNCTION?;...` | the function is freed so soon that a marker may be in its place |
 //! | `round START CPU CPU ...` | start of a round in UNIX time, and the CPU time of each case, all in nanoseconds |
 
+use std::collections::HashMap;
+
 use super::Language;
 use crate::support::view::{Frame, Sample};
 
@@ -18,6 +20,10 @@ const BROKEN: &str = "[unwinding failed]";
 
 /// Other markers in place of frames.
 const MISSING: [&str; 4] = [BROKEN, "[truncated stack]", "[process exited]", "[no mapping]"];
+
+/// Time after the first sample with a file in which its table may be missing, in nanoseconds. Some files are on the
+/// stack only while a program compiles a function.
+const NEW_NS: u64 = 1_000_000_000;
 
 /// Name of code that the program has compiled. Without functions of the language, these are missing.
 const COMPILED: &str = "[anonymous code]";
@@ -48,6 +54,10 @@ pub(crate) struct Count {
     pub(crate) named: usize,
     /// Frames of other samples, leaf first.
     pub(crate) other: Vec<String>,
+    /// Samples that are not whole, with a file that was new.
+    pub(crate) new: usize,
+    /// Samples before the first round that counts, which are not whole.
+    pub(crate) early: usize,
 }
 
 /// The samples of a program from the first round on that begins after all cases had a whole sample.
@@ -118,9 +128,17 @@ impl Report {
         for (_, cpu) in &rounds {
             counts.cases.iter_mut().zip(cpu).for_each(|(count, ns)| count.cpu_ns += ns);
         }
+        let mut seen: HashMap<&str, u64> = HashMap::new();
+        for sample in samples {
+            let first = sample.times.iter().copied().min().unwrap_or(u64::MAX);
+            for frame in &sample.frames {
+                let seen = seen.entry(&frame.file).or_insert(first);
+                *seen = first.min(*seen);
+            }
+        }
         for (stack, sample) in &stacks {
-            let times = sample.times.iter().filter(|time| start <= **time).count();
-            counts.add(self.place(stack, sample), sample, times);
+            let newest = sample.frames.iter().map(|frame| seen[frame.file.as_str()]).max().unwrap_or_default();
+            counts.add(self.place(stack, sample), sample, start, newest.saturating_add(NEW_NS));
         }
         counts
     }
@@ -163,7 +181,11 @@ enum Place {
 }
 
 impl Counts {
-    fn add(&mut self, place: Place, sample: &Sample, times: usize) {
+    /// Adds the times of a sample from `start` on. Before `known`, one of its files was new.
+    fn add(&mut self, place: Place, sample: &Sample, start: u64, known: u64) {
+        let number = |is: &dyn Fn(u64) -> bool| sample.times.iter().filter(|time| is(**time)).count();
+        let times = number(&|time| start <= time);
+        let new = number(&|time| start <= time && time < known);
         let (count, is_whole) = match place {
             Place::Whole(case) => (&mut self.cases[case], true),
             Place::Other(case) => (&mut self.cases[case], false),
@@ -176,8 +198,12 @@ impl Counts {
             count.whole += times;
             let has_names = sample.frames.iter().all(|frame| !WITHOUT_NAME.contains(&frame.name.as_str()));
             count.named += if has_names { times } else { 0 };
-        } else if times != 0 {
-            count.other.push(format!("{times} x {}", described(sample)));
+            return;
+        }
+        count.new += new;
+        count.early += sample.times.len() - times;
+        if new < times {
+            count.other.push(format!("{} x {}", times - new, described(sample)));
         }
     }
 }

@@ -55,6 +55,8 @@ impl Verdict {
             whole: parts().map(|count| count.whole).sum(),
             named: parts().map(|count| count.named).sum(),
             other: parts().flat_map(|count| &count.other).cloned().collect(),
+            new: parts().map(|count| count.new).sum(),
+            early: parts().map(|count| count.early).sum(),
         };
         let expected = cpu_ns as f64 / 1e9 * f64::from(FREQUENCY_HZ);
         let sigma = (samples as f64 - expected) / expected.sqrt().max(1.0);
@@ -69,8 +71,8 @@ impl Verdict {
         }
         note(&format!(
             "{program}: {} of {} samples are whole, {} are between, {} are of no case; worst share {worst:+.1} sigma; \
-             {counted} of {rounds} rounds",
-            all.whole, all.samples, counts.between.samples, counts.lost.samples
+             {counted} of {rounds} rounds; not whole, too: {} with a new file, {} before these rounds",
+            all.whole, all.samples, counts.between.samples, counts.lost.samples, all.new, all.early
         ));
         counts.lost.other.iter().for_each(|sample| note(&format!("{program}, of no case: {sample}")));
     }
@@ -87,7 +89,7 @@ impl Verdict {
     }
 
     fn check_whole(&mut self, name: &str, count: &Count) {
-        let other = count.samples - count.whole;
+        let other = count.samples - count.whole - count.new;
         if NAMED_FROM < count.whole && count.named == 0 {
             self.wrong.push(format!("{name}: functions that are freed have no name in {} samples", count.whole));
         }
