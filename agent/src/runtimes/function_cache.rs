@@ -65,7 +65,7 @@ impl FunctionCache {
         copy: Option<CopyKey>,
         function: Option<Function>,
     ) -> Option<Arc<Function>> {
-        if BYTES_MAX <= self.bytes {
+        if BYTES_MAX <= self.bytes() {
             self.forget();
         }
         let is_read = function.is_some();
@@ -91,7 +91,7 @@ impl FunctionCache {
         let earlier: HashMap<_, _, _> = std::mem::take(&mut self.copied);
         let bytes = earlier.values().map(|function| function.bytes()).sum();
         *self = Self { bytes, earlier, ..Self::default() };
-        if BYTES_MAX / 2 <= bytes {
+        if BYTES_MAX / 2 <= self.bytes() {
             *self = Self::default();
         }
     }
