@@ -102,7 +102,10 @@ impl RuntimeFunctions {
     ) {
         self.unread = None;
         self.known().for_each(|known| known.lock().forget_old(now_ns));
-        let is_new = |at: &Position| self.known().all(|known| !known.lock().locations.contains_key(at));
+        // The family is found again when a function is sought.
+        let is_family_old = self.family.as_ref().is_some_and(|membership| membership.is_old(now_ns));
+        let is_located = |at: &Position| self.known().any(|known| known.lock().locations.contains_key(at));
+        let is_new = |at: &Position| is_family_old || !is_located(at);
         let mut left: Vec<Position> = positions.filter(is_new).collect();
         left.sort_unstable();
         left.dedup();
