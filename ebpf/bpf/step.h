@@ -227,8 +227,8 @@ INLINE long step_without_table(struct walk *walk)
 }
 
 /* Steps from an address that is not in executable memory. Ruby's compiler makes all its code writable, and so not
- * executable, while it adds code. Such an address follows a call. It has no frame, because user space cannot tell it
- * from the result of a step that was wrong. */
+ * executable, while it adds code. Only an address after a call counts. It is not recorded, because user space could not
+ * tell it from the result of a wrong step. */
 INLINE long step_without_mapping(struct walk *walk)
 {
     long step = follows_call(walk->pc) ? step_over_compiled(walk) : -1;

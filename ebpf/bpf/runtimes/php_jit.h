@@ -28,8 +28,8 @@ INLINE int follows_loop_call(u64 address, u64 loop)
     if (read_call(code, address))
         return 0;
     __builtin_memcpy(&distance, code + 3, sizeof(distance));
-    if (code[2] == 0xe8)
-        return address + distance == loop;
+    if (code[2] == 0xe8 && address + distance == loop)
+        return 1;
     return (code[1] == 0xff && code[2] == 0x15) || (code[4] == 0xff && code[5] == 0x14) ||
            (code[4] == 0xff && (code[5] & 0xf8) == 0x50 && code[6] == 0) ||
            (code[5] == 0xff && (code[6] & 0xf8) == 0x10 && (code[6] & 6) != 4);
