@@ -15,14 +15,14 @@ enum thread_pointer_kind {
     THREAD_FIXED = 2,   /* at `offset` from the base */
     THREAD_SLOT = 3,    /* the word at `address` is the offset from the base */
     THREAD_DYNAMIC = 4, /* the words at `address` are a module's number, and an offset in its block; plus `offset` */
-    THREAD_KEY = 5,     /* the int at `address` is a key of pthread_getspecific() of glibc */
+    THREAD_KEY = 5,     /* the int at `address` is a key of pthread_getspecific() */
 };
 
 struct thread_pointer {
     u64 address; /* ELF virtual address */
     s64 offset;
-    u32 kind; /* enum thread_pointer_kind */
-    u32 zero;
+    u32 kind;    /* enum thread_pointer_kind */
+    u32 is_musl; /* 1 if the C library is musl, 0 if it is glibc */
 };
 
 _Static_assert(sizeof(struct thread_pointer) == 24, "");
@@ -31,12 +31,18 @@ _Static_assert(sizeof(struct thread_pointer) == 24, "");
 
 /* Layout of a thread's control block in glibc on x86-64: the table of the blocks of all modules, and the values of
  * keys. The first keys have an array of their own, and the others have arrays of the same length behind pointers. */
-#define GLIBC_BLOCKS 8
+#define BLOCKS 8
 #define GLIBC_BLOCK_BYTES 16
 #define GLIBC_FIRST_KEYS 0x310
 #define GLIBC_KEY_ARRAYS 0x510
 #define GLIBC_KEYS_PER_ARRAY 32
 #define GLIBC_KEYS_MAX 1024
+
+/* Layout of a thread's control block in musl 1.2.2 and later on x86-64: the values of all keys are in one array. The
+ * table of the blocks is at the same place as that of glibc. */
+#define MUSL_BLOCK_BYTES 8
+#define MUSL_KEYS 0x80
+#define MUSL_KEYS_MAX 128
 
 /* A value of a key, and the number by which glibc detects that a deleted key is used again. */
 struct glibc_value {
@@ -57,14 +63,23 @@ INLINE long read_glibc_key(u64 *value, u64 base, u32 key)
     return bpf_probe_read_user(value, sizeof(*value), (void *)at);
 }
 
-/* Reads a word of the block of a module. Returns 0 on success. If the thread has not used the module yet, its table may
- * be too short, or have an address at which nothing can be. */
-INLINE long read_module_block(u64 *value, u64 base, u64 module, u64 offset)
+/* Reads the value of a key of musl. Returns 0 on success. */
+INLINE long read_musl_key(u64 *value, u64 base, u32 key)
 {
-    u64 blocks, block, modules;
-    if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(base + GLIBC_BLOCKS)) ||
-        bpf_probe_read_user(&modules, sizeof(modules), (void *)(blocks - GLIBC_BLOCK_BYTES)) || module > modules ||
-        bpf_probe_read_user(&block, sizeof(block), (void *)(blocks + module * GLIBC_BLOCK_BYTES)))
+    u64 array;
+    return key >= MUSL_KEYS_MAX || bpf_probe_read_user(&array, sizeof(array), (void *)(base + MUSL_KEYS)) ||
+           bpf_probe_read_user(value, sizeof(*value), (void *)(array + key * sizeof(u64)));
+}
+
+/* Reads a word of the block of a module. Returns 0 on success. If the thread has not used the module yet, its table may
+ * be too short, or have an address at which nothing can be. The number of modules is in the entry before that of the
+ * first module, which is module 0 in glibc and module 1 in musl. */
+INLINE long read_module_block(u64 *value, u64 base, u64 module, u64 offset, u32 is_musl)
+{
+    u64 blocks, block, modules, bytes = is_musl ? MUSL_BLOCK_BYTES : GLIBC_BLOCK_BYTES;
+    if (bpf_probe_read_user(&blocks, sizeof(blocks), (void *)(base + BLOCKS)) ||
+        bpf_probe_read_user(&modules, sizeof(modules), (void *)(is_musl ? blocks : blocks - bytes)) ||
+        module > modules || bpf_probe_read_user(&block, sizeof(block), (void *)(blocks + module * bytes)))
         return 1;
     return bpf_probe_read_user(value, sizeof(*value), (void *)(block + offset));
 }
@@ -97,9 +112,10 @@ INLINE long read_thread_pointer(u64 *value, const struct thread_pointer *pointer
                bpf_probe_read_user(value, sizeof(*value), (void *)(base + words[0]));
     if (kind == THREAD_DYNAMIC)
         return bpf_probe_read_user(words, sizeof(words), at) ||
-               read_module_block(value, base, words[0], words[1] + pointer->offset);
+               read_module_block(value, base, words[0], words[1] + pointer->offset, pointer->is_musl);
     if (kind == THREAD_KEY)
-        return bpf_probe_read_user(&key, sizeof(key), at) || read_glibc_key(value, base, key);
+        return bpf_probe_read_user(&key, sizeof(key), at) ||
+               (pointer->is_musl ? read_musl_key(value, base, key) : read_glibc_key(value, base, key));
     return 1;
 }
 

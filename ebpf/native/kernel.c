@@ -335,6 +335,12 @@ EXPORT u32 native_file_used(const struct file_key *key)
     return file ? file->used : 0;
 }
 
+/* Reads a pointer that the running thread has for itself. Returns 0 if it cannot be read. */
+EXPORT int native_read_thread_pointer(const struct thread_pointer *pointer, u64 *value)
+{
+    return !read_thread_pointer(value, pointer, 0);
+}
+
 /* Reads bytes of the task through a window that earlier reads may have filled. Returns 0 if they cannot be read. */
 EXPORT int native_read_window(u64 address, u32 bytes, u32 side, u8 *to)
 {

@@ -34,7 +34,7 @@ pub use hotspot::{
 pub use program::{PROGRAM_BYTES, PROGRAMS_MAP, Program};
 pub use record::{Link, Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 pub use runtime::{
-    LOOP_PARTS, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
+    LOOP_PARTS, Libc, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
     THREAD_POINTERS, ThreadPointer,
 };
 

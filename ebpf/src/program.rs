@@ -55,6 +55,7 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Libc;
 
     #[test]
     fn the_layout_is_that_of_the_c_struct() {
@@ -66,7 +67,7 @@ mod tests {
             bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>()
         };
         assert_eq!(words(None), [1, 2, 0, 0, 0, 0]);
-        let dynamic = ThreadPointer::Dynamic { pair: 3, displacement: -4 };
+        let dynamic = ThreadPointer::Dynamic { pair: 3, displacement: -4, libc: Libc::Glibc };
         assert_eq!(words(Some(dynamic)), [1, 2, 3, -4_i64 as u64, 4, 0]);
     }
 

@@ -49,9 +49,20 @@ pub enum ThreadPointer {
         pair: u64,
         /// Number that is added to the offset.
         displacement: i64,
+        /// The C library, which has the table of the blocks.
+        libc: Libc,
     },
-    /// The int at this address is a key of `pthread_getspecific`.
-    Key(u64),
+    /// The int at this address is a key of `pthread_getspecific` of this C library.
+    Key(u64, Libc),
+}
+
+/// C library of a program, which decides the layout of a thread's control block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Libc {
+    /// The GNU C library.
+    Glibc,
+    /// musl 1.2.2 or later.
+    Musl,
 }
 
 /// A runtime, in the file that has its code.
@@ -99,13 +110,26 @@ impl Runtime {
 }
 
 impl ThreadPointer {
-    pub(crate) fn to_words(self) -> [u64; 3] {
+    /// Returns the place in a program with this C library.
+    #[must_use]
+    pub fn with_libc(self, libc: Libc) -> Self {
+        match self {
+            Self::Dynamic { pair, displacement, .. } => Self::Dynamic { pair, displacement, libc },
+            Self::Key(address, _) => Self::Key(address, libc),
+            Self::Global(_) | Self::Fixed(_) | Self::Slot(_) => self,
+        }
+    }
+
+    /// Encodes the place in the layout of `struct thread_pointer` in C.
+    #[must_use]
+    pub fn to_words(self) -> [u64; 3] {
+        let is_musl = |libc: Libc| u64::from(libc == Libc::Musl) << 32;
         let (how, address, offset) = match self {
             Self::Global(address) => (1, address, 0),
             Self::Fixed(offset) => (2, 0, offset),
             Self::Slot(address) => (3, address, 0),
-            Self::Dynamic { pair, displacement } => (4, pair, displacement),
-            Self::Key(address) => (5, address, 0),
+            Self::Dynamic { pair, displacement, libc } => (4 | is_musl(libc), pair, displacement),
+            Self::Key(address, libc) => (5 | is_musl(libc), address, 0),
         };
         [address, offset.cast_unsigned(), how]
     }
@@ -149,6 +173,8 @@ mod tests {
         assert_eq!(head, [(3 * i64::from(RUNTIMES_MAX) + 7) << 32 | 1, 1, 2, 3, 4]);
         assert_eq!([40, 48, 56, 64, 72, 80, 88].map(word), [0, -8, 2, 0, 0, 0, 5]);
         assert_eq!((bytes[98], bytes[142]), (1, 23));
+        let key = ThreadPointer::Key(9, Libc::Glibc);
+        assert_eq!((key.to_words(), key.with_libc(Libc::Musl).to_words()), ([9, 0, 5], [9, 0, 1 << 32 | 5]));
         // The id has 14 bits in a frame.
         assert_eq!(u32::from(RUNTIMES_MAX) * u32::from(RUNTIME_GENERATIONS), 1 << 14);
     }

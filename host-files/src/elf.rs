@@ -23,6 +23,7 @@ mod debug_link;
 mod function_index;
 mod go;
 mod header;
+mod needed;
 mod note;
 mod symbols;
 mod thread_local;
@@ -32,6 +33,7 @@ pub use debug_link::DebugLink;
 pub use function_index::FunctionIndex;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
+pub use needed::needed_libraries;
 pub use symbols::exported;
 pub use thread_local::ThreadLocal;
 

@@ -38,6 +38,32 @@ fn htlhash_equals_sha256sum_of_head_tail_and_length() {
 }
 
 #[test]
+fn needed_libraries_equal_those_of_readelf() {
+    if !have(&["gcc", "readelf"]) {
+        return;
+    }
+    for (flags, expected) in [
+        ("-ldl -lpthread -lm -Wl,--no-as-needed -lutil -lrt", 3..7),
+        ("", 1..2),
+        ("-static", 0..1),
+        ("-shared -fPIC -nostdlib -Wl,--no-as-needed -lm", 1..2),
+    ] {
+        let workshop = Workshop::default();
+        workshop.write("nested.c", NESTED);
+        workshop.run(&format!("gcc nested.c -o nested {flags}"));
+        let printed = workshop.run("readelf -dW nested");
+        let names: Vec<String> = printed
+            .lines()
+            .filter(|line| line.contains("(NEEDED)"))
+            .map(|line| line[line.find('[').unwrap() + 1..line.rfind(']').unwrap()].to_owned())
+            .collect();
+        assert!(expected.contains(&names.len()), "{flags}: {names:?}");
+        let file = File::open(workshop.path("nested")).unwrap();
+        assert_eq!(elf::needed_libraries(&file).unwrap(), names, "{flags}");
+    }
+}
+
+#[test]
 fn build_id_and_segments_equal_those_of_readelf() {
     if !have(&["gcc", "readelf"]) {
         return;

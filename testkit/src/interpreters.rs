@@ -6,6 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Option of the dynamic linker, which the path and the program follow.
+const LIBRARY_PATH: &str = "--library-path";
+
 /// The command that starts an interpreter. The arguments of a script follow it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interpreter {
@@ -23,13 +26,22 @@ impl Interpreter {
         command.args(&self.arguments);
         command
     }
+
+    /// True if the interpreter was compiled for musl. It loads no library that was compiled for glibc.
+    #[must_use]
+    pub fn is_for_musl(&self) -> bool {
+        self.program.iter().any(|part| part == "musl")
+    }
 }
 
 /// Prints the path of the interpreter.
 impl fmt::Display for Interpreter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The interpreter follows the arguments of the dynamic linker, and its own options follow it.
-        let path = self.arguments.get(2).map_or(self.program.as_path(), Path::new);
+        // If a dynamic linker is started, the interpreter follows its arguments.
+        let path = match &self.arguments[..] {
+            [option, _, path, ..] if option == LIBRARY_PATH => Path::new(path),
+            _ => &self.program,
+        };
         write!(out, "{}", path.display())
     }
 }
@@ -46,6 +58,7 @@ pub fn pythons() -> Vec<Interpreter> {
         .collect();
     let names = (13..=15).map(|minor| format!("usr/bin/python3.{minor}"));
     all.extend(names.filter_map(|name| unpacked("unstable", &name)));
+    all.extend(compiled_for_musl("python3", "python", &[]));
     all.sort();
     all
 }
@@ -70,6 +83,7 @@ pub fn perls() -> Vec<Interpreter> {
             all.push(interpreter);
         }
     }
+    all.extend(compiled_for_musl("perl", "perl", &[("-I", "lib")]));
     all.sort();
     all
 }
@@ -91,6 +105,8 @@ pub fn rubies() -> Vec<Interpreter> {
             interpreter
         }));
     }
+    let options = [("--disable=gems", ""), ("-I", "lib"), ("-I", ".ext/common"), ("-I", ".ext/x86_64-linux")];
+    all.extend(compiled_for_musl("ruby", "ruby", &options));
     all.sort();
     all
 }
@@ -121,7 +137,7 @@ fn unpacked_root(release: &str) -> Option<PathBuf> {
 fn with_own_linker(root: &Path, program: &Path) -> Interpreter {
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
     let libraries = libraries.map(|folder| folder.into_os_string()).join(":".as_ref());
-    let arguments = ["--library-path".into(), libraries, program.to_owned().into_os_string()];
+    let arguments = [LIBRARY_PATH.into(), libraries, program.to_owned().into_os_string()];
     Interpreter { program: root.join("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"), arguments: arguments.into() }
 }
 
@@ -170,7 +186,7 @@ fn unpacked_java(root: &Path, folder: &Path) -> Option<Interpreter> {
     let libraries = ["lib", "lib/jli", "lib/amd64", "lib/amd64/jli"].map(|library| home.join(library).into_os_string());
     let path = [root.join("usr/lib/x86_64-linux-gnu").into_os_string()].into_iter().chain(libraries);
     let path = path.collect::<Vec<_>>().join(OsStr::new(":"));
-    let arguments = vec!["--library-path".into(), path, java.clone().into_os_string()];
+    let arguments = vec![LIBRARY_PATH.into(), path, java.clone().into_os_string()];
     Some(Interpreter { program: java.with_file_name("ld.so"), arguments })
 }
 
@@ -183,7 +199,7 @@ pub fn phps() -> Vec<Interpreter> {
         interpreter.arguments.push("-n".into());
         interpreter
     };
-    unpacked.map(without_configuration).collect()
+    unpacked.chain(compiled_for_musl("php", "sapi/cli/php", &[])).map(without_configuration).collect()
 }
 
 /// Returns the unpacked interpreters of PHP that have a cache of compiled code, with this cache and these settings.
@@ -264,6 +280,25 @@ fn unpacked(release: &str, name: &str) -> Option<Interpreter> {
     let root = unpacked_root(release)?;
     let program = root.join(name);
     program.exists().then(|| with_own_linker(&root, &program))
+}
+
+/// Returns the programs of a runtime that were compiled for musl, in the folders of their sources. `options` are their
+/// options, each with a folder of the source that follows it.
+fn compiled_for_musl(runtime: &str, program: &str, options: &[(&str, &str)]) -> Vec<Interpreter> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let is_of_runtime = |folder: &PathBuf| {
+        folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(runtime.as_bytes()))
+    };
+    let folders = entries(&tools(&home).join("runtimes/musl")).into_iter().filter(is_of_runtime);
+    let interpreter = |folder: PathBuf| {
+        let option = |(option, of): &(&str, &str)| {
+            let of = if of.is_empty() { PathBuf::new() } else { folder.join(of) };
+            OsString::from(format!("{option}{}", of.display()))
+        };
+        let arguments = options.iter().map(option).collect();
+        Interpreter { program: folder.join(program), arguments }
+    };
+    folders.map(interpreter).filter(|interpreter| interpreter.program.exists()).collect()
 }
 
 fn tools(home: &Path) -> PathBuf {

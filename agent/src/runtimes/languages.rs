@@ -12,7 +12,7 @@ pub(crate) mod v8;
 use std::fs::File;
 
 #[cfg(target_arch = "x86_64")]
-use ebpf::{Runtime, RuntimeKind};
+use ebpf::{Libc, Runtime, RuntimeKind};
 #[cfg(target_arch = "x86_64")]
 use host_files::elf;
 
@@ -101,6 +101,22 @@ impl Layout {
 /// Recognises the runtime whose code a file has; `None` if it has none. `path` is the path of the file.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn recognise(file: &File, path: &str) -> Option<(Runtime, Layout)> {
+    let (mut runtime, layout) = recognise_for_glibc(file, path)?;
+    if elf::needed_libraries(file).is_ok_and(|libraries| libraries.iter().any(|library| is_musl(library))) {
+        runtime.threads = runtime.threads.map(|thread| thread.map(|thread| thread.with_libc(Libc::Musl)));
+    }
+    Some((runtime, layout))
+}
+
+/// True if a library is musl's: `libc.so`, or `libc.musl-x86_64.so.1` in Alpine Linux. glibc's is `libc.so.6`.
+#[cfg(target_arch = "x86_64")]
+fn is_musl(library: &str) -> bool {
+    library == "libc.so" || library.starts_with("libc.musl-")
+}
+
+/// Recognises the runtime in a file, as if its C library were glibc.
+#[cfg(target_arch = "x86_64")]
+fn recognise_for_glibc(file: &File, path: &str) -> Option<(Runtime, Layout)> {
     if let Some((runtime, layout)) = python::recognise::recognise(file, path) {
         return Some((runtime, Layout::Python(layout)));
     }

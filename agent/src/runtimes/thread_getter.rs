@@ -12,7 +12,7 @@
 //! The third way is used in libraries that may be loaded at any time. It is in ELF Handling For Thread-Local Storage,
 //! by Ulrich Drepper.
 
-use ebpf::ThreadPointer;
+use ebpf::{Libc, ThreadPointer};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// Number of instructions that are read. A function that returns the pointer has four to seven.
@@ -20,8 +20,8 @@ const INSTRUCTIONS_MAX: usize = 12;
 /// Number of bytes of code that hold these instructions.
 pub(crate) const CODE_BYTES: u64 = 64;
 
-/// Returns where the pointer is that the function with this code returns; `None` if the code has another form.
-/// `address` is the virtual address of the code.
+/// Returns where the pointer is that the function with this code returns, in a program with glibc; `None` if the code has
+/// another form. `address` is the virtual address of the code.
 pub(crate) fn returned_pointer(code: &[u8], address: u64) -> Option<ThreadPointer> {
     let (mut slot, mut pair, mut block) = (None, None, None);
     for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE).into_iter().take(INSTRUCTIONS_MAX) {
@@ -29,7 +29,7 @@ pub(crate) fn returned_pointer(code: &[u8], address: u64) -> Option<ThreadPointe
             let displacement = instruction.memory_displacement64();
             match (instruction.memory_segment(), instruction.memory_base()) {
                 (_, Register::RIP) if instruction.op0_register() == Register::EDI => {
-                    return Some(ThreadPointer::Key(displacement));
+                    return Some(ThreadPointer::Key(displacement, Libc::Glibc));
                 }
                 (Register::FS, Register::None) => return Some(ThreadPointer::Fixed(displacement.cast_signed())),
                 (Register::FS, base) if slot_of(slot, base).is_some() && displacement == 0 => {
@@ -37,7 +37,8 @@ pub(crate) fn returned_pointer(code: &[u8], address: u64) -> Option<ThreadPointe
                 }
                 (_, Register::RIP) => slot = Some((instruction.op0_register(), displacement)),
                 (_, Register::RAX) => {
-                    return Some(ThreadPointer::Dynamic { pair: block?, displacement: displacement.cast_signed() });
+                    let (pair, displacement) = (block?, displacement.cast_signed());
+                    return Some(ThreadPointer::Dynamic { pair, displacement, libc: Libc::Glibc });
                 }
                 _ => return None,
             }
@@ -80,11 +81,11 @@ mod tests {
         // sub $8, %rsp; lea 0x4454e1(%rip), %rdi; call; mov 8(%rax), %rax; add $8, %rsp; ret
         let dynamic =
             b"\x48\x83\xec\x08\x48\x8d\x3d\xe1\x54\x44\x00\xe8\x9c\x0c\xd4\xff\x48\x8b\x40\x08\x48\x83\xc4\x08\xc3";
-        let expected = ThreadPointer::Dynamic { pair: 0x7a_6530, displacement: 8 };
+        let expected = ThreadPointer::Dynamic { pair: 0x7a_6530, displacement: 8, libc: Libc::Glibc };
         assert_eq!(returned_pointer(dynamic, 0x36_1044), Some(expected));
         // cmpq $0, 0x18a170(%rip); je; mov 0x138180(%rip), %edi; jmp
         let key = b"\x48\x83\x3d\x70\xa1\x18\x00\x00\x74\x0e\x8b\x3d\x80\x81\x13\x00\xe9\x4b\xa7\xee\xff";
-        assert_eq!(returned_pointer(key, 0x17_4d70), Some(ThreadPointer::Key(0x2a_cf00)));
+        assert_eq!(returned_pointer(key, 0x17_4d70), Some(ThreadPointer::Key(0x2a_cf00, Libc::Glibc)));
     }
 
     #[test]

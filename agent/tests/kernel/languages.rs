@@ -62,7 +62,11 @@ fn selected(interpreters: Vec<Interpreter>) -> Vec<(String, Interpreter)> {
         all.drain(1..all.len() - 1);
     }
     let name = |version: Vec<u32>| version.iter().map(ToString::to_string).collect::<Vec<_>>().join(".");
-    all.into_iter().map(|(version, interpreter)| (name(version), interpreter)).collect()
+    let named = |(version, interpreter): (Vec<u32>, Interpreter)| {
+        let libc = if interpreter.is_for_musl() { " with musl" } else { "" };
+        (name(version) + libc, interpreter)
+    };
+    all.into_iter().map(named).collect()
 }
 
 /// Runs a program with these interpreters. Checks the shares of its cases, and that their stacks are whole.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 
-use ebpf::ThreadPointer;
+use ebpf::{Libc, ThreadPointer};
 use host_files::elf::{ElfImage, ThreadLocal};
 
 use crate::process::maps::{Maps, ProcessMapping};
@@ -13,8 +13,9 @@ use crate::runtimes::memory::ProcessMemory;
 const MODULES_MAX: u64 = 1 << 16;
 /// Largest distance of a variable from the thread's base, in bytes.
 const DISTANCE_MAX: u64 = 1 << 31;
-/// Beginnings of the names of glibc's file. Other C libraries have other tables of blocks.
+/// Beginnings of the names of glibc's file and musl's. Other C libraries have other tables of blocks.
 const GLIBC: [&str; 2] = ["libc.so.6", "libc-2."];
+const MUSL: [&str; 2] = ["ld-musl-", "libc.so"];
 
 /// Returns where the process `pid` keeps the variable that the file of `mapping` exports. `None` if the place is not
 /// known, or not yet. Addresses of the result are those of the process.
@@ -32,11 +33,19 @@ pub(super) fn place(
         ThreadLocal::InProgram(offset) => is_program(pid, file).then(|| fixed(offset.cast_unsigned()))??,
         _ => in_memory(memory, bias, variable)?,
     };
-    let is_known = match pointer {
-        ThreadPointer::Dynamic { .. } => GLIBC.iter().any(|name| maps.has_file(name)),
-        _ => true,
-    };
-    is_known.then_some(pointer)
+    match pointer {
+        ThreadPointer::Dynamic { .. } => Some(pointer.with_libc(libc(maps)?)),
+        _ => Some(pointer),
+    }
+}
+
+/// Returns the C library of a process; `None` if it is not a known one.
+fn libc(maps: &Maps) -> Option<Libc> {
+    let has_any = |names: [&str; 2]| names.iter().any(|name| maps.has_file(name));
+    if has_any(GLIBC) {
+        return Some(Libc::Glibc);
+    }
+    has_any(MUSL).then_some(Libc::Musl)
 }
 
 /// Returns where a variable is, by what the dynamic linker has written for the file's code.
@@ -60,10 +69,11 @@ fn fixed(offset: u64) -> Option<ThreadPointer> {
     is_offset.then(|| ThreadPointer::Fixed(offset.cast_signed()))
 }
 
-/// Returns the place that a pair in memory describes: the number of a module, and an offset in its block.
+/// Returns the place that a pair in memory describes, in a process with glibc: the number of a module, and an offset in
+/// its block.
 fn dynamic(memory: &ProcessMemory, pair: u64) -> Option<ThreadPointer> {
     let module = memory.array(pair).map(u64::from_le_bytes)?;
-    (1..=MODULES_MAX).contains(&module).then_some(ThreadPointer::Dynamic { pair, displacement: 0 })
+    (1..=MODULES_MAX).contains(&module).then_some(ThreadPointer::Dynamic { pair, displacement: 0, libc: Libc::Glibc })
 }
 
 /// True if the process runs this file as its program.
@@ -92,7 +102,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_variable_has_its_place() {
-        let pair = Some(ThreadPointer::Dynamic { pair: 16, displacement: 0 });
+        let pair = Some(ThreadPointer::Dynamic { pair: 16, displacement: 0, libc: Libc::Glibc });
         let fixed = Some(ThreadPointer::Fixed(-64));
         assert_eq!(with_words(&[0, MINUS_64], ThreadLocal::Slot(0x1008)), fixed);
         assert_eq!(with_words(&[0, 0, 3, 0x40], ThreadLocal::Pair(0x1010)), pair);

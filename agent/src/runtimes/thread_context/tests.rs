@@ -3,11 +3,14 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use ebpf::Libc;
 use testkit::report;
 use testkit::workshop::{Workshop, have};
 
 use super::*;
 use crate::process::test_record::start_boottime_ns;
+use crate::unwind::tests::native::child::mappings;
+use crate::unwind::tests::native::kernel::Kernel;
 
 /// A program with the variable, which prints the offset of the variable from the thread's base.
 const PROGRAM: &str = r#"
@@ -32,6 +35,26 @@ int main(void) {
         else puts((library = dlopen("./library.so", RTLD_NOW)) ? "loaded" : dlerror());
     }
     return 0;
+}
+"#;
+
+/// A program that has keys and the library. It prints the base of its thread, the address of its keys, and the value of
+/// the library's variable. The last number is no key.
+const KEYS: &str = r#"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+static pthread_key_t keys[41];
+int main(void) {
+    void *library = dlopen("./library.so", RTLD_NOW);
+    void (*set)(void *) = (void (*)(void *))dlsym(library, "set");
+    for (long i = 0; i < 40; i++)
+        if (pthread_key_create(&keys[i], 0) || pthread_setspecific(keys[i], (void *)(1000 + i))) return 1;
+    keys[40] = 5000;
+    set((void *)0x12345678);
+    printf("%lu %lu %lu\n", (unsigned long)__builtin_thread_pointer(), (unsigned long)keys, 0x12345678ul);
+    fflush(stdout);
+    return getchar() == 0;
 }
 "#;
 
@@ -135,6 +158,49 @@ fn a_library_is_found_when_it_is_loaded_and_forgotten_when_it_is_not() {
     assert_eq!(loader.go_on(), "unloaded");
     assert_eq!((search(), search()), (vec![None], Vec::new()));
     assert!(last.without.is_some(), "the same files need no other search");
+}
+
+#[test]
+fn bpf_reads_keys_and_variables_of_both_c_libraries() {
+    let test = "bpf_reads_keys_and_variables_of_both_c_libraries";
+    if is_skipped(test) {
+        return;
+    }
+    for (compiler, libc) in [("gcc", Libc::Glibc), ("musl-gcc", Libc::Musl)] {
+        if !have(&[compiler]) {
+            report::skipped(test, format!("no {compiler}"));
+            continue;
+        }
+        let workshop = Workshop::default();
+        workshop.write("keys.c", KEYS);
+        workshop.write("library.c", LIBRARY);
+        workshop.run(&format!("{compiler} -pthread keys.c -o keys"));
+        workshop.run(&format!("{compiler} -O1 -shared -fPIC library.c -o library.so"));
+        let mut program = Running::start(&workshop, "keys");
+        let printed = program.line();
+        let numbers: Vec<u64> = printed.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [base, keys, variable] = numbers[..] else { panic!("{printed}") };
+        let contexts = ThreadContexts::default();
+        contexts.search(program.key(), &mut Last::default());
+        let place = contexts.take_found().pop().unwrap().1.context.unwrap();
+        assert!(matches!(place, ThreadPointer::Dynamic { libc: found, .. } if found == libc), "{compiler}: {place:?}");
+        let mut kernel = Kernel::new();
+        let pid = program.child.id();
+        kernel.run(pid, &mappings(pid));
+        kernel.set_thread_base(base);
+        assert_eq!(kernel.thread_pointer(place), Some(variable), "{compiler}");
+        for key in 0..40 {
+            let read = kernel.thread_pointer(ThreadPointer::Key(keys + 4 * key, libc));
+            assert_eq!(read, Some(1000 + key), "{compiler}: key {key}");
+        }
+        assert_eq!(kernel.thread_pointer(ThreadPointer::Key(keys + 4 * 40, libc)), None, "{compiler}: no key");
+        // Modules that do not exist: the word is the number of the module.
+        let missing = ThreadPointer::Dynamic { pair: keys + 4 * 40, displacement: 0, libc };
+        assert_eq!(kernel.thread_pointer(missing), None, "{compiler}: no module");
+        // With the layout of the other library, the first key has another value.
+        let other = if libc == Libc::Musl { Libc::Glibc } else { Libc::Musl };
+        assert_ne!(kernel.thread_pointer(ThreadPointer::Key(keys, other)), Some(1000), "{compiler}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use ebpf::{Runtime, RuntimeKind, ThreadPointer};
+use ebpf::{Libc, Runtime, RuntimeKind, ThreadPointer};
 use host_files::elf::{self, ElfImage};
 
 use super::LOOPS;
@@ -29,7 +29,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let runtime = Runtime {
         kind: RuntimeKind::Perl,
         loops: [main, around.unwrap_or_default()],
-        threads: [Some(ThreadPointer::Key(key?.start)), None],
+        threads: [Some(ThreadPointer::Key(key?.start, Libc::Glibc)), None],
         extra: 0,
         offsets: layout.to_bpf(),
     };

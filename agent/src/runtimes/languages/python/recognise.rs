@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use ebpf::{Runtime, RuntimeKind, ThreadPointer};
+use ebpf::{Libc, Runtime, RuntimeKind, ThreadPointer};
 use host_files::elf::{self, ElfImage};
 
 use super::debug_offsets;
@@ -79,7 +79,7 @@ fn threads(
     let holder = in_state(lock_holder(minor)).or_else(|| Some(symbols.lock_holder.as_ref()?.start));
     let current = holder.map(ThreadPointer::Global).or_else(|| returned(&symbols.getter));
     let key = in_state(thread_key(minor)).and_then(|key| key.checked_add(KEY));
-    [current, key.map(ThreadPointer::Key).or_else(|| returned(&symbols.first_getter))]
+    [current, key.map(|key| ThreadPointer::Key(key, Libc::Glibc)).or_else(|| returned(&symbols.first_getter))]
 }
 
 /// Returns the minor version in the number that Python 3.11 and later have in a variable, such as 0x030b_07f0.

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, RUNTIMES_MAX, Record, UserEnd, UserFrame};
+use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, RUNTIMES_MAX, Record, ThreadPointer, UserEnd, UserFrame};
 
 use super::child::{Mapping, Registers};
 use crate::process::file::FileId;
@@ -44,6 +44,7 @@ type SetHotSpot = unsafe extern "C" fn(*const u8);
 type SetRuntime = unsafe extern "C" fn(u32, *const u8);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type ReadWindow = unsafe extern "C" fn(u64, u32, u32, *mut u8) -> i32;
+type ReadThreadPointer = unsafe extern "C" fn(*const u64, *mut u64) -> i32;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
 /// A fake kernel with one task. Each instance is a library of its own, with its own variables.
@@ -60,6 +61,7 @@ pub(crate) struct Kernel {
     set_hotspot: SetHotSpot,
     new_file: TakeNewFile,
     read_window: ReadWindow,
+    read_thread_pointer: ReadThreadPointer,
     sample: SampleCpu,
     files: FileTable,
     pub(crate) runtimes: Runtimes,
@@ -114,6 +116,7 @@ impl Kernel {
             set_hotspot: function!(c"native_set_hotspot", SetHotSpot),
             new_file: function!(c"native_new_file", TakeNewFile),
             read_window: function!(c"native_read_window", ReadWindow),
+            read_thread_pointer: function!(c"native_read_thread_pointer", ReadThreadPointer),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
             runtimes: Runtimes::default(),
@@ -154,6 +157,14 @@ impl Kernel {
         let fit = unsafe { (self.set_task)(pid as i32, natives.as_ptr(), natives.len() as u32, vdso) };
         assert_eq!(fit, 1, "{} mappings", natives.len());
         self.mappings = mappings.to_vec();
+    }
+
+    /// Reads a pointer that the running thread has for itself; `None` if it cannot be read.
+    pub(crate) fn thread_pointer(&self, place: ThreadPointer) -> Option<u64> {
+        let mut value = 0;
+        // SAFETY: the words have the layout of the struct in C.
+        let is_read = unsafe { (self.read_thread_pointer)(place.to_words().as_ptr(), &mut value) };
+        (is_read != 0).then_some(value)
     }
 
     /// Sets the address of the control block of the running thread. [`Self::run`] sets it to 0.
