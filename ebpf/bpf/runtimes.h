@@ -15,6 +15,7 @@
 #define RUNTIMES_MAX 256
 /* Compilers split a function into two parts. */
 #define LOOP_PARTS 2
+#define CALLER_PARTS 2
 /* Places of the description of a thread, tried in this order. */
 #define THREAD_POINTERS 2
 #define RUNTIME_OFFSETS 24
@@ -31,7 +32,7 @@ enum runtime_kind {
     RUNTIME_PHP = 4,
     RUNTIME_V8 = 5,
     RUNTIME_HOTSPOT = 6,
-    RUNTIME_PCRE = 7, /* no language, but a compiler (runtimes/compiled.h) */
+    RUNTIME_PCRE = 7, /* no language, but a compiler of regular expressions */
 };
 
 /* Position in the frames of one interpreter. Interpreters can call each other, so each has a walk. */
@@ -57,11 +58,12 @@ struct runtime {
     u32 id;
     struct code_range loop[LOOP_PARTS];
     struct thread_pointer threads[THREAD_POINTERS]; /* the runtime's description of a thread */
+    struct code_range callers[CALLER_PARTS];        /* functions that call code compiled in memory (compiled.h) */
     u64 extra;                                      /* another ELF address, by the header of the runtime */
     u16 offsets[RUNTIME_OFFSETS];                   /* by the header of the runtime */
 };
 
-_Static_assert(sizeof(struct runtime) == 144, "");
+_Static_assert(sizeof(struct runtime) == 176, "");
 
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -78,10 +80,17 @@ INLINE struct runtime *find_runtime(u32 id)
     return runtime && runtime->id == id ? runtime : 0;
 }
 
+INLINE int is_in(const struct code_range *range, u64 address)
+{
+    return address - range->start < range->end - range->start;
+}
+
 INLINE int is_in_loop(const struct runtime *runtime, u64 address)
 {
-    for (int i = 0; i < LOOP_PARTS; i++)
-        if (address - runtime->loop[i].start < runtime->loop[i].end - runtime->loop[i].start)
-            return 1;
-    return 0;
+    return is_in(&runtime->loop[0], address) || is_in(&runtime->loop[1], address);
+}
+
+INLINE int is_in_callers(const struct runtime *runtime, u64 address)
+{
+    return is_in(&runtime->callers[0], address) || is_in(&runtime->callers[1], address);
 }

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use super::go::programs::GoPrograms;
 use super::location::{Call, FrameType, Location, LocationId, LocationTable, Marker};
 use crate::process::file::table::{FileTable, Reported, Unopened};
-use crate::process::file::{FileId, VDSO};
+use crate::process::file::{FileId, MappedFile, VDSO};
 use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
@@ -107,6 +107,10 @@ impl SharedTables {
         let mapped = self.files.get(file);
         if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
             return self.locations.insert_named(VDSO, Some(file), FrameType::Native);
+        }
+        // The walk told it from a file until the collector had seen it.
+        if mapped.is_some_and(MappedFile::is_memory) {
+            return self.locations.insert(Location::Marker(Marker::AnonymousCode));
         }
         let Some(address) = mapped.and_then(|mapped| mapped.address(offset)) else {
             return self.locations.insert(Location::Marker(Marker::NoSegment));

@@ -7,10 +7,11 @@
  * each other without the native stack, so there is one native frame, however many functions run. More registers are on
  * the stack while the code calls the compiler itself, and with the option --yjit-perf.
  *
- * PCRE2: a compiled regular expression saves five registers, and has words of its own: two for each group.
+ * PCRE2: a compiled regular expression saves five registers, and has words of its own: two for each group. PCRE2 is a
+ * library, or part of PHP.
  *
  * Both are called through a pointer. The return address is therefore the first one on the stack that follows such a
- * call and leads into the file of the compiler.
+ * call and leads into the code that makes these calls (struct runtime.callers).
  */
 #pragma once
 
@@ -60,7 +61,7 @@ INLINE int follows_call(u64 address)
     return 0;
 }
 
-/* Returns the kind of the compiler into whose file a word leads, if it is a return address after a call through a
+/* Returns the kind of the runtime into whose `callers` a word leads, if it is a return address after a call through a
  * pointer, and sets scratch->compiler to the file; -1 otherwise. Notes if the word leads into a file that has no table
  * yet. Not inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int compiler_called_from(struct scratch *scratch, u64 mm, u64 word)
@@ -69,7 +70,7 @@ __attribute__((noinline)) int compiler_called_from(struct scratch *scratch, u64 
         !map_address(&scratch->compiler, mm, word, scratch->header.pid))
         return -1;
     struct runtime *runtime = find_runtime(scratch->compiler.runtime);
-    if (runtime && (runtime->kind == RUNTIME_RUBY || runtime->kind == RUNTIME_PCRE))
+    if (runtime && is_in_callers(runtime, word + scratch->compiler.to_address))
         return runtime->kind;
     scratch->is_compiler_unsure |= scratch->compiler.number && scratch->compiler.table == NO_TABLE;
     return -1;
@@ -136,8 +137,8 @@ __attribute__((noinline)) int find_compiled_caller(struct scratch *scratch, stru
         program->has_compiler = 1;
     scratch->compiled += 1;
     scratch->mapped = scratch->compiler;
-    read_saved(&frame->bx, frame, sp, kind == RUNTIME_PCRE ? PCRE_SAVED_BX : RUBY_SAVED_BX);
-    if (kind == RUNTIME_PCRE)
+    read_saved(&frame->bx, frame, sp, kind == RUNTIME_RUBY ? RUBY_SAVED_BX : PCRE_SAVED_BX);
+    if (kind != RUNTIME_RUBY)
         read_saved(&frame->fp, frame, sp, PCRE_SAVED_FP);
     return 1;
 }

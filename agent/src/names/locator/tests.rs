@@ -36,11 +36,10 @@ const UNMAPPED: u64 = 0x1000;
 
 /// Maps executable memory without a file, as JIT compilers do.
 #[allow(unsafe_code, reason = "the standard library maps no executable memory")]
-fn executable_page() -> u64 {
+fn executable_page(sharing: i32) -> u64 {
     let protection = libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new private mapping, which is never touched or unmapped.
-    unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as u64 }
+    // SAFETY: a new mapping, which is never touched or unmapped.
+    unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_ANONYMOUS | sharing, -1, 0) as u64 }
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn the_memory_of_all_processes_is_bounded() {
 fn a_process_is_read_later_if_the_rate_limit_is_reached() {
     let mut locator = locator();
     locator.tables.reads.run(|| std::thread::sleep(std::time::Duration::from_millis(250)));
-    let user = [executable_page()];
+    let user = [executable_page(libc::MAP_PRIVATE)];
     let record = TestRecord { user: &user, ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["[mappings unreadable]"]);
     locator.tables.reads = crate::process::rate_limit::RateLimit::new(50);
@@ -139,7 +138,7 @@ fn the_kernel_part_comes_first_and_all_but_its_leaf_are_return_addresses() {
 
 #[test]
 fn consecutive_anonymous_frames_are_one_marker() {
-    let page = executable_page();
+    let page = executable_page(libc::MAP_PRIVATE);
     let mut locator = locator();
     let user = [page, page + 8, code()];
     assert_eq!(
@@ -149,10 +148,18 @@ fn consecutive_anonymous_frames_are_one_marker() {
 }
 
 #[test]
+fn shared_memory_in_which_a_program_compiles_is_anonymous() {
+    let mut locator = locator();
+    let user = [locator.tables.files.number_own(executable_page(libc::MAP_SHARED))];
+    let names = stack(&mut locator, &TestRecord { user: &user, ..TestRecord::default() });
+    assert_eq!(names, ["[anonymous code]"]);
+}
+
+#[test]
 fn mappings_are_read_again_for_an_unknown_address_after_some_time() {
     let mut locator = locator();
     stack(&mut locator, &TestRecord { user: &[UNMAPPED], ..TestRecord::default() });
-    let page = executable_page();
+    let page = executable_page(libc::MAP_PRIVATE);
     let user = [page, code()];
     let mut at = |ktime_ns| stack(&mut locator, &TestRecord { ktime_ns, user: &user, ..TestRecord::default() });
     assert_eq!(at(50_000_000), ["[no mapping]", "native"]);

@@ -12,6 +12,7 @@ use super::LOOP;
 use super::layout::{Layout, LoopFrame, Version, layout_of};
 use crate::runtimes::code::{Branch, Code, LocalFunction};
 use crate::runtimes::function_parts::other_part;
+use crate::runtimes::languages::pcre;
 use crate::runtimes::thread_getter::{self, returned_pointer};
 
 /// Text that precedes the version, in a header of HTTP.
@@ -55,7 +56,8 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let loops = [main.clone(), other_part(file, &image, &main)];
     let loop_frame = layout.has_compiler.then(|| loop_frame(file, &image, main.start)).flatten();
     let offsets = layout.to_bpf(loop_frame.unwrap_or_default());
-    Some((Runtime { kind: RuntimeKind::Php, loops, threads: [Some(thread), frameless], extra, offsets }, layout))
+    let (threads, callers) = ([Some(thread), frameless], pcre::callers_in_php(file));
+    Some((Runtime { kind: RuntimeKind::Php, loops, threads, callers, extra, offsets }, layout))
 }
 
 /// Returns the local function of PHP that is on most stacks of its command line: that which executes the script.

@@ -46,7 +46,17 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<RuntimeAndLayout> {
         return None;
     }
     let loops = [main.clone(), other_part(file, &image, &main)];
-    Some((Runtime { kind: RuntimeKind::Python, loops, threads, extra: 0, offsets: layout.to_bpf()? }, layout))
+    Some((
+        Runtime {
+            kind: RuntimeKind::Python,
+            loops,
+            threads,
+            callers: [0..0, 0..0],
+            extra: 0,
+            offsets: layout.to_bpf()?,
+        },
+        layout,
+    ))
 }
 
 /// Returns the layout of the interpreter. `read` reads bytes of the file by their virtual address.

@@ -52,7 +52,9 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     };
     let loops = [main.clone(), other_part(file, &image, &main)];
     let threads = [Some(thread), None];
-    Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, extra: 0, offsets: layout.to_bpf() }, layout))
+    // Its compiler is in the same file.
+    let callers = [0..u64::MAX, 0..0];
+    Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, callers, extra: 0, offsets: layout.to_bpf() }, layout))
 }
 
 /// Returns the local functions of Ruby that are on most stacks: that which runs the main program, and that which runs

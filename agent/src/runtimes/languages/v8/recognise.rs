@@ -52,7 +52,10 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let functions = described_functions(Section { bytes, address: *address }, sections.text.start);
     let builtins = builtins(functions, &sections.text)?;
     let (threads, offsets) = ([None; _], layout.to_bpf());
-    Some((Runtime { kind: RuntimeKind::V8, loops: [builtins, 0..0], threads, extra: 0, offsets }, layout))
+    Some((
+        Runtime { kind: RuntimeKind::V8, loops: [builtins, 0..0], threads, callers: [0..0, 0..0], extra: 0, offsets },
+        layout,
+    ))
 }
 
 /// True if a file has V8, also if its version is not known.
