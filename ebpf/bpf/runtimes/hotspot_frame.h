@@ -5,13 +5,15 @@
  * - A frame of the interpreter is found by its frame pointer.
  * - A blob with a frame has its return address in the last word of the frame, and the caller's frame pointer before it.
  *   Such code may use the frame pointer for anything.
- * - Other blobs are stubs that keep frame pointers.
+ * - Other blobs are stubs. Most of them keep frame pointers. A small blob is one stub. If this stub sets up no frame
+ *   pointer, its return address is above the words that it has pushed.
  */
 #pragma once
 
 #include "../scratch.h"
 #include "../types.h"
 #include "../window.h"
+#include "compiled.h"
 #include "hotspot.h"
 
 #ifdef TARGET_X86_64
@@ -29,6 +31,12 @@
 /* The structure is in the frame of the function that calls the stub. */
 #define CALL_STUB_REACH 1024
 
+/* Words above the end of a frame in which its return address is searched, because instructions can push words. */
+#define PUSHED_WORDS_MAX 6
+/* Words in which the return address of a small stub is searched: it can save nearly all registers. */
+#define SAVED_WORDS_MAX 14
+/* Size of blobs that are one stub, in bytes. The smallest blob with several stubs has 2,000. */
+#define SMALL_STUB_BYTES 1024
 /* The word that a stub pushes below its return address, as a place for another stack pointer. */
 #define STUB_COOKIE (~0ull)
 
@@ -129,6 +137,56 @@ INLINE u64 valid_pc(struct scratch *scratch)
     return pc;
 }
 
+/* Returns 1 if an address is one to which code returns: in the interpreter, or after a call. */
+INLINE int is_return_address(const struct scratch *scratch, u64 address)
+{
+    u8 code[CALL_BYTES + 1];
+    if (!is_in_code(scratch, address))
+        return 0;
+    if (is_in_interpreter(scratch, address))
+        return 1;
+    return !read_call(code, address) && (code[2] == 0xe8 || follows_call(address));
+}
+
+/* Steps from a stub that sets up no frame pointer to its caller. Returns 0 if it is not such a stub, or if there is no
+ * caller. Not inlined, so that the verifier checks the function once.
+ *
+ * The stub may have pushed registers of its caller, which are no return addresses. To call native code, it may have
+ * left a word free below them, to align sp. */
+__attribute__((noinline)) int step_in_small_stub(struct scratch *scratch, u32 is_innermost)
+{
+    u8 first, next[4];
+    if (!scratch)
+        return 0;
+    struct hotspot *hotspot = &scratch->hotspot;
+    u64 at = hotspot->sp;
+    if (blob_int(scratch, hotspot_offset_of(scratch, HOTSPOT_SIZE)) >= SMALL_STUB_BYTES ||
+        bpf_probe_read_user(&first, sizeof(first), (void *)hotspot->code) || first == 0x55 ||
+        bpf_probe_read_user(next, sizeof(next), (void *)hotspot->pc))
+        return 0;
+    /* add rsp, 8 */
+    if (!is_innermost && next[0] == 0x48 && next[1] == 0x83 && next[2] == 0xc4 && next[3] == 8)
+        at += 8;
+    for (u32 i = 0; i < SAVED_WORDS_MAX; i++) {
+        u64 word;
+        if (bpf_probe_read_user(&word, sizeof(word), (void *)at))
+            return 0;
+        at += sizeof(word);
+        if (is_return_address(scratch, word))
+            return return_to(scratch, word, at, hotspot->fp);
+    }
+    return 0;
+}
+
+/* Returns the number of words that code pops at once, at most two. The first compiler pushes the arguments of a stub,
+ * and pops them after the call. */
+INLINE u32 count_pops(const u8 *code)
+{
+    u32 one = code[0] == 0x41, first = (code[one] & 0xf8) == 0x58, at = one + 1;
+    u32 two = code[at] == 0x41, second = (code[at + two] & 0xf8) == 0x58;
+    return first ? 1 + second : 0;
+}
+
 /* Steps to the caller of a frame of the size hotspot->frame_bytes, whose lowest word is at sp. Returns 0 if there is
  * none. */
 INLINE int step_by_size(struct scratch *scratch)
@@ -145,6 +203,7 @@ INLINE int step_in_code(struct scratch *scratch)
 {
     struct hotspot *hotspot = &scratch->hotspot;
     const struct hotspot_process *process = &hotspot->process;
+    u8 code[4];
     if (is_in_interpreter(scratch, hotspot->pc - 1))
         return step_in_interpreter(scratch, 0);
     if (hotspot->pc == process->barrier) {
@@ -157,9 +216,11 @@ INLINE int step_in_code(struct scratch *scratch)
     }
     if (!read_blob(scratch, hotspot->pc - 1))
         return 0;
+    if (hotspot->is_compiled && !bpf_probe_read_user(code, sizeof(code), (void *)hotspot->pc))
+        hotspot->sp += count_pops(code) * sizeof(u64);
     push_code_frame(scratch, (hotspot->is_compiled ? valid_pc(scratch) : hotspot->pc) - 1, 0);
     if (!hotspot->frame_bytes)
-        return step_by_hotspot_fp(scratch);
+        return step_in_small_stub(scratch, 0) || step_by_hotspot_fp(scratch);
     /* Compiled methods are only called by code in a heap. */
     return step_by_size(scratch) && (!hotspot->is_compiled || is_in_code(scratch, hotspot->pc));
 }

@@ -23,8 +23,6 @@
 
 /* Index of the current instruction in the copied code. */
 #define AT HOTSPOT_CODE_BEFORE
-/* Words above the end of a frame in which its return address is searched, because instructions can push words. */
-#define PUSHED_WORDS_MAX 6
 /* Instructions at the start of a stub within which it sets up its frame pointer, in bytes. */
 #define STUB_START_BYTES 5
 /* Longest sequence that returns, in bytes. */
@@ -275,6 +273,9 @@ __attribute__((noinline)) int step_in_frame(struct scratch *scratch)
         if (stepped >= 0)
             return stepped;
     }
+    /* Arguments of a stub are on the stack: the code calls the stub, or has called it. */
+    if (!stub)
+        end += count_pops(at[0] == 0xe8 ? at + 5 : at) * sizeof(u64);
     if (!copy_words(scratch, end - 16, 8) && !copy_words(scratch, end - 16, 2))
         return 0;
     for (int i = 0; i <= PUSHED_WORDS_MAX; i++)
@@ -304,7 +305,7 @@ __attribute__((noinline)) int step_without_frame(struct scratch *scratch)
         return step_from_return(scratch);
     if (is_in_code(scratch, ax) && sender_sp - (sp - 16) < HOTSPOT_REACH)
         return return_to(scratch, ax, sender_sp, fp);
-    return step_by_hotspot_fp(scratch);
+    return step_in_small_stub(scratch, 1) || step_by_hotspot_fp(scratch);
 }
 
 /* Records and leaves an entry of the interpreter, in which r13 is the caller's stack pointer, or an exit. Returns -1 in

@@ -162,7 +162,7 @@ impl Layout {
             loops: [const { 0..0 }; LOOP_PARTS],
             threads: [None; THREAD_POINTERS],
             offsets: self.offsets(),
-            callers: [0..0, 0..0],
+            callers: 0..0,
             extra: 0,
         }
     }

@@ -16,12 +16,13 @@ use rand_xoshiro::rand_core::SeedableRng as _;
 use testkit::interpreters::{Interpreter, javas};
 use testkit::report;
 
-use self::program::{Program, UNKNOWN, Walked, compile};
+use self::program::{Program, UNKNOWN, Walked, compile, wait_for};
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::kernel::Kernel;
 
 const CALLS: &str = include_str!("tests/Calls.java");
 const BUSY: &str = include_str!("tests/Busy.java");
+const TYPES: &str = include_str!("tests/Types.java");
 /// Calls between the methods of the busy program, with the classes of Java between some of them: each method, and those
 /// that call it.
 const CALLERS: [(&str, &[&str]); 20] = [
@@ -45,6 +46,16 @@ const CALLERS: [(&str, &[&str]); 20] = [
     ("Busy.maps", &["Busy.run"]),
     ("Busy.waits", &["Busy.run"]),
     ("Busy.run", &[]),
+];
+/// Stacks of the program that calls stubs, leaf first.
+const STACKS: [&[&str]; 7] = [
+    &["Types.run"],
+    &["Types.types", "Types.run"],
+    &["Types.check", "Types.types", "Types.run"],
+    &["Types.fail", "Types.run"],
+    &["Types.second", "Types.fail", "Types.run"],
+    &["Types.third", "Types.second", "Types.fail", "Types.run"],
+    &["Types.raise", "Types.third", "Types.second", "Types.fail", "Types.run"],
 ];
 /// Largest part of the stops that may have a wrong stack: one of so many. Some stubs move the stack pointer in ways
 /// that no rule knows.
@@ -96,11 +107,24 @@ fn is_own(name: &str) -> bool {
     name.starts_with("Busy") && !name.contains("$$Lambda")
 }
 
+/// Starts a program, and waits until a method is on the stack of its thread.
+fn start_busy(
+    java: &Interpreter,
+    classes: &Path,
+    (class, thread, method): (&str, &str, &str),
+    options: &[&str],
+    kernel: &mut Kernel,
+) -> Program {
+    let program = Program::start(java, classes, class, thread, options, kernel);
+    wait_for(|| program.walk(kernel).lines.iter().any(|line| line.function == method).then_some(()));
+    program
+}
+
 /// Checks the stacks of a busy program at random moments.
 fn check_busy(java: &Interpreter, classes: &Path, kernel: &mut Kernel, stops: u64, random: &mut SplitMix64) {
-    let program = Program::start(java, classes, "Busy", "busy", &[], kernel);
     let mut faults = Vec::new();
     let mut frames = 0;
+    let program = start_busy(java, classes, ("Busy", "busy", "Busy.run"), &[], kernel);
     for _ in 0..stops {
         std::thread::sleep(Duration::from_micros(1 + below(random, 3000) as u64));
         let walked = program.walk(kernel);
@@ -128,5 +152,35 @@ fn stacks_of_stopped_java_programs_are_those_that_java_sees() {
     for java in javas() {
         compare_waiting(&java, classes, &mut kernel, stops);
         check_busy(&java, classes, &mut kernel, stops, &mut random);
+    }
+}
+
+/// In code of HotSpot's first compiler, these methods call stubs that have no frame, with arguments on the stack.
+#[test]
+fn stubs_without_a_frame_are_left_to_their_callers() {
+    let test = "stubs_without_a_frame_are_left_to_their_callers";
+    let (stops, seed) = (number("VARVE_STOPS", 100), number("VARVE_UNWIND_SEED", 1));
+    let folder = tempfile::tempdir().unwrap();
+    let classes = folder.path();
+    if !compile(classes, &[("Types", TYPES)]) {
+        return report::skipped(test, "there is no javac");
+    }
+    let mut random = SplitMix64::seed_from_u64(seed);
+    let mut kernel = Kernel::new();
+    let options = ["-XX:TieredStopAtLevel=1"];
+    for java in javas() {
+        let program = start_busy(&java, classes, ("Types", "types", "Types.check"), &options, &mut kernel);
+        let mut checks = 0;
+        for stop in 0..stops {
+            std::thread::sleep(Duration::from_micros(1 + below(&mut random, 3000) as u64));
+            let Walked { lines, end, .. } = program.walk(&mut kernel);
+            let own: Vec<&str> = lines.iter().map(|line| line.function.as_str()).collect();
+            let own = &own[own.iter().position(|name| name.starts_with("Types.")).unwrap_or(own.len())..];
+            let own = &own[..own.iter().position(|name| *name == "Types.run").map_or(own.len(), |at| at + 1)];
+            let is_known = STACKS.contains(&own);
+            assert!(is_known && end == UserEnd::Root, "{java}: stop {stop}: {end:?} {lines:?}");
+            checks += u64::from(own[0] == "Types.check");
+        }
+        assert!(stops <= checks * 4, "{java}: only {checks} stops are in the method that calls the stub");
     }
 }

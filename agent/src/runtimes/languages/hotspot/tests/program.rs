@@ -179,7 +179,8 @@ fn thread_named(pid: u32, name: &str) -> Option<u32> {
     })
 }
 
-fn wait_for<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+/// Waits until something is ready, and returns it.
+pub(super) fn wait_for<T>(mut ready: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(value) = ready() {
