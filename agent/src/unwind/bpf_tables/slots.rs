@@ -1,13 +1,15 @@
 //! The slots that BPF has for unwind tables, and the files that it knows.
 //!
-//! All tables together are bounded. Before a new table is stored, the tables that BPF has not looked up for longest are
-//! evicted. BPF records a lookup only once per *epoch*, because it caches what it found until the epoch ends. So a
-//! table is idle if it was not looked up in an epoch that has lasted for a while. If too few tables are idle, tables in
-//! use are evicted from time to time. So if more files are in use than fit, they take turns at having a table.
+//! All tables together are bounded. Above a first limit, the tables that BPF has not looked up for longest are evicted.
+//! BPF records a lookup only once per *epoch*, because it caches what it found until the epoch ends. So a table is idle
+//! if it was not looked up in an epoch that has lasted for a while. Tables in use may take more space, up to a second
+//! limit. At this limit, if too few tables are idle, tables in use are evicted from time to time. So if more files are
+//! in use than fit, they take turns at having a table.
 //!
 //! Invariant: BPF finds a table by its file only once all of the table is stored.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::time::Duration;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
@@ -20,8 +22,11 @@ use crate::process::file::LoadedPart;
 use crate::process::key::ProcessKey;
 use crate::unwind::table::UnwindTable;
 
-/// Largest size of all tables together, in bytes. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
-const TABLES_BYTES_MAX: usize = 32 << 20;
+/// Largest size of all tables together, in bytes. Most programs and libraries need 0.1 MB. A compiler of Rust needs 12
+/// MB, and a host that compiles and runs programs in several languages had more than 32 MB in use.
+const TABLES_BYTES_MAX: usize = 96 << 20;
+/// Size of all tables together above which idle tables are evicted, in bytes.
+const IDLE_BYTES_MAX: usize = 32 << 20;
 
 /// An eviction goes on until one part in this many of the space, and of the slots, is free.
 const EVICTED_PART: usize = 8;
@@ -67,6 +72,8 @@ pub(super) struct Slots {
     evicted: u64,
     epoch: u32,
     epoch_began_ns: u64,
+    /// True if too few tables are idle in this epoch.
+    are_used: bool,
     evict_used_after_ns: u64,
 }
 
@@ -80,6 +87,7 @@ impl Slots {
             evicted: 0,
             epoch: 0,
             epoch_began_ns: 0,
+            are_used: false,
             evict_used_after_ns: 0,
         }
     }
@@ -102,7 +110,7 @@ impl Slots {
     /// Makes BPF report a file when it sees the file again.
     pub(super) fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
         match self.maps.files.remove(key) {
-            Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
         }
     }
@@ -126,24 +134,29 @@ impl Slots {
     pub(super) fn begin_epoch(&mut self, now_ns: u64) -> Result<(), MapError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch_began_ns = now_ns;
+        self.are_used = false;
         self.maps.epoch.set(0, self.epoch, 0)
     }
 
     /// Evicts tables until a new table of usual size fits. Returns zero if it fits, and otherwise the time to wait
     /// before the next call.
     pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
-        let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;
-        let count_max = TABLES_MAX as usize - TABLES_MAX as usize / EVICTED_PART;
+        let left_of = |max: usize| max - max / EVICTED_PART;
+        let [bytes_max, idle_bytes_max, count_max] =
+            [TABLES_BYTES_MAX, IDLE_BYTES_MAX, TABLES_MAX as usize].map(left_of);
+        let looked_up_ns = self.epoch_began_ns + LOOKED_UP_NS;
+        let may_have_idle = looked_up_ns <= now_ns && !self.are_used;
+        if may_have_idle && !self.fits(idle_bytes_max, count_max) {
+            let idle = used_at(self.epoch_began_ns);
+            let is_evicted = self.evict(idle_bytes_max, count_max, idle, now_ns)?
+                || !self.fits(bytes_max, count_max) && self.evict(bytes_max, count_max, idle, now_ns)?;
+            self.are_used = !is_evicted;
+        }
         if self.fits(bytes_max, count_max) {
             return Ok(Duration::ZERO);
         }
-        let looked_up_ns = self.epoch_began_ns + LOOKED_UP_NS;
         if now_ns < looked_up_ns {
             return Ok(Duration::from_nanos(looked_up_ns - now_ns));
-        }
-        let idle = used_at(self.epoch_began_ns);
-        if self.evict(bytes_max, count_max, idle, now_ns)? {
-            return Ok(Duration::ZERO);
         }
         if now_ns < self.evict_used_after_ns {
             return Ok(Duration::from_nanos(self.evict_used_after_ns - now_ns));
@@ -376,9 +389,11 @@ mod tests {
         let mut slots = Slots::new(UnwindMaps { files, tables, epoch, runtimes, hotspot });
         let table = table();
         let second = 1_u64 << 30;
-        // Number of tables that are left after an eviction.
-        let kept = TABLES_BYTES_MAX / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES);
-        assert_eq!(kept + 2, FIT);
+        // Numbers of tables that are left after an eviction: at the limit, and if all others are idle.
+        let [kept, kept_idle] = [TABLES_BYTES_MAX, IDLE_BYTES_MAX]
+            .map(|max| max / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES));
+        let more = FIT - kept;
+        assert!(2 < more && kept_idle < kept);
 
         let mut now = 1000 * second;
         (0..FIT).for_each(|number| assert!(slots.store_file(number, &table, now)));
@@ -391,37 +406,51 @@ mod tests {
         assert!(!slots.reserve(now).unwrap().is_zero() && slots.evicted() == 0);
         now += 2 * second;
         slots.set_used(0..FIT, now - second);
-        slots.set_used([3], 900 * second);
-        slots.set_used([1], 800 * second);
+        // One more table is idle than must be, and it was used last.
+        let idle = |index: usize| 2 * index + 1;
+        (0..=more).for_each(|index| slots.set_used([idle(index)], (800 + index as u64) * second));
         assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
-        assert_eq!(slots.files(), [0, 2].into_iter().chain(4..FIT).collect::<Vec<_>>());
-        assert_eq!((slots.count(), slots.evicted()), (kept, 2));
+        let is_left = |number: &usize| (0..more).all(|index| idle(index) != *number);
+        assert_eq!(slots.files(), (0..FIT).filter(is_left).collect::<Vec<_>>());
+        assert_eq!((slots.count(), slots.evicted()), (kept, more as u64));
         assert_eq!(slots.maps.epoch.get(&0, 0).unwrap(), 2, "what BPF caches is void");
         wait_for(kept);
 
-        // A table that is stored again takes no other slot. Two more tables take two more slots, and then all tables
-        // are in use.
+        // A table that is stored again takes no other slot. Other tables take other slots, until all tables are in use.
         let first = slots.files()[0];
         assert!(slots.store_file(first, &table, now + 2 * second) && slots.count() == kept);
-        for number in FIT..FIT + 2 {
-            assert!(slots.store_file(number, &table, now + 2 * second));
-        }
+        let fill = |slots: &mut Slots, from: usize, now: u64| {
+            (from..from + more).for_each(|number| assert!(slots.store_file(number, &table, now)));
+        };
+        let use_all = |slots: &mut Slots, now: u64| {
+            let all = slots.files();
+            slots.set_used(all, now);
+        };
+        fill(&mut slots, FIT, now + 2 * second);
         now += 20 * second;
-        let all = slots.files();
-        slots.set_used(all.iter().copied(), now - second);
+        use_all(&mut slots, now - second);
         assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO, "the first eviction of tables in use");
-        assert_eq!((slots.count(), slots.evicted()), (kept, 4));
-        let more = FIT + 2..FIT + 4;
-        more.for_each(|number| assert!(slots.store_file(number, &table, now + 2 * second)));
+        assert_eq!((slots.count(), slots.evicted()), (kept, 2 * more as u64));
+        fill(&mut slots, FIT + more, now + 2 * second);
         now += 20 * second;
-        let all = slots.files();
-        slots.set_used(all.iter().copied(), now - second);
+        use_all(&mut slots, now - second);
         assert_eq!(slots.reserve(now).unwrap(), Duration::from_nanos(EVICT_USED_NS - 20 * second), "not so soon again");
-        assert_eq!((slots.count(), slots.evicted()), (FIT, 4));
+        assert_eq!((slots.count(), slots.evicted()), (FIT, 2 * more as u64));
         now += EVICT_USED_NS;
         assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
-        assert_eq!((slots.count(), slots.evicted()), (kept, 6));
+        assert_eq!((slots.count(), slots.evicted()), (kept, 3 * more as u64));
 
+        // Tables in use may take more space than idle ones.
+        now += 20 * second;
+        use_all(&mut slots, now - second);
+        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept));
+        slots.begin_epoch(now).unwrap();
+        now += 20 * second;
+        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept_idle));
+
+        // A file that BPF has forgotten itself is no error.
+        let gone = slots.files()[0];
+        slots.maps.files.remove(&key(gone)).unwrap();
         slots.forget_all(now).unwrap();
         assert_eq!((slots.count(), slots.bytes()), (0, 0));
         assert!(slots.files().is_empty());
