@@ -244,7 +244,7 @@ mod tests {
             kind: RuntimeKind::Python,
             loops: [number..number + 1, 0..0],
             threads: [Some(ThreadPointer::Fixed(8)), None],
-            callers: [0..0, 0..0],
+            callers: 0..0,
             extra: 0,
             offsets: [0; _],
         };

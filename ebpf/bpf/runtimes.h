@@ -15,7 +15,6 @@
 #define RUNTIMES_MAX 256
 /* Compilers split a function into two parts. */
 #define LOOP_PARTS 2
-#define CALLER_PARTS 2
 /* Places of the description of a thread, tried in this order. */
 #define THREAD_POINTERS 2
 #define RUNTIME_OFFSETS 24
@@ -58,12 +57,12 @@ struct runtime {
     u32 id;
     struct code_range loop[LOOP_PARTS];
     struct thread_pointer threads[THREAD_POINTERS]; /* the runtime's description of a thread */
-    struct code_range callers[CALLER_PARTS];        /* functions that call code compiled in memory (compiled.h) */
+    struct code_range callers;                      /* code that calls code compiled in memory (compiled.h) */
     u64 extra;                                      /* another ELF address, by the header of the runtime */
     u16 offsets[RUNTIME_OFFSETS];                   /* by the header of the runtime */
 };
 
-_Static_assert(sizeof(struct runtime) == 176, "");
+_Static_assert(sizeof(struct runtime) == 160, "");
 
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
@@ -88,9 +87,4 @@ INLINE int is_in(const struct code_range *range, u64 address)
 INLINE int is_in_loop(const struct runtime *runtime, u64 address)
 {
     return is_in(&runtime->loop[0], address) || is_in(&runtime->loop[1], address);
-}
-
-INLINE int is_in_callers(const struct runtime *runtime, u64 address)
-{
-    return is_in(&runtime->callers[0], address) || is_in(&runtime->callers[1], address);
 }

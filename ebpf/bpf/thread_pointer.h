@@ -72,8 +72,8 @@ INLINE long read_musl_key(u64 *value, u64 base, u32 key)
 }
 
 /* Reads a word of the block of a module. Returns 0 on success. If the thread has not used the module yet, its table may
- * be too short, or have an address at which nothing can be. The number of modules is in the entry before that of the
- * first module, which is module 0 in glibc and module 1 in musl. */
+ * be too short, or have an address at which nothing can be. Modules are numbered from 1. The number of modules is in
+ * entry 0 in musl, and in entry -1 in glibc. */
 INLINE long read_module_block(u64 *value, u64 base, u64 module, u64 offset, u32 is_musl)
 {
     u64 blocks, block, modules, bytes = is_musl ? MUSL_BLOCK_BYTES : GLIBC_BLOCK_BYTES;

@@ -34,8 +34,8 @@ pub use hotspot::{
 pub use program::{PROGRAM_BYTES, PROGRAMS_MAP, Program};
 pub use record::{Link, Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 pub use runtime::{
-    CALLER_PARTS, LOOP_PARTS, Libc, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime,
-    RuntimeKind, THREAD_POINTERS, ThreadPointer,
+    LOOP_PARTS, Libc, RUNTIME_BYTES, RUNTIME_GENERATIONS, RUNTIME_OFFSETS, RUNTIMES_MAX, Runtime, RuntimeKind,
+    THREAD_POINTERS, ThreadPointer,
 };
 
 /// Name of the program of type `perf_event`, to be attached to a clock event of every CPU.

@@ -3,11 +3,9 @@
 use std::ops::Range;
 
 /// Size of a description, in bytes.
-pub const RUNTIME_BYTES: usize = 176;
+pub const RUNTIME_BYTES: usize = 160;
 /// Number of parts of an interpreter's loop.
 pub const LOOP_PARTS: usize = 2;
-/// Number of functions that call compiled code.
-pub const CALLER_PARTS: usize = 2;
 /// Number of offsets of a runtime.
 pub const RUNTIME_OFFSETS: usize = 24;
 /// Number of places of the description of a thread.
@@ -76,8 +74,8 @@ pub struct Runtime {
     pub loops: [Range<u64>; LOOP_PARTS],
     /// Places of the runtime's description of a thread, in the order in which they are tried.
     pub threads: [Option<ThreadPointer>; THREAD_POINTERS],
-    /// ELF virtual addresses of the functions that call code compiled in memory. A part that is not used is empty.
-    pub callers: [Range<u64>; CALLER_PARTS],
+    /// ELF virtual addresses of the code that calls code compiled in memory. Empty if there is none.
+    pub callers: Range<u64>,
     /// Another ELF virtual address in the file. The header of the kind gives its meaning.
     pub extra: u64,
     /// Offsets in the runtime's structures, in bytes.
@@ -97,15 +95,15 @@ impl Runtime {
             RuntimeKind::HotSpot => 6,
             RuntimeKind::Pcre => 7,
         };
-        let ([a, b], [c, d]) = (&self.loops, &self.callers);
+        let [a, b] = &self.loops;
         let head = [u64::from(id) << 32 | kind, a.start, a.end, b.start, b.end];
         let threads = self.threads.iter().flat_map(|thread| thread.map_or([0; 3], ThreadPointer::to_words));
         let mut bytes = [0; RUNTIME_BYTES];
-        let tail = [c.start, c.end, d.start, d.end, self.extra];
+        let tail = [self.callers.start, self.callers.end, self.extra];
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(head.into_iter().chain(threads).chain(tail)) {
             *to = word.to_le_bytes();
         }
-        for (to, offset) in bytes[128..].as_chunks_mut::<2>().0.iter_mut().zip(self.offsets) {
+        for (to, offset) in bytes[112..].as_chunks_mut::<2>().0.iter_mut().zip(self.offsets) {
             *to = offset.to_le_bytes();
         }
         bytes
@@ -150,7 +148,6 @@ mod tests {
         assert!(RUNTIMES_H.contains(&format!("_Static_assert(sizeof(struct runtime) == {RUNTIME_BYTES}, \"\");")));
         for (name, value) in [
             ("LOOP_PARTS", LOOP_PARTS),
-            ("CALLER_PARTS", CALLER_PARTS),
             ("THREAD_POINTERS", THREAD_POINTERS),
             ("RUNTIME_OFFSETS", RUNTIME_OFFSETS),
             ("RUNTIMES_MAX", RUNTIMES_MAX.into()),
@@ -168,8 +165,8 @@ mod tests {
             kind: RuntimeKind::Python,
             loops: [1..2, 3..4],
             threads: [Some(ThreadPointer::Fixed(-8)), None],
-            callers: [5..6, 7..8],
-            extra: 9,
+            callers: 5..6,
+            extra: 7,
             offsets: std::array::from_fn(|index| index as u16),
         };
         let bytes = runtime.to_bytes(3 * RUNTIMES_MAX + 7);
@@ -177,8 +174,8 @@ mod tests {
         let head = [0, 8, 16, 24, 32].map(word);
         assert_eq!(head, [(3 * i64::from(RUNTIMES_MAX) + 7) << 32 | 1, 1, 2, 3, 4]);
         assert_eq!([40, 48, 56, 64, 72, 80].map(word), [0, -8, 2, 0, 0, 0]);
-        assert_eq!([88, 96, 104, 112, 120].map(word), [5, 6, 7, 8, 9]);
-        assert_eq!((bytes[130], bytes[174]), (1, 23));
+        assert_eq!([88, 96, 104].map(word), [5, 6, 7]);
+        assert_eq!((bytes[114], bytes[158]), (1, 23));
         let key = ThreadPointer::Key(9, Libc::Glibc);
         assert_eq!((key.to_words(), key.with_libc(Libc::Musl).to_words()), ([9, 0, 5], [9, 0, 1 << 32 | 5]));
         // The id has 14 bits in a frame.

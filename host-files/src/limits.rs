@@ -15,11 +15,8 @@ pub const NOTE_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of bytes that are read of a dynamic section. A section with 40 entries of 16 bytes is already large.
 pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
 
-/// Longest name of a needed library that is read, in bytes, with its final zero. Names of libraries have about 20 bytes.
+/// Longest name of a needed library that is read, in bytes, with its final zero. Most names have about 20 bytes.
 pub const LIBRARY_NAME_BYTES_MAX: u64 = 256;
-
-/// Maximum number of needed libraries that are read from one file. Large programs need about 200.
-pub const LIBRARIES_MAX: usize = 512;
 
 /// Largest size of a section of call frame information that is read, in bytes. It is ten times the largest section seen
 /// in a library.

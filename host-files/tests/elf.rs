@@ -64,6 +64,22 @@ fn needed_libraries_equal_those_of_readelf() {
 }
 
 #[test]
+fn long_names_of_needed_libraries_are_left_out() {
+    if !have(&["gcc"]) {
+        return;
+    }
+    let workshop = Workshop::default();
+    workshop.write("nested.c", NESTED);
+    for (length, count) in [(255, 2), (256, 1)] {
+        let name = "x".repeat(length);
+        workshop.run(&format!("gcc -shared -fPIC -Wl,-soname,{name} nested.c -o library.so"));
+        workshop.run("gcc -Wl,--no-as-needed nested.c library.so -o program");
+        let file = File::open(workshop.path("program")).unwrap();
+        assert_eq!(elf::needed_libraries(&file).unwrap().len(), count, "{length}");
+    }
+}
+
+#[test]
 fn build_id_and_segments_equal_those_of_readelf() {
     if !have(&["gcc", "readelf"]) {
         return;
@@ -247,6 +263,7 @@ fn reading_headers_survives_a_change_of_any_of_their_bytes() {
                     read += 1;
                     let _any = (image.build_id(), image.virtual_address(0), image.virtual_address(u64::MAX));
                     let _symbols = elf::exported(&file, ["main"]);
+                    let _libraries = elf::needed_libraries(&file);
                     let _bytes = elf::loaded_bytes(&file, &image, 0x1000..0x1010);
                 }
                 Err(ElfError::Io(error)) => panic!("byte {at}: {error}"),

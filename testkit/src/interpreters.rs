@@ -30,7 +30,7 @@ impl Interpreter {
     /// True if the interpreter was compiled for musl. It loads no library that was compiled for glibc.
     #[must_use]
     pub fn is_for_musl(&self) -> bool {
-        self.program.iter().any(|part| part == "musl")
+        self.program.to_string_lossy().contains("/runtimes/musl/")
     }
 }
 
@@ -58,7 +58,7 @@ pub fn pythons() -> Vec<Interpreter> {
         .collect();
     let names = (13..=15).map(|minor| format!("usr/bin/python3.{minor}"));
     all.extend(names.filter_map(|name| unpacked("unstable", &name)));
-    all.extend(compiled_for_musl("python3", "python", &[]));
+    all.extend(compiled_for_musl("python3", "python", ""));
     all.sort();
     all
 }
@@ -83,7 +83,7 @@ pub fn perls() -> Vec<Interpreter> {
             all.push(interpreter);
         }
     }
-    all.extend(compiled_for_musl("perl", "perl", &[("-I", "lib")]));
+    all.extend(compiled_for_musl("perl", "perl", "-I"));
     all.sort();
     all
 }
@@ -105,8 +105,7 @@ pub fn rubies() -> Vec<Interpreter> {
             interpreter
         }));
     }
-    let options = [("--disable=gems", ""), ("-I", "lib"), ("-I", ".ext/common"), ("-I", ".ext/x86_64-linux")];
-    all.extend(compiled_for_musl("ruby", "ruby", &options));
+    all.extend(compiled_for_musl("ruby", "ruby", "--disable=gems"));
     all.sort();
     all
 }
@@ -199,7 +198,7 @@ pub fn phps() -> Vec<Interpreter> {
         interpreter.arguments.push("-n".into());
         interpreter
     };
-    unpacked.chain(compiled_for_musl("php", "sapi/cli/php", &[])).map(without_configuration).collect()
+    unpacked.chain(compiled_for_musl("php", "sapi/cli/php", "")).map(without_configuration).collect()
 }
 
 /// Returns the unpacked interpreters of PHP that have a cache of compiled code, with this cache and these settings.
@@ -282,20 +281,20 @@ fn unpacked(release: &str, name: &str) -> Option<Interpreter> {
     program.exists().then(|| with_own_linker(&root, &program))
 }
 
-/// Returns the programs of a runtime that were compiled for musl, in the folders of their sources. `options` are their
-/// options, each with a folder of the source that follows it.
-fn compiled_for_musl(runtime: &str, program: &str, options: &[(&str, &str)]) -> Vec<Interpreter> {
+/// Returns the programs of a runtime that were compiled for musl, in the folders of their sources. `option` is one of
+/// their options, or empty; `-I` is followed by the folder of their modules.
+fn compiled_for_musl(runtime: &str, program: &str, option: &str) -> Vec<Interpreter> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let is_of_runtime = |folder: &PathBuf| {
         folder.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(runtime.as_bytes()))
     };
     let folders = entries(&tools(&home).join("runtimes/musl")).into_iter().filter(is_of_runtime);
     let interpreter = |folder: PathBuf| {
-        let option = |(option, of): &(&str, &str)| {
-            let of = if of.is_empty() { PathBuf::new() } else { folder.join(of) };
-            OsString::from(format!("{option}{}", of.display()))
+        let arguments = match option {
+            "" => Vec::new(),
+            "-I" => vec![format!("-I{}", folder.join("lib").display()).into()],
+            _ => vec![option.into()],
         };
-        let arguments = options.iter().map(option).collect();
         Interpreter { program: folder.join(program), arguments }
     };
     folders.map(interpreter).filter(|interpreter| interpreter.program.exists()).collect()

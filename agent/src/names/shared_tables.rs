@@ -108,7 +108,7 @@ impl SharedTables {
         if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
             return self.locations.insert_named(VDSO, Some(file), FrameType::Native);
         }
-        // The walk told it from a file until the collector had seen it.
+        // The walk took it for a file until the collector had seen it.
         if mapped.is_some_and(MappedFile::is_memory) {
             return self.locations.insert(Location::Marker(Marker::AnonymousCode));
         }

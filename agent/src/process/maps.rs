@@ -66,7 +66,7 @@ impl Maps {
         Self::read(io::BufReader::with_capacity(4096, file))
     }
 
-    fn read(lines: impl BufRead) -> io::Result<Self> {
+    pub(crate) fn read(lines: impl BufRead) -> io::Result<Self> {
         let mut maps = Self::default();
         let mut paths = Paths::default();
         maps::each_line(lines, BYTES_MAX, |line| match line {

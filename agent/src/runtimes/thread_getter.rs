@@ -20,8 +20,8 @@ const INSTRUCTIONS_MAX: usize = 12;
 /// Number of bytes of code that hold these instructions.
 pub(crate) const CODE_BYTES: u64 = 64;
 
-/// Returns where the pointer is that the function with this code returns, in a program with glibc; `None` if the code has
-/// another form. `address` is the virtual address of the code.
+/// Returns where the pointer is that the function with this code returns, in a program with glibc; `None` if the code
+/// has another form. `address` is the virtual address of the code.
 pub(crate) fn returned_pointer(code: &[u8], address: u64) -> Option<ThreadPointer> {
     let (mut slot, mut pair, mut block) = (None, None, None);
     for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE).into_iter().take(INSTRUCTIONS_MAX) {

@@ -70,7 +70,7 @@ __attribute__((noinline)) int compiler_called_from(struct scratch *scratch, u64 
         !map_address(&scratch->compiler, mm, word, scratch->header.pid))
         return -1;
     struct runtime *runtime = find_runtime(scratch->compiler.runtime);
-    if (runtime && is_in_callers(runtime, word + scratch->compiler.to_address))
+    if (runtime && is_in(&runtime->callers, word + scratch->compiler.to_address))
         return runtime->kind;
     scratch->is_compiler_unsure |= scratch->compiler.number && scratch->compiler.table == NO_TABLE;
     return -1;

@@ -31,5 +31,5 @@ pub fn needed_libraries(file: &File) -> Result<Vec<String>, ElfError> {
         let end = name.iter().position(|byte| *byte == 0)?;
         String::from_utf8(name[..end].to_vec()).ok()
     });
-    Ok(names.take(limits::LIBRARIES_MAX).collect())
+    Ok(names.collect())
 }

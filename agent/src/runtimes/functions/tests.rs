@@ -35,7 +35,7 @@ impl World {
             kind: RuntimeKind::Python,
             loops: [const { 0..0 }; LOOP_PARTS],
             threads: [None; THREAD_POINTERS],
-            callers: [0..0, 0..0],
+            callers: 0..0,
             extra: 0,
             offsets: [0; RUNTIME_OFFSETS],
         };
@@ -235,7 +235,7 @@ fn place_php_at_line(memory: &mut [u64], tables: &SharedTables, line: u64) -> Po
         kind: RuntimeKind::Php,
         loops: [const { 0..0 }; LOOP_PARTS],
         threads: [None; THREAD_POINTERS],
-        callers: [0..0, 0..0],
+        callers: 0..0,
         extra: 0,
         offsets: [0; RUNTIME_OFFSETS],
     };

@@ -5,22 +5,18 @@
 use std::fs::File;
 use std::ops::Range;
 
-use ebpf::{CALLER_PARTS, Runtime, RuntimeKind};
+use ebpf::{Runtime, RuntimeKind};
 use host_files::elf;
-
-use crate::runtimes::code::Code;
 
 /// Functions of the library that call compiled expressions, for characters of 8, 16 and 32 bits.
 const CALLERS: [&str; 3] = ["pcre2_jit_match_8", "pcre2_jit_match_16", "pcre2_jit_match_32"];
 /// The function of a PHP that contains PCRE2.
 const CALLER_IN_PHP: &str = "php_pcre2_jit_match";
 
-/// Returns the functions that call compiled expressions in a PHP that contains PCRE2. Both are empty in others.
-pub(super) fn callers_in_php(file: &File) -> [Range<u64>; CALLER_PARTS] {
-    let caller = elf::exported(file, [CALLER_IN_PHP]).ok().and_then(|[caller]| caller).unwrap_or_default();
-    // An expression that has no stack of its own is called by a helper.
-    let helper = Code::read(file).and_then(|code| code.function_at(*code.functions_called(&caller).first()?));
-    [caller, helper.unwrap_or_default()]
+/// Returns the function that calls compiled expressions in a PHP that contains PCRE2; empty in others. PHP gives each
+/// expression a stack of its own, so PCRE2's other way to call one is not used.
+pub(super) fn caller_in_php(file: &File) -> Range<u64> {
+    elf::exported(file, [CALLER_IN_PHP]).ok().and_then(|[caller]| caller).unwrap_or_default()
 }
 
 /// Returns the description of the library; `None` if the file is another one.
@@ -30,7 +26,7 @@ pub(crate) fn recognise(file: &File) -> Option<Runtime> {
         kind: RuntimeKind::Pcre,
         loops: [0..0, 0..0],
         threads: [None, None],
-        callers: [0..u64::MAX, 0..0],
+        callers: 0..u64::MAX,
         extra: 0,
         offsets: [0; _],
     })

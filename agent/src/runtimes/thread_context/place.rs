@@ -13,8 +13,9 @@ use crate::runtimes::memory::ProcessMemory;
 const MODULES_MAX: u64 = 1 << 16;
 /// Largest distance of a variable from the thread's base, in bytes.
 const DISTANCE_MAX: u64 = 1 << 31;
-/// Beginnings of the names of glibc's file and musl's. Other C libraries have other tables of blocks.
+/// Beginnings of the names of glibc's file. Other C libraries have other tables of blocks.
 const GLIBC: [&str; 2] = ["libc.so.6", "libc-2."];
+/// Beginning of the name of musl's file, which is its dynamic linker, and another name of it.
 const MUSL: [&str; 2] = ["ld-musl-", "libc.so"];
 
 /// Returns where the process `pid` keeps the variable that the file of `mapping` exports. `None` if the place is not
@@ -41,11 +42,10 @@ pub(super) fn place(
 
 /// Returns the C library of a process; `None` if it is not a known one.
 fn libc(maps: &Maps) -> Option<Libc> {
-    let has_any = |names: [&str; 2]| names.iter().any(|name| maps.has_file(name));
-    if has_any(GLIBC) {
+    if GLIBC.iter().any(|name| maps.has_file(name)) {
         return Some(Libc::Glibc);
     }
-    has_any(MUSL).then_some(Libc::Musl)
+    (maps.has_file(MUSL[0]) || maps.find_file(MUSL[1]).is_some()).then_some(Libc::Musl)
 }
 
 /// Returns where a variable is, by what the dynamic linker has written for the file's code.
@@ -108,6 +108,21 @@ mod tests {
         assert_eq!(with_words(&[0, 0, 3, 0x40], ThreadLocal::Pair(0x1010)), pair);
         assert_eq!(with_words(&[FUNCTION, MINUS_64], ThreadLocal::Descriptor(0x1000)), fixed);
         assert_eq!(with_words(&[FUNCTION, 16, 3, 0x40], ThreadLocal::Descriptor(0x1000)), pair);
+    }
+
+    #[test]
+    fn the_c_library_of_a_process_is_known_by_its_file() {
+        for (file, expected) in [
+            ("/usr/lib/x86_64-linux-gnu/libc.so.6", Some(Libc::Glibc)),
+            ("/lib/x86_64-linux-gnu/libc-2.31.so", Some(Libc::Glibc)),
+            ("/lib/ld-musl-x86_64.so.1", Some(Libc::Musl)),
+            ("/usr/lib/x86_64-linux-musl/libc.so", Some(Libc::Musl)),
+            ("/opt/libc.so.5", None),
+            ("/usr/bin/program", None),
+        ] {
+            let maps = Maps::read(format!("1000-2000 r-xp 0 08:01 7 {file}\n").as_bytes()).unwrap();
+            assert_eq!(libc(&maps), expected, "{file}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ const KEYS: &str = r#"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-static pthread_key_t keys[41];
+static pthread_key_t keys[44];
 int main(void) {
     void *library = dlopen("./library.so", RTLD_NOW);
     void (*set)(void *) = (void (*)(void *))dlsym(library, "set");

@@ -30,7 +30,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
         kind: RuntimeKind::Perl,
         loops: [main, around.unwrap_or_default()],
         threads: [Some(ThreadPointer::Key(key?.start, Libc::Glibc)), None],
-        callers: [0..0, 0..0],
+        callers: 0..0,
         extra: 0,
         offsets: layout.to_bpf(),
     };

@@ -56,7 +56,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let loops = [main.clone(), other_part(file, &image, &main)];
     let loop_frame = layout.has_compiler.then(|| loop_frame(file, &image, main.start)).flatten();
     let offsets = layout.to_bpf(loop_frame.unwrap_or_default());
-    let (threads, callers) = ([Some(thread), frameless], pcre::callers_in_php(file));
+    let (threads, callers) = ([Some(thread), frameless], pcre::caller_in_php(file));
     Some((Runtime { kind: RuntimeKind::Php, loops, threads, callers, extra, offsets }, layout))
 }
 

@@ -47,14 +47,7 @@ pub(crate) fn recognise(file: &File, path: &str) -> Option<RuntimeAndLayout> {
     }
     let loops = [main.clone(), other_part(file, &image, &main)];
     Some((
-        Runtime {
-            kind: RuntimeKind::Python,
-            loops,
-            threads,
-            callers: [0..0, 0..0],
-            extra: 0,
-            offsets: layout.to_bpf()?,
-        },
+        Runtime { kind: RuntimeKind::Python, loops, threads, callers: 0..0, extra: 0, offsets: layout.to_bpf()? },
         layout,
     ))
 }

@@ -53,7 +53,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let loops = [main.clone(), other_part(file, &image, &main)];
     let threads = [Some(thread), None];
     // Its compiler is in the same file.
-    let callers = [0..u64::MAX, 0..0];
+    let callers = 0..u64::MAX;
     Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, callers, extra: 0, offsets: layout.to_bpf() }, layout))
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let builtins = builtins(functions, &sections.text)?;
     let (threads, offsets) = ([None; _], layout.to_bpf());
     Some((
-        Runtime { kind: RuntimeKind::V8, loops: [builtins, 0..0], threads, callers: [0..0, 0..0], extra: 0, offsets },
+        Runtime { kind: RuntimeKind::V8, loops: [builtins, 0..0], threads, callers: 0..0, extra: 0, offsets },
         layout,
     ))
 }
