@@ -72,7 +72,7 @@ pub(super) struct Slots {
     evicted: u64,
     epoch: u32,
     epoch_began_ns: u64,
-    /// True if too few tables are idle in this epoch.
+    /// True if too few tables are idle in this epoch to come below [`IDLE_BYTES_MAX`].
     are_used: bool,
     evict_used_after_ns: u64,
 }
@@ -145,14 +145,12 @@ impl Slots {
         let [bytes_max, idle_bytes_max, count_max] =
             [TABLES_BYTES_MAX, IDLE_BYTES_MAX, TABLES_MAX as usize].map(left_of);
         let looked_up_ns = self.epoch_began_ns + LOOKED_UP_NS;
-        let may_have_idle = looked_up_ns <= now_ns && !self.are_used;
-        if may_have_idle && !self.fits(idle_bytes_max, count_max) {
-            let idle = used_at(self.epoch_began_ns);
-            let is_evicted = self.evict(idle_bytes_max, count_max, idle, now_ns)?
-                || !self.fits(bytes_max, count_max) && self.evict(bytes_max, count_max, idle, now_ns)?;
-            self.are_used = !is_evicted;
+        let idle = used_at(self.epoch_began_ns);
+        if looked_up_ns <= now_ns && !self.are_used && !self.fits(idle_bytes_max, count_max) {
+            self.are_used = !self.evict(idle_bytes_max, count_max, idle, now_ns)?;
         }
-        if self.fits(bytes_max, count_max) {
+        let fits = self.fits(bytes_max, count_max);
+        if fits || looked_up_ns <= now_ns && self.evict(bytes_max, count_max, idle, now_ns)? {
             return Ok(Duration::ZERO);
         }
         if now_ns < looked_up_ns {
@@ -443,7 +441,12 @@ mod tests {
         // Tables in use may take more space than idle ones.
         now += 20 * second;
         use_all(&mut slots, now - second);
+        slots.files().into_iter().take(more).for_each(|number| slots.set_used([number], 900 * second));
         assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept));
+        // The few idle ones go when their space is needed, although tables in use would have to wait.
+        (0..more).for_each(|at| assert!(slots.store_file(FIT + 2 * more + at, &table, now)));
+        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept));
+        assert_eq!(slots.evicted(), 4 * more as u64);
         slots.begin_epoch(now).unwrap();
         now += 20 * second;
         assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept_idle));
