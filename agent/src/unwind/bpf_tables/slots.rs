@@ -371,6 +371,17 @@ mod tests {
         }
     }
 
+    /// Loads the BPF programs, and returns the slots of their maps.
+    fn load() -> Slots {
+        let mut bpf = Ebpf::load(PROGRAM).unwrap();
+        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
+        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
+        let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
+        let runtimes = Array::try_from(bpf.take_map(RUNTIMES_MAP).unwrap()).unwrap();
+        let hotspot = BpfMap::try_from(bpf.take_map(HOTSPOT_PROCESSES_MAP).unwrap()).unwrap();
+        Slots::new(UnwindMaps { files, tables, epoch, runtimes, hotspot })
+    }
+
     // Needs BPF.
     #[test]
     fn the_longest_idle_tables_are_evicted_and_tables_in_use_slowly() {
@@ -378,13 +389,7 @@ mod tests {
         if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
             return report::skipped(test, missing);
         }
-        let mut bpf = Ebpf::load(PROGRAM).unwrap();
-        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
-        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
-        let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
-        let runtimes = Array::try_from(bpf.take_map(RUNTIMES_MAP).unwrap()).unwrap();
-        let hotspot = BpfMap::try_from(bpf.take_map(HOTSPOT_PROCESSES_MAP).unwrap()).unwrap();
-        let mut slots = Slots::new(UnwindMaps { files, tables, epoch, runtimes, hotspot });
+        let mut slots = load();
         let table = table();
         let second = 1_u64 << 30;
         // Numbers of tables that are left after an eviction: at the limit, and if all others are idle.
