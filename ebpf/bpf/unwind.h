@@ -139,6 +139,8 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
     if (scratch->end != USER_END_TRUNCATED) {
         u32 frames = scratch->user_frames;
+        if (scratch->end == USER_END_BROKEN && scratch->has_no_caller)
+            begin_ruby_at_end(scratch);
         begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
         /* The first frame of a coroutine has no caller. After a wrong step, the word may be 0, too, but then the

@@ -61,6 +61,19 @@ INLINE int follows_call(u64 address)
     return 0;
 }
 
+/* Returns 1 if the instruction before an address is a call of a function in a file with a runtime: e8, and the distance
+ * to the function. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int follows_call_of_runtime(struct scratch *scratch, u64 mm, u64 address)
+{
+    u8 code[CALL_BYTES + 1];
+    int distance;
+    if (!scratch || read_call(code, address) || code[2] != 0xe8)
+        return 0;
+    __builtin_memcpy(&distance, code + 3, sizeof(distance));
+    return map_address(&scratch->compiler, mm, address + distance, scratch->header.pid) &&
+           find_runtime(scratch->compiler.runtime);
+}
+
 /* Returns the kind of the runtime into whose `callers` a word leads, if it is a return address after a call through a
  * pointer, and sets scratch->compiler to the file; -1 otherwise. Notes if the word leads into a file that has no table
  * yet. Not inlined, so that the verifier checks the function once. */
@@ -145,5 +158,6 @@ __attribute__((noinline)) int find_compiled_caller(struct scratch *scratch, stru
 
 #else
 INLINE int follows_call(u64 address) { return 0; }
+INLINE int follows_call_of_runtime(struct scratch *scratch, u64 mm, u64 address) { return 0; }
 INLINE int find_compiled_caller(struct scratch *scratch, struct compiled_frame *frame, u64 mm) { return 0; }
 #endif

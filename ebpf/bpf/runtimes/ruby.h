@@ -83,6 +83,22 @@ INLINE void begin_ruby(struct scratch *scratch, const struct runtime *runtime, s
     walk->more[0] = end;
 }
 
+/* Begins a walk after the native frames, if the last of them is in a file with Ruby and no loop was on the stack. A new
+ * fiber runs C code before its first loop. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int begin_ruby_at_end(struct scratch *scratch)
+{
+    if (!scratch || scratch->runtime_walks[0].id)
+        return 0;
+    struct runtime *runtime = find_runtime(scratch->mapped.runtime);
+    if (!runtime || runtime->kind != RUNTIME_RUBY)
+        return 0;
+    struct runtime_walk *walk = &scratch->runtime_walks[0];
+    walk->id = runtime->id;
+    walk->frame = 0;
+    begin_ruby(scratch, runtime, walk);
+    return 0;
+}
+
 /* Reads the object of instructions at `iseq` into scratch->last, with its body and its first instruction. Returns 0 on
  * success. */
 INLINE long read_ruby_function(struct scratch *scratch, u64 iseq)
