@@ -71,7 +71,7 @@ struct {
     MAP_TYPE(value, struct runtime);
 } runtimes SEC(".maps");
 
-/* Returns the runtime with an id; 0 if its slot has another one. */
+/* Returns the runtime with an id; 0 if its slot has another one. Id 0 stands for a description of kind RUNTIME_NONE. */
 INLINE struct runtime *find_runtime(u32 id)
 {
     u32 slot = id % RUNTIMES_MAX;

@@ -231,7 +231,7 @@ INLINE long step_without_table(struct walk *walk)
  * tell it from the result of a wrong step. */
 INLINE long step_without_mapping(struct walk *walk)
 {
-    int is_called = follows_call(walk->pc) || follows_call_of_runtime(walk->scratch, walk->mm, walk->pc);
+    int is_called = follows_call(walk->pc) || follows_call_of_ruby(walk->scratch, walk->mm, walk->pc);
     long step = is_called ? step_over_compiled(walk) : -1;
     return step < 0 ? stop(walk, end_at(walk->mm, walk->sp)) : step;
 }

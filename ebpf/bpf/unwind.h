@@ -138,11 +138,17 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     /* The first frame of a loop takes one step more, and a step in a runtime may record nothing. */
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
     if (scratch->end != USER_END_TRUNCATED) {
-        u32 frames = scratch->user_frames;
-        if (scratch->end == USER_END_BROKEN && scratch->has_no_caller)
-            begin_ruby_at_end(scratch);
+        u32 frames = scratch->user_frames, words = scratch->header.user_words;
+        int is_fiber = scratch->end == USER_END_BROKEN && scratch->has_no_caller && begin_ruby_at_end(scratch);
         begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
+        /* While Ruby changes from one fiber to another, the functions can be those of the other one. */
+        if (is_fiber && scratch->user_frames != frames) {
+            scratch->user_frames = frames;
+            scratch->header.user_words = words;
+            scratch->end = USER_END_BROKEN;
+            scratch->has_no_caller = 0;
+        }
         /* The first frame of a coroutine has no caller. After a wrong step, the word may be 0, too, but then the
          * runtime often has functions that were not recorded. */
         if (scratch->end == USER_END_BROKEN && scratch->has_no_caller && scratch->runtime_walks[0].id &&

@@ -61,17 +61,20 @@ INLINE int follows_call(u64 address)
     return 0;
 }
 
-/* Returns 1 if the instruction before an address is a call of a function in a file with a runtime: e8, and the distance
- * to the function. Not inlined, so that the verifier checks the function once. */
-__attribute__((noinline)) int follows_call_of_runtime(struct scratch *scratch, u64 mm, u64 address)
+/* Returns 1 if the instruction before an address is a direct call of a function in a file with Ruby: e8, and the
+ * distance to the function. Not inlined, so that the verifier checks the function once. */
+__attribute__((noinline)) int follows_call_of_ruby(struct scratch *scratch, u64 mm, u64 address)
 {
     u8 code[CALL_BYTES + 1];
     int distance;
     if (!scratch || read_call(code, address) || code[2] != 0xe8)
         return 0;
     __builtin_memcpy(&distance, code + 3, sizeof(distance));
-    return map_address(&scratch->compiler, mm, address + distance, scratch->header.pid) &&
-           find_runtime(scratch->compiler.runtime);
+    scratch->compiler.end = 0;
+    if (!map_address(&scratch->compiler, mm, address + distance, scratch->header.pid))
+        return 0;
+    struct runtime *runtime = find_runtime(scratch->compiler.runtime);
+    return runtime && runtime->kind == RUNTIME_RUBY;
 }
 
 /* Returns the kind of the runtime into whose `callers` a word leads, if it is a return address after a call through a
@@ -158,6 +161,6 @@ __attribute__((noinline)) int find_compiled_caller(struct scratch *scratch, stru
 
 #else
 INLINE int follows_call(u64 address) { return 0; }
-INLINE int follows_call_of_runtime(struct scratch *scratch, u64 mm, u64 address) { return 0; }
+INLINE int follows_call_of_ruby(struct scratch *scratch, u64 mm, u64 address) { return 0; }
 INLINE int find_compiled_caller(struct scratch *scratch, struct compiled_frame *frame, u64 mm) { return 0; }
 #endif

@@ -67,24 +67,26 @@ INLINE long read_ruby_context(u64 *context, const struct runtime *runtime, u64 t
            read_thread_base(&base) || id != base;
 }
 
-/* Begins a walk. Its frame is 0 if the thread runs no Ruby code. */
-INLINE void begin_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
+/* Begins a walk. Its frame is 0 if the thread runs no Ruby code. Returns 1 if the control frames could be found. */
+INLINE int begin_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
 {
     struct ruby_context context;
     u64 address, bytes = runtime->offsets[RUBY_FRAME_BYTES];
     if (read_ruby_context(&address, runtime, scratch->mapped.to_address) ||
         bpf_probe_read_user(&context, sizeof(context), (void *)address))
-        return;
+        return 0;
     /* The outermost frame belongs to no function. */
     u64 end = context.stack + context.words * sizeof(u64) - bytes;
-    if (context.frame & 7 || context.frame < context.stack || context.frame >= end)
-        return;
-    walk->frame = context.frame;
+    if (context.frame & 7 || context.frame < context.stack || context.frame > end)
+        return 0;
+    walk->frame = context.frame < end ? context.frame : 0;
     walk->more[0] = end;
+    return 1;
 }
 
 /* Begins a walk after the native frames, if the last of them is in a file with Ruby and no loop was on the stack. A new
- * fiber runs C code before its first loop. Not inlined, so that the verifier checks the function once. */
+ * fiber runs C code before its first loop, so that no function must be left. Returns 1 if it began. Not inlined, so
+ * that the verifier checks the function once. */
 __attribute__((noinline)) int begin_ruby_at_end(struct scratch *scratch)
 {
     if (!scratch || scratch->runtime_walks[0].id)
@@ -93,10 +95,11 @@ __attribute__((noinline)) int begin_ruby_at_end(struct scratch *scratch)
     if (!runtime || runtime->kind != RUNTIME_RUBY)
         return 0;
     struct runtime_walk *walk = &scratch->runtime_walks[0];
-    walk->id = runtime->id;
     walk->frame = 0;
-    begin_ruby(scratch, runtime, walk);
-    return 0;
+    if (!begin_ruby(scratch, runtime, walk))
+        return 0;
+    walk->id = runtime->id;
+    return 1;
 }
 
 /* Reads the object of instructions at `iseq` into scratch->last, with its body and its first instruction. Returns 0 on

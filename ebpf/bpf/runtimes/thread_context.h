@@ -2,7 +2,7 @@
 /*
  * Reads the ids of the trace and the span that a thread works for, if its program publishes OpenTelemetry's thread
  * context (OTEP 4947): a thread-local pointer to a record, which is null outside of spans. User space finds out where
- * the program keeps the pointer (agent/src/runtimes/thread_context.rs).
+ * the program keeps the pointer (agent/src/runtimes/contexts.rs).
  *
  * Only the thread itself changes its record, and it is interrupted while BPF reads, so a valid record is complete.
  */
