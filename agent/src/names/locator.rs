@@ -96,7 +96,7 @@ impl Locator {
         result
     }
 
-    /// Looks for the context of the threads of a sampled process, if a search is due. Called for each sample, also if
+    /// Looks for the contexts of a sampled process and its threads, if a search is due. Called for each sample, also if
     /// its stack is known: a busy program may have the same few stacks for a long time.
     pub(crate) fn search_context(&mut self, sample: &Sample<'_>) {
         if let Some(process) = self.processes.get_mut(&ProcessKey::of(sample)) {
@@ -175,9 +175,9 @@ impl Locator {
         if ADDRESSES_MAX < addresses {
             self.processes.values_mut().for_each(Process::forget_locations);
         }
-        let forgets_files = self.is_full();
-        if forgets_files {
-            self.tables.clear();
+        let is_full = self.is_full();
+        let forgets_files = is_full && self.tables.clear();
+        if is_full {
             self.kernel.clear();
             self.processes.values_mut().for_each(Process::forget_locations);
         }
@@ -185,7 +185,7 @@ impl Locator {
         forgets_files
     }
 
-    /// True if all ids will be void at the end of the interval.
+    /// True if the ids of locations will be void at the end of the interval.
     pub(crate) fn is_full(&self) -> bool {
         self.tables.is_full()
     }

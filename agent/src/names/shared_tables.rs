@@ -123,16 +123,21 @@ impl SharedTables {
         self.locations.insert_calls(Some((file, address)), &calls, FrameType::Go)
     }
 
-    /// True if a table is full. The caller must then clear all tables, which makes every id void.
+    /// True if a table is full. The caller must then clear it.
     pub(crate) fn is_full(&self) -> bool {
         self.locations.is_full() || self.files.is_full()
     }
 
-    /// Forgets every file and every location, which makes every id void.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets every location, which makes their ids void, and every file if there are too many. Returns true if the
+    /// ids and numbers of files are void, too.
+    pub(crate) fn clear(&mut self) -> bool {
         self.locations.clear();
-        self.files.clear();
-        self.go_programs.clear();
         self.frames.clear();
+        let forgets_files = self.files.is_full();
+        if forgets_files {
+            self.files.clear();
+            self.go_programs.clear();
+        }
+        forgets_files
     }
 }

@@ -170,19 +170,25 @@ fn mappings_are_read_again_for_an_unknown_address_after_some_time() {
 fn location_ids_are_not_used_after_the_tables_are_cleared() {
     let mut locator = locator();
     let record = TestRecord { user: &[code()], ..TestRecord::default() };
+    let is_own = |locator: &Locator| {
+        let file = locator.tables.files.get(crate::process::file::FileId(0)).unwrap();
+        *file.name == *std::env::current_exe().unwrap().to_str().unwrap()
+    };
     assert_eq!(stack(&mut locator, &record), ["native"]);
     for index in 0..crate::names::location::LOCATIONS_MAX {
         locator.tables.locations.insert_named(&index.to_string(), None, FrameType::Native);
     }
-    locator.end_interval(2_000, std::iter::empty());
-    assert!(!locator.tables.locations.is_full());
+    assert!(locator.is_full());
+    assert!(!locator.end_interval(2_000, std::iter::empty()), "files are still known");
+    assert!(!locator.is_full() && is_own(&locator));
+    assert_eq!(stack(&mut locator, &record), ["native"]);
+    locator.tables.files.fill();
+    assert!(locator.is_full() && locator.end_interval(2_000, std::iter::empty()));
+    assert!(!locator.is_full());
     assert_eq!(stack(&mut locator, &record), ["[file unreadable]"], "until BPF reports the file again");
     locator.tables.files.number_own(stack as *const () as u64);
     assert_eq!(stack(&mut locator, &record), ["native"]);
-    assert_eq!(
-        locator.tables.files.get(crate::process::file::FileId(0)).unwrap().name.as_ref(),
-        std::env::current_exe().unwrap().to_str().unwrap()
-    );
+    assert!(is_own(&locator));
 }
 
 #[test]

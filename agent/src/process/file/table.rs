@@ -275,6 +275,13 @@ fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Res
 
 #[cfg(test)]
 impl FileTable {
+    /// Adds so many files that the table is full.
+    pub(crate) fn fill(&mut self) {
+        for number in 0..FILES_MAX {
+            self.insert(MappedFile::pseudo(&number.to_string(), None));
+        }
+    }
+
     /// Gives number 1 to the file that this process has mapped at `address`. Returns the frame of that address.
     pub(crate) fn number_own(&mut self, address: u64) -> u64 {
         let maps = Maps::of_process(std::process::id()).unwrap();

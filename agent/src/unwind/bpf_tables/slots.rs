@@ -6,9 +6,10 @@
 //! limit. At this limit, if too few tables are idle, tables in use are evicted from time to time. So if more files are
 //! in use than fit, they take turns at having a table.
 //!
-//! Invariant: BPF finds a table by its file only once all of the table is stored.
+//! Invariants: BPF finds a table by its file only once all of the table is stored. A table that is stored again
+//! replaces the one before at once, so that BPF does not report its file again meanwhile.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::time::Duration;
 
@@ -124,10 +125,13 @@ impl Slots {
     /// Removes every table, and makes BPF report every file again. Continues after an error, and returns the first
     /// error.
     pub(super) fn forget_all(&mut self, now_ns: u64) -> Result<(), MapError> {
+        // Meanwhile, BPF reports some of the files again. These stay.
+        let known: Vec<FileKey> = self.maps.files.keys().flatten().collect();
+        let with_table: HashSet<FileKey> = self.slots.values().map(|slot| slot.key).collect();
         let all: Vec<u32> = self.slots.keys().copied().collect();
         let done = self.free(&all, now_ns);
-        let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
-        rest.iter().fold(done, |done, key| done.and(self.forget(key)))
+        let rest = known.iter().filter(|key| !with_table.contains(*key));
+        rest.fold(done, |done, key| done.and(self.forget(key)))
     }
 
     /// Voids the caches of BPF, so that BPF records again which tables are in use.
@@ -188,10 +192,6 @@ impl Slots {
         table: &UnwindTable,
         now_ns: u64,
     ) -> Result<bool, MapError> {
-        // If BPF reported the file twice, the table from the first report is replaced.
-        if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
-            self.free(&[before], now_ns)?;
-        }
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         if TABLES_BYTES_MAX < self.bytes + bytes {
             // The space that reserve() frees is enough for nearly all tables. For a larger table, more tables are
@@ -214,8 +214,14 @@ impl Slots {
             return Err(error);
         }
         self.free.pop_front();
+        // If BPF reported the file twice, there is a table from the first report.
+        let before = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot));
         self.bytes += bytes;
         self.slots.insert(slot, Slot { key, bytes });
+        if let Some(Slot { bytes, .. }) = before.and_then(|before| self.slots.remove(&before)) {
+            self.bytes -= bytes;
+        }
+        before.map_or(Ok(()), |before| self.clear(&[before], now_ns))?;
         Ok(true)
     }
 
@@ -260,9 +266,13 @@ impl Slots {
                 done = done.and(self.forget(&key));
             }
         }
-        // The epoch begins after the removal. Otherwise, BPF could look up these tables once more and cache that for
-        // the whole epoch.
-        done = done.and(self.begin_epoch(now_ns));
+        done.and(self.clear(slots, now_ns))
+    }
+
+    /// Makes slots free whose files have no table or another one.
+    fn clear(&mut self, slots: &[u32], now_ns: u64) -> Result<(), MapError> {
+        // The epoch begins now. Before, BPF could look up these tables once more and cache that for the whole epoch.
+        let mut done = self.begin_epoch(now_ns);
         for slot in slots {
             done = done.and(self.clear_slot(*slot));
             self.free.push_back((*slot, now_ns));
@@ -289,180 +299,4 @@ pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
-
-    use aya::Ebpf;
-    use aya::maps::loaded_maps;
-    use ebpf::{EPOCH_MAP, FILES_MAP, HOTSPOT_PROCESSES_MAP, PROGRAM, RUNTIMES_MAP, TABLES_MAP};
-
-    use testkit::report;
-
-    use super::*;
-    use crate::unwind::rule::{Cfa, Register, Rule, Saved};
-    use crate::unwind::table::TableBuilder;
-
-    /// Length of the test's tables, in blocks. No other table on this host has this length, so it identifies them.
-    const BLOCKS: u32 = 613;
-    const FIT: usize = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
-
-    /// Returns the number of tables with [`BLOCKS`] blocks in the kernel.
-    fn count() -> usize {
-        loaded_maps()
-            .flatten()
-            .filter(|map| (map.max_entries(), map.value_size()) == (BLOCKS, BLOCK_BYTES as u32))
-            .count()
-    }
-
-    /// Waits until the kernel has freed the evicted tables, which takes some time.
-    fn wait_for(tables: usize) {
-        let started = Instant::now();
-        while tables < count() {
-            assert!(started.elapsed() < Duration::from_secs(10), "{} tables, {tables} of them in use", count());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(count(), tables);
-    }
-
-    fn table() -> UnwindTable {
-        let mut builder = TableBuilder::default();
-        for address in 0.. {
-            let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
-            let rule = Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 };
-            builder.push(address as u64, rule).unwrap();
-            // The rows fill all blocks but a few. The pages are in these blocks, and the rest of them is padded below.
-            if address as usize / (BLOCK_BYTES / 4) == BLOCKS as usize - 4 {
-                break;
-            }
-        }
-        let mut table = builder.finish().unwrap();
-        while table.bytes().div_ceil(BLOCK_BYTES) < BLOCKS as usize {
-            table.pad();
-        }
-        table
-    }
-
-    fn key(number: usize) -> FileKey {
-        let mut key = [7; 40];
-        key[..8].copy_from_slice(&number.to_ne_bytes());
-        key
-    }
-
-    impl Slots {
-        /// Returns false if the table does not fit.
-        fn store_file(&mut self, number: usize, table: &UnwindTable, now_ns: u64) -> bool {
-            self.store(key(number), file_entry(number as u32, None, &[]), table, now_ns).unwrap()
-        }
-
-        /// Sets the time of the last lookup of each table, as BPF does.
-        fn set_used(&mut self, files: impl IntoIterator<Item = usize>, ktime_ns: u64) {
-            for number in files {
-                let mut entry = self.maps.files.get(&key(number), 0).unwrap();
-                entry[44..48].copy_from_slice(&used_at(ktime_ns).to_ne_bytes());
-                self.maps.files.insert(key(number), entry, 0).unwrap();
-            }
-        }
-
-        fn files(&self) -> Vec<usize> {
-            let number = |key: FileKey| usize::from_ne_bytes(std::array::from_fn(|index| key[index]));
-            let mut files: Vec<usize> = self.maps.files.keys().flatten().map(number).collect();
-            files.sort_unstable();
-            files
-        }
-    }
-
-    /// Loads the BPF programs, and returns the slots of their maps.
-    fn load() -> Slots {
-        let mut bpf = Ebpf::load(PROGRAM).unwrap();
-        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
-        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
-        let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
-        let runtimes = Array::try_from(bpf.take_map(RUNTIMES_MAP).unwrap()).unwrap();
-        let hotspot = BpfMap::try_from(bpf.take_map(HOTSPOT_PROCESSES_MAP).unwrap()).unwrap();
-        Slots::new(UnwindMaps { files, tables, epoch, runtimes, hotspot })
-    }
-
-    // Needs BPF.
-    #[test]
-    fn the_longest_idle_tables_are_evicted_and_tables_in_use_slowly() {
-        let test = "the_longest_idle_tables_are_evicted_and_tables_in_use_slowly";
-        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
-            return report::skipped(test, missing);
-        }
-        let mut slots = load();
-        let table = table();
-        let second = 1_u64 << 30;
-        // Numbers of tables that are left after an eviction: at the limit, and if all others are idle.
-        let [kept, kept_idle] = [TABLES_BYTES_MAX, IDLE_BYTES_MAX]
-            .map(|max| max / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES));
-        let more = FIT - kept;
-        assert!(2 < more && kept_idle < kept);
-
-        let mut now = 1000 * second;
-        (0..FIT).for_each(|number| assert!(slots.store_file(number, &table, now)));
-        assert_eq!((slots.count(), slots.bytes(), slots.evicted()), (FIT, FIT * BLOCKS as usize * BLOCK_BYTES, 0));
-        assert_eq!(slots.files(), (0..FIT).collect::<Vec<_>>());
-
-        // It is not known which tables are in use before the epoch has lasted for a while.
-        slots.begin_epoch(now).unwrap();
-        now += 4 * second;
-        assert!(!slots.reserve(now).unwrap().is_zero() && slots.evicted() == 0);
-        now += 2 * second;
-        slots.set_used(0..FIT, now - second);
-        // One more table is idle than must be, and it was used last.
-        let idle = |index: usize| 2 * index + 1;
-        (0..=more).for_each(|index| slots.set_used([idle(index)], (800 + index as u64) * second));
-        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
-        let is_left = |number: &usize| (0..more).all(|index| idle(index) != *number);
-        assert_eq!(slots.files(), (0..FIT).filter(is_left).collect::<Vec<_>>());
-        assert_eq!((slots.count(), slots.evicted()), (kept, more as u64));
-        assert_eq!(slots.maps.epoch.get(&0, 0).unwrap(), 2, "what BPF caches is void");
-        wait_for(kept);
-
-        // A table that is stored again takes no other slot. Other tables take other slots, until all tables are in use.
-        let first = slots.files()[0];
-        assert!(slots.store_file(first, &table, now + 2 * second) && slots.count() == kept);
-        let fill = |slots: &mut Slots, from: usize, now: u64| {
-            (from..from + more).for_each(|number| assert!(slots.store_file(number, &table, now)));
-        };
-        let use_all = |slots: &mut Slots, now: u64| {
-            let all = slots.files();
-            slots.set_used(all, now);
-        };
-        fill(&mut slots, FIT, now + 2 * second);
-        now += 20 * second;
-        use_all(&mut slots, now - second);
-        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO, "the first eviction of tables in use");
-        assert_eq!((slots.count(), slots.evicted()), (kept, 2 * more as u64));
-        fill(&mut slots, FIT + more, now + 2 * second);
-        now += 20 * second;
-        use_all(&mut slots, now - second);
-        assert_eq!(slots.reserve(now).unwrap(), Duration::from_nanos(EVICT_USED_NS - 20 * second), "not so soon again");
-        assert_eq!((slots.count(), slots.evicted()), (FIT, 2 * more as u64));
-        now += EVICT_USED_NS;
-        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
-        assert_eq!((slots.count(), slots.evicted()), (kept, 3 * more as u64));
-
-        // Tables in use may take more space than idle ones.
-        now += 20 * second;
-        use_all(&mut slots, now - second);
-        slots.files().into_iter().take(more).for_each(|number| slots.set_used([number], 900 * second));
-        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept));
-        // The few idle ones go when their space is needed, although tables in use would have to wait.
-        (0..more).for_each(|at| assert!(slots.store_file(FIT + 2 * more + at, &table, now)));
-        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept));
-        assert_eq!(slots.evicted(), 4 * more as u64);
-        slots.begin_epoch(now).unwrap();
-        now += 20 * second;
-        assert_eq!((slots.reserve(now).unwrap(), slots.count()), (Duration::ZERO, kept_idle));
-
-        // A file that BPF has forgotten itself is no error.
-        let gone = slots.files()[0];
-        slots.maps.files.remove(&key(gone)).unwrap();
-        slots.forget_all(now).unwrap();
-        assert_eq!((slots.count(), slots.bytes()), (0, 0));
-        assert!(slots.files().is_empty());
-        wait_for(0);
-        report::bpf_test_ran(test);
-    }
-}
+mod tests;

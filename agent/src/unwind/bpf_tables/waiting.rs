@@ -35,8 +35,9 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// Adds a file. If BPF has reported it before, under another number, the last report counts.
     pub(super) fn push(&mut self, waiting: WaitingFile) {
-        self.skipped.remove(&waiting.key);
+        self.forget(&waiting.key);
         let bytes = waiting.file.metadata().map_or(u64::MAX, |metadata| metadata.len());
         self.files.insert((bytes, waiting.number), waiting);
     }
@@ -97,8 +98,9 @@ mod tests {
             waiting.push(waiting_file(number, bytes));
         }
         waiting.forget(&[4; 40]);
+        waiting.push(WaitingFile { key: [2; 40], ..waiting_file(5, 200) });
         let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|waiting| waiting.number).collect();
-        assert_eq!(order, [2, 1, 3]);
+        assert_eq!(order, [5, 1, 3], "file 2 was reported again");
     }
 
     #[test]
