@@ -6,6 +6,7 @@
 //! description. Its id changes, so that frames and files of the old description are not mistaken for those of the new
 //! one.
 
+pub(crate) mod contexts;
 pub(crate) mod function_cache;
 pub(crate) mod functions;
 pub(crate) mod languages;
@@ -14,7 +15,6 @@ pub(crate) mod read_limit;
 pub(crate) mod reader;
 mod searches;
 pub(crate) mod survey;
-pub(crate) mod thread_context;
 
 #[cfg(target_arch = "x86_64")]
 mod code;
@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ebpf::{HotSpotProcess, RUNTIME_GENERATIONS, RUNTIMES_MAX, Runtime};
 use parking_lot::{Mutex, RwLock};
 
+use self::contexts::Contexts;
 use self::languages::Layout;
 use self::languages::hotspot::process::HotSpot;
 use self::searches::Searches;
-use self::thread_context::ThreadContexts;
 use crate::process::key::ProcessKey;
 use crate::process::sys::{Clock, clock_ns};
 
@@ -116,7 +116,7 @@ pub(crate) struct Runtimes {
     processes: Arc<Mutex<Vec<NewProcess>>>,
     /// Searches for HotSpot that run.
     pub(crate) searches: Searches,
-    pub(crate) contexts: ThreadContexts,
+    pub(crate) contexts: Contexts,
 }
 
 /// A process that runs HotSpot.

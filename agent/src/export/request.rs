@@ -35,7 +35,7 @@ const REQUEST_BYTES_FULL: usize = 3 << 19;
 const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
 /// Largest number of bytes that a new profile adds, without the stack and the labels of its first sample. It has room
-/// for all attributes from the environment of a process, and for the times of five seconds.
+/// for all attributes that a process can set, and for the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () = assert!(
     REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + LINK_BYTES + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX

@@ -1,6 +1,6 @@
 //! A program that a process runs: its description, and the locations of its code outside of files.
 //!
-//! The description is read on the first sample.
+//! The description is read on the first sample. What the program publishes later is added to it.
 //!
 //! Invariant: a location that was derived from a mapping is used at most ten seconds longer than the mapping exists,
 //! because mappings are checked at that interval.
@@ -16,17 +16,22 @@ use crate::process::key::ProcessKey;
 use crate::process::mappings::{MapsError, ProcessMappings, REREAD_NS_MIN};
 use crate::process::maps::Backing;
 use crate::process::rate_limit::RateLimit;
-use crate::process::resource::Resource;
+use crate::process::resource::{self, Resource};
+use crate::runtimes::contexts;
 use crate::runtimes::functions::{Position, RuntimeFunctions};
 use crate::runtimes::languages::hotspot::search::Search;
-use crate::runtimes::thread_context;
 
 /// A program that runs, or ran.
 #[derive(Debug)]
 pub(crate) struct Process {
     key: ProcessKey,
+    /// Description without what the program has published.
+    unpublished: Arc<Resource>,
+    /// Attributes that the program has published.
+    published: Vec<(String, String)>,
+    /// The whole description.
     resource: Arc<Resource>,
-    /// Time from which `resource` is read once more; `None` if it is complete. It is incomplete if the process was
+    /// Time from which `unpublished` is read once more; `None` if it is complete. It is incomplete if the process was
     /// inside execve when it was read.
     resource_due_ns: Option<u64>,
     mappings: ProcessMappings,
@@ -35,7 +40,7 @@ pub(crate) struct Process {
     jit: Jit,
     functions: RuntimeFunctions,
     hotspot: Search,
-    context: thread_context::Search,
+    context: contexts::Search,
     pub(crate) last_sample_ns: u64,
 }
 
@@ -53,38 +58,56 @@ impl Process {
         } else {
             ((Resource::exited(key.pid, &header.comm, executable), true), MapsError::Exited)
         };
+        let resource = Arc::new(resource);
         Self {
             key,
-            resource: Arc::new(resource),
+            unpublished: Arc::clone(&resource),
+            published: Vec::new(),
+            resource,
             resource_due_ns: (!is_set_up).then_some(header.ktime_ns + REREAD_NS_MIN),
             mappings: ProcessMappings::unread(key, reason, header.ktime_ns),
             mapping_changes: 0,
             jit: Jit::default(),
             functions: RuntimeFunctions::default(),
             hotspot: Search::default(),
-            context: thread_context::Search::new(header.ktime_ns),
+            context: contexts::Search::new(header.ktime_ns),
             last_sample_ns: header.ktime_ns,
         }
     }
 
-    /// Returns the description of the process, read again if it was incomplete.
+    /// Returns the description of the process, read again if it was incomplete, or if the program has published
+    /// attributes since.
     pub(crate) fn resource(&mut self, sample: &Sample<'_>, tables: &SharedTables) -> Arc<Resource> {
         let header = &sample.header;
         let reported = tables.files.path_of_number(header.executable);
-        let path = self.resource.executable_path();
+        let path = self.unpublished.executable_path();
         // The description is read again only once, because the environment of a process may really be empty.
         let is_due = self.resource_due_ns.take_if(|at_ns| *at_ns <= header.ktime_ns).is_some();
         let has_new_path = path.is_none() && reported.is_some();
         if is_due || has_new_path {
             let path = path.or(reported);
-            if self.key.is_running() {
-                let (resource, _) = Resource::of_process(self.key.pid, &header.comm, path, &tables.environment);
-                self.resource = Arc::new(resource);
-            } else if has_new_path {
-                self.resource = Arc::new(Resource::exited(self.key.pid, &header.comm, path));
+            let read = if self.key.is_running() {
+                Some(Resource::of_process(self.key.pid, &header.comm, path, &tables.environment).0)
+            } else {
+                has_new_path.then(|| Resource::exited(self.key.pid, &header.comm, path))
+            };
+            if let Some(resource) = read {
+                self.unpublished = Arc::new(resource);
+                self.describe();
             }
         }
+        if let Some(published) = self.context.take_published() {
+            self.published = published;
+            self.describe();
+        }
         Arc::clone(&self.resource)
+    }
+
+    fn describe(&mut self) {
+        self.resource = match &self.published[..] {
+            [] => Arc::clone(&self.unpublished),
+            published => Arc::new(self.unpublished.with_published(published)),
+        };
     }
 
     /// Returns the location of an address that BPF found in no file, and true if the location will be the same next
@@ -129,7 +152,7 @@ impl Process {
         self.follow_mappings();
     }
 
-    /// Looks for the context of the threads of the process, if a search is due.
+    /// Looks for the contexts of the process and of its threads, if a search is due.
     pub(crate) fn search_context(&mut self, sample: &Sample<'_>, tables: &SharedTables) {
         if sample.header.kernel_thread == 0 {
             self.context.follow(self.key, sample.header.ktime_ns, &tables.runtimes.contexts);
@@ -157,7 +180,9 @@ impl Process {
 
     /// Approximate memory that the mappings and the description take, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.mappings.bytes() + self.resource.bytes() + size_of::<(ProcessKey, Self)>()
+        let published = resource::bytes(&self.published);
+        let described = if published == 0 { 0 } else { published + self.resource.bytes() };
+        self.mappings.bytes() + self.unpublished.bytes() + described + size_of::<(ProcessKey, Self)>()
     }
 
     /// Number of addresses whose location is cached.

@@ -14,8 +14,8 @@ pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
 /// Number of labels of a series besides these attributes: host, name and path of the program, container, pod, unit,
 /// service name, profile type, and the scope's name and version.
 const OTHER_LABELS: usize = 10;
-/// Largest number of attributes that are taken from the environment of one process.
-const ATTRIBUTES_MAX: usize = SERIES_LABELS_MAX - OTHER_LABELS;
+/// Largest number of attributes that are taken from one process: from its environment, and from what it publishes.
+pub(crate) const ATTRIBUTES_MAX: usize = SERIES_LABELS_MAX - OTHER_LABELS;
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 128;
 /// Longest value, in bytes.
@@ -55,7 +55,8 @@ pub(crate) fn resource_attributes(environ: &[u8], allowed: &[String]) -> Vec<(St
     attributes
 }
 
-fn fits(key: &str, value: &str) -> bool {
+/// True if the key and the value of an attribute are neither empty nor too long.
+pub(crate) fn fits(key: &str, value: &str) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && (1..=VALUE_BYTES_MAX).contains(&value.len())
 }
 

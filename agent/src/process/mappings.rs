@@ -124,7 +124,7 @@ impl ProcessMappings {
     }
 
     fn replace(&mut self, maps: Maps) {
-        if self.maps.as_ref().is_ok_and(|old| *old == maps) {
+        if self.maps.as_ref().is_ok_and(|old| old.has_same_code(&maps)) {
             return;
         }
         self.maps = Ok(maps);

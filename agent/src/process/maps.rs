@@ -1,4 +1,4 @@
-//! The executable mappings of a process, from /proc/<pid>/maps.
+//! The executable mappings of a process, and the address of its published context, from /proc/<pid>/maps.
 //!
 //! Invariant: for any file content, mappings are sorted, do not overlap, and take at most [`PROCESS_BYTES_MAX`]. A line
 //! that is malformed or beyond the limits is skipped and counted.
@@ -23,6 +23,10 @@ const MAPPING_BYTES: usize = size_of::<ProcessMapping>() + 16;
 /// Approximate number of bytes of memory that a path takes besides its text: two reference counts, and its entry in
 /// [`Paths`].
 const PATH_BYTES: usize = 48;
+
+/// Names of the mapping in which a program publishes its context (OTEP 4719). It has the second or third name if the
+/// kernel can name memory.
+const CONTEXT_NAMES: [&[u8]; 3] = [b"/memfd:OTEL_CTX", b"[anon_shmem:OTEL_CTX]", b"[anon:OTEL_CTX]"];
 
 /// The memory that a mapping shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub(crate) struct ProcessMapping {
 pub(crate) struct Maps {
     mappings: Vec<ProcessMapping>,
     bytes: usize,
+    /// Address of the first mapping that is named as the context of a process.
+    pub(crate) context: Option<u64>,
     /// Number of lines that were skipped, because they were malformed or beyond the limits.
     pub(crate) lines_skipped: usize,
 }
@@ -70,7 +76,11 @@ impl Maps {
         let mut maps = Self::default();
         let mut paths = Paths::default();
         maps::each_line(lines, BYTES_MAX, |line| match line {
-            Some(line) if !line.executable => {}
+            Some(line) if !line.executable => {
+                if maps.context.is_none() && CONTEXT_NAMES.contains(&line.path) {
+                    maps.context = Some(line.start);
+                }
+            }
             Some(line) if maps.mappings.len() < MAPPINGS_MAX && maps.bytes < PROCESS_BYTES_MAX => {
                 maps.push(&line, &mut paths);
             }
@@ -109,6 +119,11 @@ impl Maps {
             }
         }
         self.mappings = kept;
+    }
+
+    /// True if the executable mappings are the same.
+    pub(crate) fn has_same_code(&self, other: &Self) -> bool {
+        self.mappings == other.mappings && self.lines_skipped == other.lines_skipped
     }
 
     /// Returns the mapping that holds `address`.
@@ -191,6 +206,19 @@ mod tests {
             Backing::File { path, .. } => path.to_string(),
             other => format!("{other:?}"),
         })
+    }
+
+    #[test]
+    fn the_context_of_a_process_is_its_first_mapping_with_one_of_three_names() {
+        let context = |lines: &str| read(lines).context;
+        let other = "1000-2000 rw-p 00000000 00:01 7 /memfd:OTEL_CTX2 (deleted)\n";
+        for name in ["/memfd:OTEL_CTX (deleted)", "[anon_shmem:OTEL_CTX]", "[anon:OTEL_CTX]"] {
+            let lines = format!("{other}3000-4000 rw-p 00000000 00:01 8 {name}\n5000-6000 rw-p 0 00:01 9 {name}\n");
+            assert_eq!(context(&lines), Some(0x3000), "{name}");
+            assert_eq!(context(&format!("3000-4000 r-xp 00000000 00:01 8 {name}\n")), None, "code: {name}");
+            assert!(read(&lines).has_same_code(&read(other)) && read(&lines) != read(other));
+        }
+        assert_eq!(context(other), None);
     }
 
     #[test]

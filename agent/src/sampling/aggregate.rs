@@ -57,11 +57,10 @@ pub(crate) struct Identity {
     pub(crate) comm: [u8; 16],
 }
 
-/// A sample whose locations and process were found before.
+/// A sample whose locations were found before.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedSample {
     pub(crate) key: ProcessKey,
-    pub(crate) resource: Arc<Resource>,
     /// Locations of the stack, leaf first.
     pub(crate) stack: Box<[LocationId]>,
     pub(crate) labels: Labels,
@@ -106,9 +105,15 @@ impl Aggregate {
         self.samples.push((index, header.ktime_ns));
     }
 
-    /// Adds `waited_ns` nanoseconds of a wait that lasted until `ktime_ns`.
-    pub(crate) fn add_wait(&mut self, waiting: &LocatedSample, ktime_ns: u64, waited_ns: u64) {
-        let resource = self.resource(waiting.key, || Arc::clone(&waiting.resource));
+    /// Adds `waited_ns` nanoseconds of a wait that lasted until `ktime_ns`. `resource` describes the process.
+    pub(crate) fn add_wait(
+        &mut self,
+        waiting: &LocatedSample,
+        resource: &Arc<Resource>,
+        ktime_ns: u64,
+        waited_ns: u64,
+    ) {
+        let resource = self.resource(waiting.key, || Arc::clone(resource));
         let start = self.locations.len();
         self.locations.extend(&waiting.stack);
         let stack = self.intern_stack(start);

@@ -3,11 +3,13 @@
 //! A wait is reported when it ends. A long wait is also reported once a minute, each time for the time since the last
 //! report. So waiting time is reported at most a minute late.
 //!
-//! Invariants: the location ids of waits are valid in the locator, because all waits are reported and forgotten before
-//! ids become void. A wait whose end may have been lost is forgotten, because it would grow for ever.
+//! Invariants: all waits of a process have the description that it had at the last begin of one of them. The location
+//! ids of waits are valid in the locator, because all waits are reported and forgotten before ids become void. A wait
+//! whose end may have been lost is forgotten, because it would grow for ever.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use ebpf::{Sample, WAITS_MAX, WaitEnd};
 use foldhash::fast::RandomState;
@@ -17,6 +19,7 @@ use super::label;
 use crate::names::locator::Locator;
 use crate::process::key::ProcessKey;
 use crate::process::procfs;
+use crate::process::resource::Resource;
 
 /// Time in nanoseconds after which a wait is reported although it continues.
 const REPORT_NS: u64 = 60_000_000_000;
@@ -49,14 +52,20 @@ impl Wait {
     }
 }
 
+/// A process with waits.
+#[derive(Debug)]
+struct WaitingProcess {
+    resource: Arc<Resource>,
+    waits: u32,
+}
+
 /// Every recorded wait that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct OffCpu {
     /// Waits by thread ID.
     waits: HashMap<u32, Wait, RandomState>,
     locations: usize,
-    /// For each process: the number of its waits, and the size of its description in bytes.
-    processes: HashMap<ProcessKey, (u32, usize), RandomState>,
+    processes: HashMap<ProcessKey, WaitingProcess, RandomState>,
     resources_bytes: usize,
     labels_bytes: usize,
 }
@@ -73,21 +82,24 @@ impl OffCpu {
         let key = ProcessKey::of(sample);
         let resource = locator.resource(sample);
         let labels = label::of(sample);
-        let bytes = if self.processes.contains_key(&key) { 0 } else { resource.bytes() };
+        let bytes_before = self.processes.get(&key).map_or(0, |process| process.resource.bytes());
+        let resources_bytes = self.resources_bytes - bytes_before + resource.bytes();
         if WAITS_MAX <= self.waits.len()
             || LOCATIONS_MAX < self.locations + stack.len()
-            || RESOURCES_BYTES_MAX < self.resources_bytes + bytes
+            || RESOURCES_BYTES_MAX < resources_bytes
             || LABELS_BYTES_MAX < self.labels_bytes + label::bytes(&labels)
         {
             return false;
         }
-        self.resources_bytes += bytes;
-        self.processes.entry(key).or_insert((0, bytes)).0 += 1;
+        self.resources_bytes = resources_bytes;
+        let waiting = WaitingProcess { resource: Arc::clone(&resource), waits: 0 };
+        let process = self.processes.entry(key).or_insert(waiting);
+        process.resource = resource;
+        process.waits += 1;
         self.labels_bytes += label::bytes(&labels);
         self.locations += stack.len();
         let sample = LocatedSample {
             key,
-            resource,
             stack: stack.into(),
             labels,
             link: sample.link,
@@ -99,18 +111,19 @@ impl OffCpu {
         true
     }
 
-    fn remove(&mut self, tid: u32) -> Option<Wait> {
+    /// Removes a wait, and returns it with the description of its process.
+    fn remove(&mut self, tid: u32) -> Option<(Wait, Arc<Resource>)> {
         let wait = self.waits.remove(&tid)?;
         self.labels_bytes -= label::bytes(&wait.sample.labels);
         self.locations -= wait.sample.stack.len();
-        if let Entry::Occupied(mut process) = self.processes.entry(wait.sample.key) {
-            process.get_mut().0 -= 1;
-            if process.get().0 == 0 {
-                let (_, bytes) = process.remove();
-                self.resources_bytes -= bytes;
-            }
+        let Entry::Occupied(mut process) = self.processes.entry(wait.sample.key) else { return None };
+        process.get_mut().waits -= 1;
+        let resource = Arc::clone(&process.get().resource);
+        if process.get().waits == 0 {
+            process.remove();
+            self.resources_bytes -= resource.bytes();
         }
-        Some(wait)
+        Some((wait, resource))
     }
 
     /// Forgets all waits. Returns their number.
@@ -121,7 +134,9 @@ impl OffCpu {
     /// Reports a wait that has ended. Returns the number of samples added to `aggregate`.
     pub(crate) fn end(&mut self, end: &WaitEnd, aggregate: &mut Aggregate) -> u64 {
         match self.remove(end.tid) {
-            Some(mut wait) if end.since_ktime_ns <= wait.since_ktime_ns => report(&mut wait, end.ktime_ns, aggregate),
+            Some((mut wait, resource)) if end.since_ktime_ns <= wait.since_ktime_ns => {
+                report(&mut wait, &resource, end.ktime_ns, aggregate)
+            }
             // The end belongs to a later wait of this thread. The start of that wait was lost, and so was the end of
             // the wait in the map.
             Some(_) | None => 0,
@@ -140,33 +155,44 @@ impl OffCpu {
         for tid in ended {
             self.remove(tid);
         }
-        self.waits.values_mut().filter(|wait| is_long(wait)).map(|wait| report(wait, ktime_ns, aggregate)).sum()
+        self.report_if(is_long, ktime_ns, aggregate)
     }
 
     /// Reports every wait up to `ktime_ns`. Returns the number of samples added.
     pub(crate) fn report_all(&mut self, ktime_ns: u64, aggregate: &mut Aggregate) -> u64 {
-        self.waits.values_mut().map(|wait| report(wait, ktime_ns, aggregate)).sum()
+        self.report_if(|_| true, ktime_ns, aggregate)
+    }
+
+    fn report_if(&mut self, is_due: impl Fn(&Wait) -> bool, ktime_ns: u64, aggregate: &mut Aggregate) -> u64 {
+        let due = self.waits.values_mut().filter(|wait| is_due(wait));
+        due.map(|wait| match self.processes.get(&wait.sample.key) {
+            Some(process) => report(wait, &process.resource, ktime_ns, aggregate),
+            None => 0,
+        })
+        .sum()
     }
 }
 
-fn report(wait: &mut Wait, ktime_ns: u64, aggregate: &mut Aggregate) -> u64 {
+fn report(wait: &mut Wait, resource: &Arc<Resource>, ktime_ns: u64, aggregate: &mut Aggregate) -> u64 {
     let waited_ns = wait.take_until(ktime_ns);
     if waited_ns == 0 {
         return 0;
     }
-    aggregate.add_wait(&wait.sample, ktime_ns, waited_ns);
+    aggregate.add_wait(&wait.sample, resource, ktime_ns, waited_ns);
     1
 }
 
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
-    use std::sync::Arc;
 
     use ebpf::SampleHeader;
+    use testkit::report;
+    use testkit::workshop::{Workshop, have};
 
     use super::*;
     use crate::process::test_record::TestRecord;
+    use crate::runtimes::contexts::tests::{PUBLISHER, Running};
 
     /// Records the start of a wait of a thread of this process.
     fn begin(off_cpu: &mut OffCpu, locator: &mut Locator, tid: u32, ktime_ns: u64, chance: u32) -> bool {
@@ -197,6 +223,43 @@ mod tests {
             (off_cpu.waits.len(), off_cpu.locations, off_cpu.processes.len(), off_cpu.resources_bytes),
             (0, 0, 0, 0)
         );
+    }
+
+    #[test]
+    fn a_wait_that_began_before_a_publication_has_its_attributes() {
+        let test = "a_wait_that_began_before_a_publication_has_its_attributes";
+        if !have(&["gcc"]) {
+            return report::skipped(test, "this machine has no gcc");
+        }
+        let workshop = Workshop::default();
+        workshop.write("publisher.c", PUBLISHER);
+        workshop.run("gcc publisher.c -o publisher");
+        let mut publisher = Running::start(&workshop, "publisher");
+        assert_eq!((publisher.line(), publisher.go_on()), ("none".to_owned(), "cart".to_owned()));
+        let pid = publisher.key().pid;
+        let mut off_cpu = OffCpu::default();
+        let mut locator = Locator::new(Arc::default(), crate::runtimes::Runtimes::default());
+        let mut begin = |tid: u32, ktime_ns: u64| {
+            let bytes = TestRecord { pid, tid, ktime_ns, ..TestRecord::default() }.bytes();
+            assert!(off_cpu.begin(&Sample::read(&bytes).unwrap(), &mut locator));
+            let process = off_cpu.processes.values().next().unwrap();
+            assert_eq!(off_cpu.resources_bytes, process.resource.bytes());
+            process.resource.attributes.iter().any(|(key, value)| (&**key, &**value) == ("service.name", "cart"))
+        };
+        assert!(!begin(1, 0), "the first sample of the process");
+        let started = std::time::Instant::now();
+        while !begin(2, 2_000_000_000) {
+            assert!(started.elapsed().as_secs() < 20);
+        }
+        let mut aggregate = Aggregate::default();
+        assert_eq!(off_cpu.report_all(3_000_000_000, &mut aggregate), 2);
+        let named = ("service.name".to_owned(), "cart".to_owned());
+        assert!(aggregate.resource_at(0).unwrap().attributes.contains(&named));
+        assert_eq!(aggregate.resource_at(1), None);
+        let end = WaitEnd { since_ktime_ns: 2_000_000_000, ktime_ns: 4_000_000_000, tid: 1 };
+        assert_eq!(off_cpu.end(&end, &mut aggregate), 1);
+        off_cpu.remove(2);
+        assert_eq!((off_cpu.processes.len(), off_cpu.resources_bytes), (0, 0));
     }
 
     #[test]
@@ -253,7 +316,7 @@ mod tests {
         // Another thread of the same process shares its description.
         off_cpu.resources_bytes = RESOURCES_BYTES_MAX;
         assert!(begin(&mut off_cpu, &mut locator, 2, 40, u32::MAX));
-        off_cpu.processes.clear();
-        assert!(!begin(&mut off_cpu, &mut locator, 3, 40, u32::MAX));
+        let bytes = TestRecord { tid: 3, pid: u32::MAX, ..TestRecord::default() }.bytes();
+        assert!(!off_cpu.begin(&Sample::read(&bytes).unwrap(), &mut locator));
     }
 }

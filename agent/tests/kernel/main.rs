@@ -4,8 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-/// Goroutines and spans for which threads work.
+/// Goroutines and spans for which threads work, and attributes that programs publish.
 mod context {
+    mod attributes;
     mod goroutines;
     mod spans;
 }

@@ -1,4 +1,7 @@
-//! Finds where a program keeps the context of each thread: the trace and the span for which it works.
+//! Finds the contexts that a program publishes: attributes of the process, and the place where it keeps the context of
+//! each thread, which is the trace and the span for which the thread works.
+//!
+//! The context of the process (OTEP 4719) is in a mapping that has a name. It is read again if it has changed.
 //!
 //! A program that publishes OpenTelemetry's thread context (OTEP 4947) exports the thread-local pointer [`VARIABLE`].
 //! The code that sets it is rarely sampled, and so is its library. So the variable is searched in all files that a
@@ -8,9 +11,10 @@
 //! The search is repeated, each time after a longer interval: a library may be loaded later, and BPF may have forgotten
 //! the process. It ends early as long as the same files without the variable are mapped.
 //!
-//! Invariant: a process that shows wrong values loses only its own links. One that blocks the read of its memory holds
-//! one of a few places for searches, until it ends.
+//! Invariant: a process that shows wrong values loses only its own links and attributes. One that blocks the read of
+//! its memory holds one of a few places for searches, until it ends. If all places are held, no search begins.
 
+mod attributes;
 mod place;
 
 use std::collections::HashMap;
@@ -46,7 +50,7 @@ const FILES_MAX: usize = 8192;
 
 /// Contexts that were found, and the files that were searched.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ThreadContexts {
+pub(crate) struct Contexts {
     searches: Searches,
     files: Arc<Mutex<HashMap<FileKey, Option<ThreadLocal>, RandomState>>>,
     found: Arc<Mutex<Vec<(u32, Program)>>>,
@@ -58,9 +62,30 @@ struct Last {
     /// Hash of the mapped files, if none of them has the variable.
     without: Option<u64>,
     pointer: Option<ThreadPointer>,
+    /// Time of publication of the context of the process that was read last.
+    published_ns: Option<u64>,
+    /// Attributes of this context, until they are taken.
+    published: Option<Vec<(String, String)>>,
 }
 
-/// Search for the variable in one process.
+impl Last {
+    /// Reads the context of the process, if it is another one than before. Without one, there are no attributes.
+    fn read_process(&mut self, key: ProcessKey, maps: &Maps) {
+        let Some(address) = maps.context else {
+            if self.published_ns.take().is_some() {
+                self.published = Some(Vec::new());
+            }
+            return;
+        };
+        let Some(memory) = ProcessMemory::open(key) else { return };
+        if let Some(published) = attributes::read(&memory, address, self.published_ns) {
+            self.published_ns = Some(published.at_ns);
+            self.published = Some(published.attributes);
+        }
+    }
+}
+
+/// Search for the contexts of one process.
 #[derive(Debug)]
 pub(crate) struct Search {
     due_ns: u64,
@@ -75,7 +100,7 @@ impl Search {
     }
 
     /// Searches a process that was sampled at `ktime_ns`, if a search is due. What is found is added to `contexts`.
-    pub(crate) fn follow(&mut self, key: ProcessKey, ktime_ns: u64, contexts: &ThreadContexts) {
+    pub(crate) fn follow(&mut self, key: ProcessKey, ktime_ns: u64, contexts: &Contexts) {
         // An earlier search that still runs holds a reference.
         if ktime_ns < self.due_ns || 1 < Arc::strong_count(&self.last) {
             return;
@@ -89,12 +114,18 @@ impl Search {
             drop(running);
         };
         if let Err(error) = thread::Builder::new().name("varve-context".to_owned()).spawn(search) {
-            tracing::warn!("cannot start a thread that looks for thread contexts: {error}");
+            tracing::warn!("cannot start a thread that looks for contexts of a process: {error}");
         }
+    }
+
+    /// Returns the attributes that the process has published, once after each search that has found others.
+    pub(crate) fn take_published(&self) -> Option<Vec<(String, String)>> {
+        // A search that runs holds the lock.
+        self.last.try_lock()?.published.take()
     }
 }
 
-impl ThreadContexts {
+impl Contexts {
     /// Returns the programs whose context was found or is gone, by pid, since the last call.
     pub(crate) fn take_found(&self) -> Vec<(u32, Program)> {
         std::mem::take(&mut *self.found.lock())
@@ -103,7 +134,13 @@ impl ThreadContexts {
     /// Searches a process.
     fn search(&self, key: ProcessKey, last: &mut Last) {
         let Ok(maps) = Maps::of_process(key.pid) else { return };
-        let files = files_of(&maps);
+        last.read_process(key, &maps);
+        self.search_threads(key, &maps, last);
+    }
+
+    /// Looks for the variable in the files of a process.
+    fn search_threads(&self, key: ProcessKey, maps: &Maps, last: &mut Last) {
+        let files = files_of(maps);
         let hash = hash_of(&files);
         if last.without == Some(hash) {
             return;
@@ -119,7 +156,7 @@ impl ThreadContexts {
             let Ok(file) = open_mapping(key.pid, mapping) else { continue };
             let Some(variable) = self.variable_of(&file) else { continue };
             is_without = false;
-            pointer = place(&memory, key.pid, &maps, mapping, &file, variable);
+            pointer = place(&memory, key.pid, maps, mapping, &file, variable);
             if pointer.is_some() {
                 break;
             }
@@ -176,4 +213,4 @@ fn hash_of(files: &[&ProcessMapping]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

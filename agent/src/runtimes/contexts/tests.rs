@@ -58,17 +58,55 @@ int main(void) {
 }
 "#;
 
+/// A program that publishes its name each time that it reads a line: `cart`, `shop`, `cart`, and then no more.
+pub(crate) const PUBLISHER: &str = r#"
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+struct context { char signature[8]; uint32_t version, bytes; volatile uint64_t published_ns; const char *payload; };
+int main(void) {
+    static const char payloads[2][27] = { "\n\x18\n\x16\n\x0cservice.name\x12\x06\n\x04""cart",
+                                          "\n\x18\n\x16\n\x0cservice.name\x12\x06\n\x04""shop" };
+    struct context *context = 0;
+    const char *name = "none";
+    for (uint64_t published_ns = 1; puts(name), fflush(stdout), getchar() != EOF; published_ns++) {
+        if (published_ns == 4) {
+            munmap(context, 4096);
+            name = "gone";
+            continue;
+        }
+        if (!context) {
+            int file = memfd_create("OTEL_CTX", MFD_CLOEXEC);
+            if (ftruncate(file, 4096)) return 1;
+            context = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+            close(file);
+            context->version = 2;
+            memcpy(context->signature, "OTEL_CTX", 8);
+        }
+        context->published_ns = 0;
+        context->payload = payloads[(published_ns - 1) % 2];
+        context->bytes = 26;
+        context->published_ns = published_ns;
+        name = context->payload + 22;
+    }
+    return 0;
+}
+"#;
+
 const LIBRARY: &str = "__thread void *otel_thread_ctx_v1; void set(void *to) { otel_thread_ctx_v1 = to; }";
 
 /// A program that runs until it is dropped.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
     input: Option<ChildStdin>,
 }
 
 impl Running {
-    fn start(workshop: &Workshop, name: &str) -> Self {
+    pub(crate) fn start(workshop: &Workshop, name: &str) -> Self {
         let mut command = Command::new(workshop.path(name));
         command.current_dir(workshop.path(".")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -77,18 +115,18 @@ impl Running {
         Self { child, lines, input }
     }
 
-    fn key(&self) -> ProcessKey {
+    pub(crate) fn key(&self) -> ProcessKey {
         let pid = self.child.id();
         ProcessKey { pid, start_boottime_ns: start_boottime_ns(pid), exec_id: 1 }
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn go_on(&mut self) -> String {
+    pub(crate) fn go_on(&mut self) -> String {
         self.input.as_mut().unwrap().write_all(b"\n").unwrap();
         self.line()
     }
@@ -121,7 +159,7 @@ fn the_variable_of_a_program_is_found_where_the_program_has_it() {
     let mut program = Running::start(&workshop, "program");
     let offset: i64 = program.line().parse().unwrap();
     let key = program.key();
-    let contexts = ThreadContexts::default();
+    let contexts = Contexts::default();
     contexts.search(key, &mut Last::default());
     let context = Some(ThreadPointer::Fixed(offset));
     let ProcessKey { pid, start_boottime_ns, exec_id } = key;
@@ -145,7 +183,7 @@ fn a_library_is_found_when_it_is_loaded_and_forgotten_when_it_is_not() {
     let mut loader = Running::start(&workshop, "loader");
     assert_eq!(loader.line(), "began");
     let key = loader.key();
-    let (contexts, mut last) = (ThreadContexts::default(), Last::default());
+    let (contexts, mut last) = (Contexts::default(), Last::default());
     let mut search = || {
         contexts.search(key, &mut last);
         contexts.take_found().into_iter().map(|(_, program)| program.context).collect::<Vec<_>>()
@@ -158,6 +196,40 @@ fn a_library_is_found_when_it_is_loaded_and_forgotten_when_it_is_not() {
     assert_eq!(loader.go_on(), "unloaded");
     assert_eq!((search(), search()), (vec![None], Vec::new()));
     assert!(last.without.is_some(), "the same files need no other search");
+}
+
+#[test]
+fn the_context_of_a_process_is_read_after_each_publication() {
+    let test = "the_context_of_a_process_is_read_after_each_publication";
+    if !have(&["gcc"]) {
+        return report::skipped(test, "this machine has no gcc");
+    }
+    let workshop = Workshop::default();
+    workshop.write("publisher.c", PUBLISHER);
+    workshop.run("gcc publisher.c -o publisher");
+    let mut publisher = Running::start(&workshop, "publisher");
+    assert_eq!(publisher.line(), "none");
+    let (key, contexts, mut search) = (publisher.key(), Contexts::default(), Search::new(0));
+    let mut read = || {
+        let due_ns = search.due_ns;
+        search.follow(key, due_ns, &contexts);
+        assert_ne!(search.due_ns, due_ns, "a search has begun");
+        while 1 < Arc::strong_count(&search.last) {
+            thread::yield_now();
+        }
+        let published = search.take_published();
+        assert_eq!(search.take_published(), None, "attributes are taken once");
+        published
+    };
+    let service = |name: &str| Some(vec![("service.name".to_owned(), name.to_owned())]);
+    assert_eq!(read(), None);
+    assert_eq!(publisher.go_on(), "cart");
+    assert_eq!((read(), read()), (service("cart"), None));
+    assert_eq!(publisher.go_on(), "shop");
+    assert_eq!((read(), read()), (service("shop"), None));
+    assert_eq!((publisher.go_on(), publisher.go_on()), ("cart".to_owned(), "gone".to_owned()));
+    assert_eq!((read(), read()), (Some(Vec::new()), None));
+    assert_eq!(contexts.take_found(), [], "it has no thread context");
 }
 
 #[test]
@@ -180,7 +252,7 @@ fn bpf_reads_keys_and_variables_of_both_c_libraries() {
         let printed = program.line();
         let numbers: Vec<u64> = printed.split(' ').map(|number| number.parse().unwrap()).collect();
         let [base, keys, variable] = numbers[..] else { panic!("{printed}") };
-        let contexts = ThreadContexts::default();
+        let contexts = Contexts::default();
         contexts.search(program.key(), &mut Last::default());
         let place = contexts.take_found().pop().unwrap().1.context.unwrap();
         assert!(matches!(place, ThreadPointer::Dynamic { libc: found, .. } if found == libc), "{compiler}: {place:?}");
@@ -206,7 +278,7 @@ fn bpf_reads_keys_and_variables_of_both_c_libraries() {
 #[test]
 fn searches_become_rare_and_one_at_a_time_runs_in_a_process() {
     let key = ProcessKey { pid: u32::MAX, start_boottime_ns: 1, exec_id: 0 };
-    let contexts = ThreadContexts::default();
+    let contexts = Contexts::default();
     let mut search = Search::new(0);
     search.follow(key, INTERVAL_NS_MIN - 1, &contexts);
     assert_eq!(search.due_ns, INTERVAL_NS_MIN, "it is too early");
