@@ -139,20 +139,20 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
     if (scratch->end != USER_END_TRUNCATED) {
         u32 frames = scratch->user_frames, words = scratch->header.user_words;
-        int is_fiber = scratch->end == USER_END_BROKEN && scratch->has_no_caller && begin_ruby_at_end(scratch);
+        int has_no_loop = scratch->end == USER_END_BROKEN && scratch->has_no_caller && begin_ruby_at_end(scratch);
         begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
         /* While Ruby changes from one fiber to another, the functions can be those of the other one. */
-        if (is_fiber && scratch->user_frames != frames) {
+        int is_other = has_no_loop && scratch->user_frames != frames;
+        if (is_other) {
             scratch->user_frames = frames;
             scratch->header.user_words = words;
             scratch->end = USER_END_BROKEN;
-            scratch->has_no_caller = 0;
         }
         /* The first frame of a coroutine has no caller. After a wrong step, the word may be 0, too, but then the
          * runtime often has functions that were not recorded. */
         if (scratch->end == USER_END_BROKEN && scratch->has_no_caller && scratch->runtime_walks[0].id &&
-            scratch->user_frames == frames)
+            scratch->user_frames == frames && !is_other)
             scratch->end = USER_END_ROOT;
     }
     scratch->header.user_end = scratch->end;

@@ -209,6 +209,13 @@ impl FileEntry {
         bytes
     }
 
+    /// Returns the slot of the table of an encoded entry, if it has one.
+    #[must_use]
+    pub fn table_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> Option<u32> {
+        let number = |at: usize| u32::from_ne_bytes(std::array::from_fn(|index| bytes[at + index]));
+        (number(4) != 0).then(|| number(8))
+    }
+
     /// Returns the time at which the table of an encoded entry was last looked up, in the units of [`used_at`].
     #[must_use]
     pub fn used_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> u32 {

@@ -61,6 +61,8 @@ pub const DROPPED_MAP: &str = "dropped";
 
 /// Name of the hash map of files, by [`FileKey`].
 pub const FILES_MAP: &str = "files";
+/// Number of numbers that BPF gives to files, one after another, before it gives them again.
+pub const FILE_NUMBERS: u32 = 1 << 22;
 /// Name of the array of unwind tables, each an array of blocks.
 pub const TABLES_MAP: &str = "tables";
 /// Name of the array of language runtimes, each an encoded [`Runtime`].

@@ -241,7 +241,7 @@ impl LocationTable {
         self.lines.get_index(id.0 as usize).map_or(&[], |lines| lines)
     }
 
-    /// True if the table is full. The caller must then forget everything, which makes every id void.
+    /// True if the table is full. The caller must then clear it, which makes every id void.
     pub(crate) fn is_full(&self) -> bool {
         LOCATIONS_MAX <= self.locations.len() || NAMES_BYTES_MAX <= self.names_bytes
     }

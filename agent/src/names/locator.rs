@@ -153,8 +153,8 @@ impl Locator {
         })
     }
 
-    /// Forgets processes and tables that are not needed any more. All ids may be void afterwards. Returns true if the
-    /// numbers of files are void, too.
+    /// Forgets processes and tables that are not needed any more. The ids of locations may be void afterwards. Returns
+    /// true if the ids and numbers of files are void, too.
     pub(crate) fn end_interval(&mut self, ktime_ns: u64, sampled: impl Iterator<Item = ProcessKey>) -> bool {
         for key in sampled {
             if let Some(process) = self.processes.get_mut(&key) {

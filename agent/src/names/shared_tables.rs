@@ -128,12 +128,13 @@ impl SharedTables {
         self.locations.is_full() || self.files.is_full()
     }
 
-    /// Forgets every location, which makes their ids void, and every file if there are too many. Returns true if the
-    /// ids and numbers of files are void, too.
+    /// Forgets every location, which makes their ids void. Also forgets every file if there are too many, or if the
+    /// locations of a Go program that was closed could not be found again. Returns true if the ids and numbers of files
+    /// are void, too.
     pub(crate) fn clear(&mut self) -> bool {
         self.locations.clear();
         self.frames.clear();
-        let forgets_files = self.files.is_full();
+        let forgets_files = self.files.is_full() || self.go_programs.has_closed;
         if forgets_files {
             self.files.clear();
             self.go_programs.clear();

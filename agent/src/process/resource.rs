@@ -105,10 +105,8 @@ pub(crate) fn bytes(attributes: &[(String, String)]) -> usize {
 /// True if only the agent may set the attribute `key`, and not the process. As in label names, any other character may
 /// stand for a dot.
 fn is_observed(key: &str) -> bool {
-    let is_same = |observed: u8, byte: u8| observed == byte || observed == b'.' && !byte.is_ascii_alphanumeric();
-    OBSERVED.iter().any(|observed| {
-        observed.len() == key.len() && observed.bytes().zip(key.bytes()).all(|(observed, byte)| is_same(observed, byte))
-    })
+    let label = |key: &str| key.replace(|character: char| !character.is_ascii_alphanumeric(), "_");
+    OBSERVED.iter().any(|observed| *observed == key || label(observed) == label(key))
 }
 
 /// Returns the attributes for the name and the path of an executable. `name` returns the name if the path is not known,
@@ -197,6 +195,7 @@ mod tests {
             ("process.executable.path", "/liar"),
             ("process_executable_name", "liar"),
             ("container-id", "liar"),
+            ("systemd·unit", "liar"),
             ("host.name", "liar"),
         ]);
         let described = Resource { pid: 5, attributes: base }.with_published(&published);

@@ -71,13 +71,14 @@ struct Last {
 impl Last {
     /// Reads the context of the process, if it is another one than before. Without one, there are no attributes.
     fn read_process(&mut self, key: ProcessKey, maps: &Maps) {
+        // A process that ends, or begins to run another program, has no mappings.
+        let Some(memory) = ProcessMemory::open(key).filter(|_| maps.len() != 0) else { return };
         let Some(address) = maps.context else {
             if self.published_ns.take().is_some() {
                 self.published = Some(Vec::new());
             }
             return;
         };
-        let Some(memory) = ProcessMemory::open(key) else { return };
         if let Some(published) = attributes::read(&memory, address, self.published_ns) {
             self.published_ns = Some(published.at_ns);
             self.published = Some(published.attributes);

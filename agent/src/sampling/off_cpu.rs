@@ -3,7 +3,7 @@
 //! A wait is reported when it ends. A long wait is also reported once a minute, each time for the time since the last
 //! report. So waiting time is reported at most a minute late.
 //!
-//! Invariants: all waits of a process have the description that it had at the last begin of one of them. The location
+//! Invariants: all waits of a process have the description that it had when the last of them began. The location
 //! ids of waits are valid in the locator, because all waits are reported and forgotten before ids become void. A wait
 //! whose end may have been lost is forgotten, because it would grow for ever.
 
@@ -92,10 +92,8 @@ impl OffCpu {
             return false;
         }
         self.resources_bytes = resources_bytes;
-        let waiting = WaitingProcess { resource: Arc::clone(&resource), waits: 0 };
-        let process = self.processes.entry(key).or_insert(waiting);
-        process.resource = resource;
-        process.waits += 1;
+        let waits = self.processes.get(&key).map_or(0, |process| process.waits);
+        self.processes.insert(key, WaitingProcess { resource, waits: waits + 1 });
         self.labels_bytes += label::bytes(&labels);
         self.locations += stack.len();
         let sample = LocatedSample {
@@ -250,6 +248,7 @@ mod tests {
         let started = std::time::Instant::now();
         while !begin(2, 2_000_000_000) {
             assert!(started.elapsed().as_secs() < 20);
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let mut aggregate = Aggregate::default();
         assert_eq!(off_cpu.report_all(3_000_000_000, &mut aggregate), 2);

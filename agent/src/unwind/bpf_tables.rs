@@ -150,12 +150,15 @@ impl Worker {
 
     fn execute(&mut self, task: Task) -> Result<(), MapError> {
         match task {
+            // BPF has reported a file again whose table is stored.
+            Task::Unwind(WaitingFile { key, .. }) | Task::Skip(key) | Task::Forget(key) if self.slots.has(&key) => {
+                return self.slots.renew(&key, now_ns());
+            }
             Task::Unwind(waiting) => self.waiting.push(waiting),
             Task::Skip(key) => self.waiting.skip(key),
-            Task::Forget(key) => {
-                self.waiting.forget(&key);
-                return self.slots.forget(&key);
-            }
+            // Another process that has the file mapped has not ended yet.
+            Task::Forget(key) if self.waiting.has(&key) => {}
+            Task::Forget(key) => return self.slots.forget(&key),
             Task::WithoutFile(key) => return self.slots.without_file(key),
             Task::ForgetAll => {
                 self.waiting = Waiting::default();
@@ -222,3 +225,6 @@ fn timed_table(file: &File, origin: Option<&FileOrigin>) -> Option<UnwindTable> 
     tracing::debug!(?origin, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "made an unwind table");
     Some(table)
 }
+
+#[cfg(test)]
+mod tests;

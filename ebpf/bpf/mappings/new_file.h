@@ -300,8 +300,8 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
     struct new_file *report = bpf_map_lookup_elem(&new_file_scratches, &zero);
     if (!met || !report)
         return 0;
-    /* After FILE_NUMBERS files, numbers begin again. User space forgets all files long before that (FILES_MAX in
-     * process/file/table.rs). */
+    /* After FILE_NUMBERS files, numbers begin again. User space forgets all files long before that (REPORTS_MAX
+     * in process/file/table.rs). */
     struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBERS + 1 };
     entry.unread = describe_file(report, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
     report->number = entry.number;

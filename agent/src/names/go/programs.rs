@@ -17,6 +17,8 @@ const PROGRAMS_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct GoPrograms {
     tables: IndexMap<FileId, GoTable>,
+    /// True if a program was closed because others are open.
+    pub(crate) has_closed: bool,
 }
 
 impl GoPrograms {
@@ -29,6 +31,7 @@ impl GoPrograms {
             Ok(Some(table)) => {
                 if PROGRAMS_MAX <= self.tables.len() {
                     self.tables.shift_remove_index(0);
+                    self.has_closed = true;
                 }
                 self.tables.insert(id, table);
             }
@@ -41,7 +44,7 @@ impl GoPrograms {
 
     /// Closes every program.
     pub(crate) fn clear(&mut self) {
-        self.tables.clear();
+        *self = Self::default();
     }
 
     /// Returns the calls at an address of a file, innermost first; empty if the address is not in Go code or cannot be

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ebpf::{NewFile, VDSO_KEY};
+use ebpf::{FILE_NUMBERS, NewFile, VDSO_KEY};
 use foldhash::fast::RandomState;
 use host_files::open;
 use indexmap::IndexSet;
@@ -26,6 +26,8 @@ use crate::process::sys;
 
 /// Number of files at which all files are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
+/// Number of reports at which all files are forgotten. BPF gives a number again after twice as many reports.
+const REPORTS_MAX: u32 = FILE_NUMBERS / 2;
 /// Limit on the remembered files that could not be opened. BPF reports fewer files between two exports.
 const UNOPENED_MAX: usize = 8192;
 
@@ -92,11 +94,13 @@ pub(crate) struct FileTable {
     /// Numbers of files that could not be opened, oldest first. Such a file gets another number when BPF reports it the
     /// next time.
     unopened_numbers: VecDeque<u32>,
+    reports: u32,
 }
 
 impl FileTable {
     /// Opens a file that BPF reports. BPF may report a file twice, the second time with more details.
     pub(crate) fn report(&mut self, new: &NewFile<'_>) -> Reported {
+        self.reports = self.reports.saturating_add(1);
         if let Some(Ok(id)) = self.by_number.get(&new.number)
             && !self.is_unopened(*id)
         {
@@ -217,12 +221,13 @@ impl FileTable {
 
     /// True if the table has reached its limit. The caller must then clear it, which makes every [`FileId`] void.
     pub(crate) fn is_full(&self) -> bool {
-        FILES_MAX
-            <= self
-                .files
-                .len()
-                .max(self.by_key.len())
-                .max(self.by_number.len().saturating_sub(self.unopened_numbers.len()))
+        REPORTS_MAX <= self.reports
+            || FILES_MAX
+                <= self
+                    .files
+                    .len()
+                    .max(self.by_key.len())
+                    .max(self.by_number.len().saturating_sub(self.unopened_numbers.len()))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -312,6 +317,17 @@ pub(super) mod tests {
         key[16..24].copy_from_slice(&metadata.mtime().to_ne_bytes());
         key[24..28].copy_from_slice(&u32::try_from(metadata.mtime_nsec()).unwrap().to_ne_bytes());
         key
+    }
+
+    #[test]
+    fn all_files_are_forgotten_before_a_number_is_given_again() {
+        let maps = Maps::of_process(std::process::id()).unwrap();
+        let new = new_file(maps.iter().next().unwrap(), u32::MAX);
+        let mut table = FileTable { reports: REPORTS_MAX - 2, ..FileTable::default() };
+        assert!(matches!(table.report(&new), Reported::Unopened) && !table.is_full());
+        assert!(matches!(table.report(&new), Reported::Unopened) && table.is_full());
+        table.clear();
+        assert!(!table.is_full());
     }
 
     #[test]

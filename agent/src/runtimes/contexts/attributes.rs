@@ -12,6 +12,8 @@
 //!
 //! [`Maps::context`]: crate::process::maps::Maps::context
 
+use std::time::Duration;
+
 use prost::Message;
 use proto::otlp::common::v1::{AnyValue, any_value::Value};
 use proto::otlp::resource::v1::Resource;
@@ -31,6 +33,8 @@ const PAYLOAD_BYTES_MAX: u32 = 64 << 10;
 const KEPT_BYTES_MAX: usize = 8 << 10;
 /// Number of attempts to read a context that changes meanwhile.
 const TRIES: u32 = 3;
+/// Time between two attempts: the program may have to wait for a CPU.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Attributes that a program has published.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +75,10 @@ impl Header {
 /// Reads the context at an address. `None` if there is none that is valid, if the program changes it all the time, or
 /// if it was published at the time `known_ns`.
 pub(super) fn read(memory: &ProcessMemory, address: u64, known_ns: Option<u64>) -> Option<Published> {
-    for _ in 0..TRIES {
+    for index in 0..TRIES {
+        if index != 0 {
+            std::thread::sleep(PAUSE);
+        }
         let header = Header::read(memory, address)?;
         if known_ns == Some(header.published_ns) {
             return None;

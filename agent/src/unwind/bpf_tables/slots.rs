@@ -6,8 +6,8 @@
 //! limit. At this limit, if too few tables are idle, tables in use are evicted from time to time. So if more files are
 //! in use than fit, they take turns at having a table.
 //!
-//! Invariants: BPF finds a table by its file only once all of the table is stored. A table that is stored again
-//! replaces the one before at once, so that BPF does not report its file again meanwhile.
+//! Invariants: BPF finds a table by its file only once all of the table is stored. If BPF reports a file again whose
+//! table is stored, the file's entry is replaced at once: in a gap without an entry, BPF would report it once more.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -61,6 +61,8 @@ pub(crate) struct UnwindMaps {
 struct Slot {
     key: FileKey,
     bytes: usize,
+    /// Entry of the file, as it was stored.
+    entry: FileEntry,
 }
 
 /// All slots. Times are on CLOCK_MONOTONIC.
@@ -184,7 +186,20 @@ impl Slots {
         self.maps.hotspot.insert(key, process.to_bytes(runtime), 0)
     }
 
-    /// Stores the table of a file. Returns false if the table does not fit.
+    /// True if the table of a file is stored.
+    pub(super) fn has(&self, key: &FileKey) -> bool {
+        self.slots.values().any(|of| of.key == *key)
+    }
+
+    /// Stores the entry of a file again whose table is stored: BPF has made another entry, without the table. The
+    /// number of the file is the earlier one then. Does nothing if no table is stored.
+    pub(super) fn renew(&mut self, key: &FileKey, now_ns: u64) -> Result<(), MapError> {
+        let Some(of) = self.slots.values().find(|of| of.key == *key) else { return Ok(()) };
+        let entry = FileEntry { used: used_at(now_ns), ..of.entry };
+        self.maps.files.insert(key, entry.to_bytes(), 0)
+    }
+
+    /// Stores the table of a file that has none. Returns false if the table does not fit.
     pub(super) fn store(
         &mut self,
         key: FileKey,
@@ -214,14 +229,8 @@ impl Slots {
             return Err(error);
         }
         self.free.pop_front();
-        // If BPF reported the file twice, there is a table from the first report.
-        let before = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot));
         self.bytes += bytes;
-        self.slots.insert(slot, Slot { key, bytes });
-        if let Some(Slot { bytes, .. }) = before.and_then(|before| self.slots.remove(&before)) {
-            self.bytes -= bytes;
-        }
-        before.map_or(Ok(()), |before| self.clear(&[before], now_ns))?;
+        self.slots.insert(slot, Slot { key, bytes, entry });
         Ok(true)
     }
 
@@ -260,19 +269,17 @@ impl Slots {
     fn free(&mut self, slots: &[u32], now_ns: u64) -> Result<(), MapError> {
         let mut done = Ok(());
         for slot in slots {
-            if let Some(Slot { key, bytes }) = self.slots.remove(slot) {
+            if let Some(Slot { key, bytes, .. }) = self.slots.remove(slot) {
                 self.bytes -= bytes;
-                // BPF reports the file again when it sees the file again.
-                done = done.and(self.forget(&key));
+                // BPF reports the file again when it sees the file again. If it has done so already, the entry stays.
+                let entry = self.maps.files.get(&key, 0);
+                let is_reported = entry.is_ok_and(|entry| FileEntry::table_of(&entry) != Some(*slot));
+                done = done.and(if is_reported { Ok(()) } else { self.forget(&key) });
             }
         }
-        done.and(self.clear(slots, now_ns))
-    }
-
-    /// Makes slots free whose files have no table or another one.
-    fn clear(&mut self, slots: &[u32], now_ns: u64) -> Result<(), MapError> {
-        // The epoch begins now. Before, BPF could look up these tables once more and cache that for the whole epoch.
-        let mut done = self.begin_epoch(now_ns);
+        // The epoch begins after the removal. Otherwise, BPF could look up these tables once more and cache that for
+        // the whole epoch.
+        done = done.and(self.begin_epoch(now_ns));
         for slot in slots {
             done = done.and(self.clear_slot(*slot));
             self.free.push_back((*slot, now_ns));
@@ -299,4 +306,4 @@ pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

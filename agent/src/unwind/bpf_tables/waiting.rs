@@ -37,7 +37,8 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Adds a file. If BPF has reported it before, under another number, the last report counts.
     pub(super) fn push(&mut self, waiting: WaitingFile) {
-        self.forget(&waiting.key);
+        self.skipped.remove(&waiting.key);
+        self.files.retain(|_, of| of.key != waiting.key);
         let bytes = waiting.file.metadata().map_or(u64::MAX, |metadata| metadata.len());
         self.files.insert((bytes, waiting.number), waiting);
     }
@@ -47,9 +48,14 @@ impl Waiting {
         self.files.pop_first().map(|(_, waiting)| waiting)
     }
 
-    /// Remembers that a file has no table for now.
+    /// True if a file waits.
+    pub(super) fn has(&self, key: &FileKey) -> bool {
+        self.files.values().any(|waiting| waiting.key == *key)
+    }
+
+    /// Remembers that a file has no table for now, unless it waits.
     pub(super) fn skip(&mut self, key: FileKey) {
-        if self.skipped.len() < SKIPPED_MAX {
+        if self.skipped.len() < SKIPPED_MAX && !self.has(&key) {
             self.skipped.insert(key);
         }
     }
@@ -62,11 +68,6 @@ impl Waiting {
             self.skipped.remove(key);
         }
         taken
-    }
-
-    pub(super) fn forget(&mut self, key: &FileKey) {
-        self.skipped.remove(key);
-        self.files.retain(|_, waiting| waiting.key != *key);
     }
 
     /// Number of files that wait.
@@ -97,10 +98,9 @@ mod tests {
         for (number, bytes) in [(1, 1 << 20), (2, 100), (3, 1 << 30), (4, 100)] {
             waiting.push(waiting_file(number, bytes));
         }
-        waiting.forget(&[4; 40]);
         waiting.push(WaitingFile { key: [2; 40], ..waiting_file(5, 200) });
         let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|waiting| waiting.number).collect();
-        assert_eq!(order, [5, 1, 3], "file 2 was reported again");
+        assert_eq!(order, [4, 5, 1, 3], "file 2 was reported again");
     }
 
     #[test]
@@ -111,9 +111,9 @@ mod tests {
         }
         waiting.skip([1; 40]);
         waiting.push(waiting_file(1, 1));
-        waiting.skip([2; 40]);
-        waiting.forget(&[2; 40]);
-        assert_eq!(waiting.skipped(), WAITING_MAX + 1, "files 1 and 2 are not skipped");
+        waiting.skip([1; 40]);
+        assert!(waiting.has(&[1; 40]) && !waiting.has(&[2; 40]));
+        assert_eq!(waiting.skipped(), WAITING_MAX + 1, "file 1 waits");
         assert_eq!((waiting.take_skipped().len(), waiting.skipped()), (WAITING_MAX - 1, 2));
         waiting.pop();
         assert_eq!((waiting.take_skipped().len(), waiting.skipped()), (2, 0));

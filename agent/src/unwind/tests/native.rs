@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use ebpf::UserEnd;
+use ebpf::{FILE_NUMBERS, UserEnd};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
@@ -34,9 +34,6 @@ use self::oracles::{Framehop, Gdb};
 use self::programs::{BUSY, FUTURES, GO, Program, RECURSION, TEMPLATES};
 use super::damage::{below, number};
 use testkit::report;
-
-/// Largest number of a file, as in ebpf/bpf/record.h.
-const FILE_NUMBERS: u32 = 1 << 22;
 
 const FLAGS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 

@@ -198,8 +198,7 @@ fn functions_of_rubies_that_are_stopped_at_random_have_names() {
             let Walked { functions, is_drained, end } = program.walk();
             broken += u64::from(end != UserEnd::Root);
             if functions.is_empty() {
-                // The stack of a fiber begins.
-                assert_eq!(end, UserEnd::Root, "{name}: stop {stop}, seed {seed}: no functions");
+                // The stack of a fiber begins. While Ruby changes to the fiber, the stack has no root.
                 empty += 1;
                 continue;
             }

@@ -70,6 +70,16 @@ impl Slots {
         }
     }
 
+    /// Returns the entry that BPF has of a file.
+    pub(crate) fn entry(&self, key: &FileKey) -> Option<EntryBytes> {
+        self.maps.files.get(key, 0).ok()
+    }
+
+    /// Stores an entry, as BPF does when it meets a file.
+    pub(crate) fn insert(&mut self, key: FileKey, entry: &FileEntry) {
+        self.maps.files.insert(key, entry.to_bytes(), 0).unwrap();
+    }
+
     fn files(&self) -> Vec<usize> {
         let number = |key: FileKey| usize::from_ne_bytes(std::array::from_fn(|index| key[index]));
         let mut files: Vec<usize> = self.maps.files.keys().flatten().map(number).collect();
@@ -79,7 +89,7 @@ impl Slots {
 }
 
 /// Loads the BPF programs, and returns the slots of their maps.
-fn load() -> Slots {
+pub(crate) fn load() -> Slots {
     let mut bpf = Ebpf::load(PROGRAM).unwrap();
     let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
     let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
@@ -126,9 +136,10 @@ fn the_longest_idle_tables_are_evicted_and_tables_in_use_slowly() {
     assert_eq!(slots.maps.epoch.get(&0, 0).unwrap(), 2, "what BPF caches is void");
     wait_for(kept);
 
-    // A table that is stored again takes no other slot. Other tables take other slots, until all tables are in use.
+    // A file that is reported again keeps its table. Other tables take other slots, until all tables are in use.
     let first = slots.files()[0];
-    assert!(slots.store_file(first, &table, now + 2 * second) && slots.count() == kept);
+    slots.renew(&key(first), now + 2 * second).unwrap();
+    assert!(slots.count() == kept && slots.has(&key(first)));
     let fill = |slots: &mut Slots, from: usize, now: u64| {
         (from..from + more).for_each(|number| assert!(slots.store_file(number, &table, now)));
     };
@@ -175,42 +186,62 @@ fn the_longest_idle_tables_are_evicted_and_tables_in_use_slowly() {
 
 // Needs BPF.
 #[test]
-fn a_table_that_is_stored_again_replaces_the_one_before_at_once() {
-    let test = "a_table_that_is_stored_again_replaces_the_one_before_at_once";
+fn a_file_that_is_reported_again_never_loses_its_table() {
+    let test = "a_file_that_is_reported_again_never_loses_its_table";
     if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
         return report::skipped(test, missing);
     }
     let mut slots = load();
-    let table = table();
-    assert!(slots.store_file(1, &table, 0));
+    let file = key(usize::MAX);
+    assert!(slots.store(file, file_entry(1, None, &[]), &small_table(), 0).unwrap());
     // Another view of the same map, as BPF has one.
     let views = loaded_maps().flatten().filter(|map| map.name() == FILES_MAP.as_bytes()).filter_map(|map| {
         let map = Map::HashMap(MapData::from_id(map.id()).ok()?);
         BpfMap::<_, FileKey, EntryBytes>::try_from(map).ok()
     });
-    let view = views.into_iter().find(|view| view.get(&key(1), 0).is_ok()).unwrap();
+    let view = views.into_iter().find(|view| view.get(&file, 0).is_ok()).unwrap();
+    let slot = FileEntry::table_of(&view.get(&file, 0).unwrap());
+    assert!(slot.is_some());
     let is_done = AtomicBool::new(false);
-    let looked_up = std::thread::scope(|scope| {
+    let (looked_up, missed) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let mut looked_up = 0_u64;
+            let (mut looked_up, mut missed) = (0_u64, 0_u64);
             while !is_done.load(Ordering::Relaxed) {
-                assert!(view.get(&key(1), 0).is_ok(), "BPF would report the file again");
                 looked_up += 1;
+                missed += u64::from(!view.get(&file, 0).is_ok_and(|entry| FileEntry::table_of(&entry) == slot));
             }
-            looked_up
+            (looked_up, missed)
         });
-        for at in 1..100 {
-            assert!(slots.store_file(1, &table, at << 32));
-            assert_eq!((slots.count(), slots.bytes()), (1, BLOCKS as usize * BLOCK_BYTES));
-        }
+        let renewed = (1..1000).try_for_each(|at| slots.renew(&file, at << 30));
         is_done.store(true, Ordering::Relaxed);
+        renewed.unwrap();
         reader.join().unwrap()
     });
-    assert!(100 < looked_up, "{looked_up}");
-    let entry = slots.maps.files.get(&key(1), 0).unwrap();
-    let slot = *slots.slots.keys().next().unwrap();
-    assert_eq!(entry[8..12], slot.to_ne_bytes());
-    slots.forget_all(200 << 32).unwrap();
-    assert_eq!((slots.count(), slots.files().len()), (0, 0));
+    assert!(100 < looked_up && missed == 0, "{missed} of {looked_up}");
+    let number_and_time = |entry: &EntryBytes| (entry[..4].to_vec(), FileEntry::used_of(entry));
+    assert_eq!(number_and_time(&view.get(&file, 0).unwrap()), (1_u32.to_ne_bytes().to_vec(), 999));
+
+    // BPF has reported the file again.
+    slots.insert(file, &file_entry(7, None, &[]));
+    slots.renew(&file, 1001 << 30).unwrap();
+    let entry = view.get(&file, 0).unwrap();
+    assert_eq!(number_and_time(&entry), (1_u32.to_ne_bytes().to_vec(), 1001));
+    assert_eq!(FileEntry::table_of(&entry), slot);
+    // It has reported the file again, and the table is evicted. What was reported stays.
+    slots.insert(file, &file_entry(8, None, &[]));
+    let all: Vec<u32> = slots.slots.keys().copied().collect();
+    slots.free(&all, 1002 << 30).unwrap();
+    assert_eq!((slots.count(), slots.bytes(), slots.has(&file)), (0, 0, false));
+    assert_eq!(view.get(&file, 0).unwrap()[..4], 8_u32.to_ne_bytes());
+    slots.forget_all(1003 << 30).unwrap();
+    assert!(slots.files().is_empty());
     report::bpf_test_ran(test);
+}
+
+/// Returns a table that no other test counts.
+fn small_table() -> UnwindTable {
+    let mut builder = TableBuilder::default();
+    let cfa = Cfa::Register { base: Register(7), offset: 8 };
+    builder.push(0, Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 }).unwrap();
+    builder.finish().unwrap()
 }
