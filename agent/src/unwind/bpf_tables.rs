@@ -82,8 +82,8 @@ impl BpfTables {
         }
     }
 
-    /// Makes BPF report a file again when it sees the file again. Such requests need no limit: each follows a report,
-    /// and BPF reports a file only once until it is forgotten.
+    /// Makes BPF report a file again when it sees the file again, unless the file's table is stored or will be. Such
+    /// requests need no limit: each follows a report, and BPF reports a file only once until it is forgotten.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
     }
@@ -156,7 +156,7 @@ impl Worker {
             }
             Task::Unwind(waiting) => self.waiting.push(waiting),
             Task::Skip(key) => self.waiting.skip(key),
-            // Another process that has the file mapped has not ended yet.
+            // The file is open already, through another process that has it mapped.
             Task::Forget(key) if self.waiting.has(&key) => {}
             Task::Forget(key) => return self.slots.forget(&key),
             Task::WithoutFile(key) => return self.slots.without_file(key),

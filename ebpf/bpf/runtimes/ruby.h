@@ -85,8 +85,8 @@ INLINE int begin_ruby(struct scratch *scratch, const struct runtime *runtime, st
 }
 
 /* Begins a walk after the native frames, if the last of them is in a file with Ruby and no loop was on the stack. A new
- * fiber runs C code before its first loop, so that no function must be left. Returns 1 if it began. Not inlined, so
- * that the verifier checks the function once. */
+ * fiber runs C code before its first loop, and its context has no functions then. Returns 1 if the walk began. Not
+ * inlined, so that the verifier checks the function once. */
 __attribute__((noinline)) int begin_ruby_at_end(struct scratch *scratch)
 {
     if (!scratch || scratch->runtime_walks[0].id)

@@ -169,7 +169,7 @@ fn stacks_of_stopped_perls_are_those_that_perl_sees() {
             without_line += u64::from(walked[0].line == 0);
         }
         assert!(entered * 100 <= stops, "{interpreter}: {entered} evals are missing");
-        // Perl has no view of its own while it allocates memory, which about one stop in twenty-five meets.
+        // Perl cannot show its own view while it allocates memory: at about 4 % of the stops.
         assert!(unseen * 8 <= stops, "{interpreter}: {unseen} stacks are unseen");
         assert!(drained * 100 <= stops, "{interpreter}: the functions of {drained} stacks follow the native frames");
         assert!(without_line * 4 <= stops, "{interpreter}: {without_line} leaves have no line");
