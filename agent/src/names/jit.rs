@@ -1,5 +1,5 @@
 //! Code in memory without a file, as JIT compilers write it. The perf map of the process names such code, if there is
-//! one.
+//! one. Otherwise a marker says what is missing.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,8 @@ impl Jit {
             return (*id, true);
         }
         let Some(name) = self.perf_map.find(address) else {
-            return (tables.locations.insert(Location::Marker(Marker::AnonymousCode)), false);
+            let marker = if self.perf_map.is_empty() { without_perf_map(maps) } else { Marker::AnonymousCode };
+            return (tables.locations.insert(Location::Marker(marker)), false);
         };
         let frame_type = perf_map::frame_type_of(name).unwrap_or_else(|| runtime(maps));
         let id = tables.locations.insert_named(shown(name, frame_type), None, frame_type);
@@ -97,8 +98,20 @@ fn runtime(maps: &Maps) -> FrameType {
         FrameType::Dotnet
     } else if maps.has_file("beam.smp") {
         FrameType::Beam
+    } else if maps.has_file("libluajit") || maps.has_file("luajit") {
+        FrameType::LuaJit
     } else {
         FrameType::Native
+    }
+}
+
+/// Returns the marker of compiled code of a process that has no perf map.
+fn without_perf_map(maps: &Maps) -> Marker {
+    match runtime(maps) {
+        FrameType::Dotnet => Marker::NoDotnetPerfMap,
+        FrameType::Beam => Marker::NoBeamPerfMap,
+        FrameType::LuaJit => Marker::LuaJitCode,
+        _ => Marker::AnonymousCode,
     }
 }
 
@@ -136,6 +149,24 @@ mod tests {
         check(0x2050, Some(("stub", FrameType::Native)));
         check(0x3050, None);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn code_without_a_perf_map_says_what_is_missing() {
+        let mut tables = SharedTables::new(std::sync::Arc::default(), crate::runtimes::Runtimes::default());
+        for (path, expected) in [
+            ("/usr/share/dotnet/shared/Microsoft.NETCore.App/8.0.1/libcoreclr.so", Marker::NoDotnetPerfMap),
+            ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", Marker::NoBeamPerfMap),
+            ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2.1.0", Marker::LuaJitCode),
+            ("/usr/bin/luajit-2.1.0-beta3", Marker::LuaJitCode),
+            ("/usr/bin/qemu-system-x86_64", Marker::AnonymousCode),
+        ] {
+            let maps = Maps::read(format!("1000-2000 r-xp 0 08:01 7 {path}\n").as_bytes()).unwrap();
+            // No process has this pid, so there is no perf map.
+            let (id, is_lasting) = Jit::default().locate(u32::MAX, 0x5000, 1, &maps, &mut tables);
+            let found = tables.locations.get(id);
+            assert_eq!((found, is_lasting), (Some(Location::Marker(expected)), false), "{path}");
+        }
     }
 
     #[test]

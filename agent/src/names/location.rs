@@ -70,6 +70,7 @@ pub(crate) enum FrameType {
     V8,
     Dotnet,
     Beam,
+    LuaJit,
     Python,
     Perl,
     Ruby,
@@ -86,6 +87,7 @@ impl FrameType {
             Self::V8 => "v8js",
             Self::Dotnet => "dotnet",
             Self::Beam => "beam",
+            Self::LuaJit => "luajit",
             Self::Python => "cpython",
             Self::Perl => "perl",
             Self::Ruby => "ruby",
@@ -125,6 +127,12 @@ pub(crate) enum Marker {
     NoSegment,
     /// The code is in memory without a file, and no perf map names it.
     AnonymousCode,
+    /// The code is most likely that of .NET, which writes no perf map.
+    NoDotnetPerfMap,
+    /// The code is most likely that of BEAM, which writes no perf map.
+    NoBeamPerfMap,
+    /// The code is most likely that of LuaJIT, whose functions are not recorded.
+    LuaJitCode,
     /// The unwind rule or the frame pointer led to no frame: the frames from here to the root are missing.
     UnwindingFailed,
     /// The stack is deeper than the limit: the frames from here to the root are missing.
@@ -150,6 +158,9 @@ impl Marker {
             Self::FileUnreadable => "[file unreadable]",
             Self::NoSegment => "[no segment]",
             Self::AnonymousCode => "[anonymous code]",
+            Self::NoDotnetPerfMap => "[no .NET perf map]",
+            Self::NoBeamPerfMap => "[no BEAM perf map]",
+            Self::LuaJitCode => "[LuaJIT code]",
             Self::UnwindingFailed => "[unwinding failed]",
             Self::TruncatedStack => "[truncated stack]",
             Self::Stack32Bit => "[32-bit stack]",
@@ -164,6 +175,9 @@ impl Marker {
     pub(crate) fn frame_type(self) -> FrameType {
         match self {
             Self::KernelSymbolsUnreadable | Self::NoKernelSymbol => FrameType::Kernel,
+            Self::NoDotnetPerfMap => FrameType::Dotnet,
+            Self::NoBeamPerfMap => FrameType::Beam,
+            Self::LuaJitCode => FrameType::LuaJit,
             _ => FrameType::Native,
         }
     }

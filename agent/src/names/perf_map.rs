@@ -176,6 +176,11 @@ impl PerfMap {
         (address < entry.end).then(|| self.names.get(start..start + usize::from(entry.name_bytes)))?
     }
 
+    /// True if there is no perf map, or none with a valid line.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Approximate memory that the map takes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         // A node of the tree is about half full.

@@ -1,11 +1,12 @@
-//! Samples of programs whose compiled code is named by a perf map: .NET and Erlang.
+//! Samples of programs whose compiled code is named by a perf map: .NET and Erlang. If there is no perf map, or if the
+//! runtime writes none, as LuaJIT, frames say so.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::support::agent::RunningAgent;
 use crate::support::view::{Frame, Sample};
-use testkit::interpreters::{dotnet, erlang};
+use testkit::interpreters::{dotnet, erlang, luajit};
 use testkit::report;
 
 /// Program with a known path of calls: `Main`, `Descend` 21 times, `Spin`.
@@ -49,8 +50,22 @@ main() ->
 /// Time in which the tables of a program's files are made and its perf map is read, in nanoseconds.
 const START_NS: u64 = 3_000_000_000;
 
-/// Name of the frame that stands for code without a perf map.
-const ANONYMOUS: &str = "[anonymous code]";
+/// A loop that LuaJIT compiles.
+const LUA: &str = "
+local function spin(stop)
+    local total = 0
+    while os.clock() < stop do
+        for i = 1, 1000000 do total = (total * 31 + i) % 16777213 end
+    end
+    return total
+end
+print(spin(10))
+";
+
+/// True if a frame has this name and this type.
+fn has_frame(sample: &Sample, name: &str, kind: &str) -> bool {
+    sample.frames.iter().any(|frame| frame.name == name && frame.kind == kind)
+}
 
 /// Runs a program while the agent samples, and returns its samples without those of its start; `None` if this machine
 /// cannot sample.
@@ -101,7 +116,8 @@ fn functions_of_dotnet_are_named_by_its_perf_map() {
         command.env("COMPlus_PerfMapEnabled", setting);
         let samples = sampled(test, command)?;
         // Other threads compile and wait.
-        let has_code = |sample: &Sample| sample.frames.iter().any(|it| it.kind == "dotnet" || it.name == ANONYMOUS);
+        let is_code = |frame: &Frame| frame.kind == "dotnet" || frame.name == "[anonymous code]";
+        let has_code = |sample: &Sample| sample.frames.iter().any(is_code);
         Some(samples.into_iter().filter(has_code).collect::<Vec<_>>())
     };
     let ends_in_native = |sample: &Sample| {
@@ -120,7 +136,7 @@ fn functions_of_dotnet_are_named_by_its_perf_map() {
     assert_nearly_all(".NET with a perf map", &samples, |sample| calls(&sample.frames, "dotnet", descend) == expected);
     check_ends(&samples);
     let Some(samples) = run("0") else { return };
-    assert_nearly_all(".NET without one", &samples, |sample| sample.frames.iter().any(|frame| frame.name == ANONYMOUS));
+    assert_nearly_all(".NET without one", &samples, |sample| has_frame(sample, "[no .NET perf map]", "dotnet"));
     check_ends(&samples);
 }
 
@@ -148,7 +164,17 @@ fn functions_of_erlang_are_named_by_its_perf_map() {
             && sample.frames.last().is_some_and(|frame| frame.kind == "beam")
     });
     let Some(samples) = run("false") else { return };
-    let (anonymous, all) = count(&samples, |sample| sample.frames.iter().any(|frame| frame.name == ANONYMOUS));
-    report::note(&format!("Erlang without one: {anonymous} of {all} samples have {ANONYMOUS}"));
-    assert!(100 < anonymous && all * 9 <= anonymous * 10, "{anonymous} of {all}");
+    let (unnamed, all) = count(&samples, |sample| has_frame(sample, "[no BEAM perf map]", "beam"));
+    report::note(&format!("Erlang without one: {unnamed} of {all} samples say that there is none"));
+    assert!(100 < unnamed && all * 9 <= unnamed * 10, "{unnamed} of {all}");
+}
+
+#[test]
+fn code_that_luajit_compiles_has_a_frame_of_its_own() {
+    let test = "code_that_luajit_compiles_has_a_frame_of_its_own";
+    let Some(luajit) = luajit() else { return report::skipped(test, "there is no LuaJIT") };
+    let mut command = luajit.command();
+    command.args(["-e", LUA]);
+    let Some(samples) = sampled(test, command) else { return };
+    assert_nearly_all("LuaJIT", &samples, |sample| has_frame(sample, "[LuaJIT code]", "luajit"));
 }
