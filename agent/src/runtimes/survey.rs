@@ -90,9 +90,11 @@ const DOTNET: &str =
 const BEAM: &str = "start it with +JPperf true: its perf map then names functions, and stacks are whole";
 
 const LUAJIT: &str = "its functions are not recorded, and it writes no perf map";
+const DENO: &str = "its functions are not recorded: its file has no symbols that describe V8's objects";
+const BUN: &str = "its functions are not recorded: it runs JavaScript in JavaScriptCore";
 
 /// Beginnings of the names of files with a runtime whose functions are not recorded, and the reasons.
-const WITHOUT_FUNCTIONS: [(&str, &str, &str); 11] = [
+const WITHOUT_FUNCTIONS: [(&str, &str, &str); 13] = [
     ("libjvm.so", "Java", OTHER_VERSION),
     ("node", "V8", OTHER_VERSION),
     ("libcoreclr.so", ".NET", DOTNET),
@@ -104,6 +106,8 @@ const WITHOUT_FUNCTIONS: [(&str, &str, &str); 11] = [
     ("beam.smp", "BEAM", BEAM),
     ("luajit", "LuaJIT", LUAJIT),
     ("libluajit", "LuaJIT", LUAJIT),
+    ("deno", "Deno", DENO),
+    ("bun", "Bun", BUN),
 ];
 
 /// Returns the runtime of a file by the file's name.
@@ -137,6 +141,9 @@ mod tests {
             ("/usr/share/dotnet/shared/Microsoft.NETCore.App/8.0.1/libcoreclr.so", Some(".NET")),
             ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", Some("BEAM")),
             ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2.1.0", Some("LuaJIT")),
+            ("/usr/local/lib/node_modules/deno/node_modules/@deno/linux-x64-glibc/deno", Some("Deno")),
+            ("/root/.bun/bin/bun", Some("Bun")),
+            ("/usr/bin/bundle", None),
             ("/usr/bin/bash", None),
         ] {
             assert_eq!(without_functions(path).map(|(runtime, _)| runtime).as_deref(), runtime, "{path}");
