@@ -263,7 +263,7 @@ impl RuntimeFunctions {
         batch: Vec<Wanted>,
         tables: &mut SharedTables,
     ) -> Result<Vec<(Wanted, Option<Function>)>, Marker> {
-        let sources = self.sources.clone();
+        let sources = self.sources.for_batch();
         self.run(tables, move || {
             let memory = ProcessMemory::open(process).ok_or(Marker::ProcessExited)?;
             let function = |wanted: &Wanted| {

@@ -151,7 +151,7 @@ pub(crate) fn local_functions(file: &File, runtime: Option<&Runtime>) -> Vec<Loc
 }
 
 /// A function that was read from the memory of its process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Function {
     HotSpot(hotspot::function::Function),
     Python(python::code::Code),

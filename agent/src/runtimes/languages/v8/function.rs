@@ -3,7 +3,7 @@
 //! The program may move, change or free a function at any moment. Invariant: a function is returned only if it had the
 //! wanted identity before and after all other reads, and lines of machine code are those of code of this function.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::code::{Inlining, MachineCode};
 use super::heap::{Heap, Object, Part, TABLE_BYTES_MAX, small};
@@ -36,7 +36,7 @@ const DEBUG_SCRIPT: u16 = 24;
 const UNCOMPILED_NAME: u16 = 8;
 
 /// A function, or code that belongs to none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Function {
     own: Named,
     /// Lower half of the program counter whose code was searched.
@@ -45,17 +45,17 @@ pub(crate) struct Function {
 }
 
 /// Name and source of a function.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 struct Named {
     name: String,
     file: String,
     /// Position of the function in its script.
     start: Option<u32>,
-    lines: Option<Arc<Lines>>,
+    lines: Weak<Lines>,
 }
 
 /// Tables of the code of a function.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Code {
     Unknown,
     Bytecodes {
@@ -287,13 +287,14 @@ impl Named {
         name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
         let script = heap.pointer(function, form.function.script).and_then(|script| script_of(heap, script));
         let file = script.map(|script| file_of(heap, script)).unwrap_or_default();
-        let lines = script.and_then(|script| sources.lines(heap, script));
+        let lines = script.map(|script| sources.lines(heap, script)).unwrap_or_default();
         Some(Self { name, file, start: scope.start, lines })
     }
 
     /// Returns a call of the function, at a position of its script.
     fn call(&self, at: Option<u32>) -> Call {
-        let line = |at: u32| self.lines.as_ref().map(|lines| lines.line(at));
+        let lines = self.lines.upgrade();
+        let line = |at: u32| lines.as_ref().map(|lines| lines.line(at));
         Call {
             function: self.name.clone(),
             file: self.file.clone(),
@@ -380,4 +381,4 @@ fn mix(words: &[u64]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

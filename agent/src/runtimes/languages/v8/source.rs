@@ -1,14 +1,20 @@
 //! Lines of scripts.
+//!
+//! A process bounds neither the number of its scripts nor the length of a source. So the lines of one process have a
+//! limit of memory, and the sources that one batch of reads goes through have a limit of length. What is beyond a limit
+//! has no lines.
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use super::heap::{Heap, Object, Piece, object, small};
 
-/// Largest source of a script, in UTF-16 units. Functions of larger scripts have no lines.
+/// Largest length of all sources that one batch of reads goes through, in UTF-16 units. Functions of larger scripts
+/// have no lines.
 const UNITS_MAX: u32 = 32 << 20;
 /// Largest memory of the lines of the scripts of one process, in bytes. When it is reached, all of them are forgotten.
 const BYTES_MAX: usize = 8 << 20;
@@ -61,7 +67,8 @@ impl Scanner {
             Piece::Narrow(bytes) if !self.is_after_return && !bytes.contains(&(CARRIAGE_RETURN as u8)) => {
                 let ends = bytes.iter().zip(1_u32..).filter(|(byte, _)| **byte == LINE_FEED as u8);
                 let first = self.position;
-                self.starts.extend(ends.map(|(_, after)| first + after).take(LINES_MAX));
+                let left = LINES_MAX.saturating_sub(self.starts.len());
+                self.starts.extend(ends.map(|(_, after)| first + after).take(left));
                 self.position += bytes.len() as u32;
             }
             Piece::Narrow(bytes) => bytes.iter().for_each(|byte| self.unit((*byte).into())),
@@ -106,36 +113,57 @@ struct Known {
     bytes: usize,
 }
 
-/// The lines of the scripts of one process. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sources(Arc<Mutex<Known>>);
+/// The lines of the scripts of one process, for one batch of reads.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    known: Arc<Mutex<Known>>,
+    /// Number of UTF-16 units that the batch may still go through.
+    units_left: Cell<u32>,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { known: Arc::default(), units_left: Cell::new(UNITS_MAX) }
+    }
+}
 
 impl Sources {
-    /// Returns the lines of a script, which are read if they are not known yet. `None` if they cannot be read.
-    pub(crate) fn lines(&self, heap: &Heap<'_>, script: Object) -> Option<Arc<Lines>> {
+    /// Returns the same lines for another batch of reads.
+    pub(crate) fn for_batch(&self) -> Self {
+        Self { known: Arc::clone(&self.known), ..Self::default() }
+    }
+
+    /// Returns the lines of a script, which are read if they are not known yet; none if they cannot be read. They last
+    /// until all lines of the process are forgotten.
+    pub(crate) fn lines(&self, heap: &Heap<'_>, script: Object) -> Weak<Lines> {
+        self.find(heap, script).unwrap_or_default()
+    }
+
+    fn find(&self, heap: &Heap<'_>, script: Object) -> Option<Weak<Lines>> {
         let source = object(heap.field(script, SOURCE)?)?;
         let id = small(heap.field(script, ID)?)?;
-        let units = heap.length(source).filter(|units| *units <= UNITS_MAX)?;
+        let units = heap.length(source)?;
         let key = (script.0, id, units);
-        if let Some(lines) = self.0.lock().lines.get(&key) {
-            return Some(Arc::clone(lines));
+        if let Some(lines) = self.known.lock().lines.get(&key) {
+            return Some(Arc::downgrade(lines));
         }
+        self.units_left.set(self.units_left.get().checked_sub(units)?);
         let mut scanner = Scanner::default();
         heap.pieces(source, 0, units, &mut |piece| scanner.add(piece))?;
         let offset = small(heap.field(script, LINE_OFFSET)?)?;
         let lines = Arc::new(Lines { starts: scanner.finish(), offset });
-        let mut known = self.0.lock();
-        if BYTES_MAX < known.bytes {
+        let mut known = self.known.lock();
+        if BYTES_MAX < known.bytes + lines.bytes() {
             *known = Known::default();
         }
         known.bytes += lines.bytes();
         known.lines.insert(key, Arc::clone(&lines));
-        Some(lines)
+        Some(Arc::downgrade(&lines))
     }
 
     /// Approximate memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.lock().bytes
+        self.known.lock().bytes
     }
 }
 

@@ -107,7 +107,7 @@ impl Program {
         let functions = frames.into_iter().flat_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = frame else { return Vec::new() };
             let layout = kernel.runtimes.layout(runtime).unwrap();
-            let function = Function::read(memory, &layout, sources, (address, position, identity));
+            let function = Function::read(memory, &layout, &sources.for_batch(), (address, position, identity));
             let Some(function) = function else {
                 return vec![Line::new(&format!("unknown function at {address:#x}"), "?", 0)];
             };
