@@ -78,6 +78,8 @@ pub struct Config {
     pub frequency_hz: u32,
     /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
+    /// True if names of Java methods have the types of their parameters.
+    pub java_parameters: bool,
     /// Names of environment variables. For each process, their values are sent as
     /// `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
@@ -96,6 +98,8 @@ pub struct RecordConfig {
     pub frequency_hz: u32,
     /// True if waits of threads are recorded in addition to CPU samples.
     pub off_cpu: bool,
+    /// True if names of Java methods have the types of their parameters.
+    pub java_parameters: bool,
     /// Names of environment variables. For each process, their values are recorded as
     /// `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
@@ -156,12 +160,15 @@ pub(crate) struct Sampling {
     pub(crate) period_ns: u64,
     /// True if waits of threads are recorded in addition to CPU samples.
     pub(crate) off_cpu: bool,
+    /// True if names of Java methods have the types of their parameters.
+    pub(crate) java_parameters: bool,
 }
 
 impl Config {
     pub(crate) fn check(&self) -> Result<CheckedConfig, ConfigError> {
-        let Self { frequency_hz, off_cpu, environment_variables, .. } = self.clone();
-        let (sampling, environment) = RecordConfig { frequency_hz, off_cpu, environment_variables }.check()?;
+        let Self { frequency_hz, off_cpu, java_parameters, environment_variables, .. } = self.clone();
+        let sampling = RecordConfig { frequency_hz, off_cpu, java_parameters, environment_variables };
+        let (sampling, environment) = sampling.check()?;
         let endpoint = self.endpoint.clone();
         if endpoint.starts_with("https://") {
             return Err(ConfigError::Tls { endpoint });
@@ -201,7 +208,8 @@ impl RecordConfig {
         if let Some((_, name)) = self.environment_variables.iter().enumerate().find(unfit) {
             return Err(ConfigError::EnvironmentVariable { name: name.clone() });
         }
-        let sampling = Sampling { period_ns: period_ns(frequency_hz), off_cpu: self.off_cpu };
+        let Self { off_cpu, java_parameters, .. } = *self;
+        let sampling = Sampling { period_ns: period_ns(frequency_hz), off_cpu, java_parameters };
         Ok((sampling, self.environment_variables.as_slice().into()))
     }
 }
@@ -236,6 +244,7 @@ mod tests {
             endpoint,
             frequency_hz: 20,
             off_cpu: false,
+            java_parameters: false,
             environment_variables: Vec::new(),
             token: None,
             compression: Compression::Gzip,

@@ -59,7 +59,7 @@ use status::causes;
 /// # Errors
 /// The reason why sampling cannot start.
 pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
-    let sampling = Sampling { period_ns: 1_000_000_000, off_cpu };
+    let sampling = Sampling { period_ns: 1_000_000_000, off_cpu, java_parameters: false };
     let status = Status::new(&mut Registry::default());
     Sampler::start(sampling, runtimes::Runtimes::default(), status)
         .and_then(|mut sampler| sampler.detach())

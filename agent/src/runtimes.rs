@@ -114,6 +114,8 @@ pub(crate) struct Runtimes {
     changes: Arc<AtomicU64>,
     /// Processes with HotSpot that were found, and that BPF does not know yet.
     processes: Arc<Mutex<Vec<NewProcess>>>,
+    /// True if names of Java methods have the types of their parameters.
+    pub(crate) java_parameters: bool,
     /// Searches for HotSpot that run.
     pub(crate) searches: Searches,
     pub(crate) contexts: Contexts,
@@ -137,6 +139,11 @@ pub(crate) struct Recognised {
 }
 
 impl Runtimes {
+    /// Creates an empty list. `java_parameters` is true if names of Java methods have the types of their parameters.
+    pub(crate) fn new(java_parameters: bool) -> Self {
+        Self { java_parameters, ..Self::default() }
+    }
+
     /// Returns a description's id, as if it had been recognised.
     #[cfg(test)]
     pub(crate) fn insert(&self, runtime: Runtime, layout: Layout) -> u16 {
@@ -174,6 +181,12 @@ impl Runtimes {
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn recognise(&self, _number: u32, _file: &File, _path: &str) -> Option<Recognised> {
         None
+    }
+
+    /// Forgets all files. BPF then gives them other numbers, and may give their numbers to other files.
+    pub(crate) fn forget_files(&self) {
+        self.known.write().files.clear();
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Adds a process that runs HotSpot.

@@ -92,6 +92,7 @@ fn an_invalid_config_is_an_error_with_a_reason() {
     let config = agent::Config {
         endpoint: "https://collector:4317".to_owned(),
         off_cpu: false,
+        java_parameters: false,
         environment_variables: Vec::new(),
         frequency_hz: 20,
         token: None,

@@ -51,6 +51,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let config = RecordConfig {
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
+        java_parameters: sampling.java_parameters,
         environment_variables: sampling.environment_variables,
     };
     let status = Status::new(&mut Registry::default());

@@ -60,7 +60,7 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         export: F,
     ) -> Result<Self, SamplerError> {
         let interval_start_ns = clock_ns(Clock::Monotonic);
-        let runtimes = Runtimes::default();
+        let runtimes = Runtimes::new(sampling.java_parameters);
         let sampler = Sampler::start(sampling, runtimes.clone(), status.clone())?;
         // After the BPF programs are loaded, because the locator reads their symbols, too.
         let locator = Locator::new(environment, runtimes);
@@ -263,7 +263,7 @@ mod tests {
             return report::skipped(test, missing);
         }
         let status = Status::new(&mut Registry::default());
-        let sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
+        let sampling = Sampling { period_ns: 1_000_000, off_cpu: false, java_parameters: false };
         let mut exported = 0;
         let export = |aggregate: &mut Aggregate, _: &Interval, _: &SharedTables| {
             exported += aggregate.take_sorted().len() as u64;

@@ -122,7 +122,7 @@ impl Sampler {
         runtimes: Runtimes,
         status: Status,
     ) -> Result<Self, SamplerError> {
-        let Sampling { period_ns, off_cpu } = sampling;
+        let Sampling { period_ns, off_cpu, .. } = sampling;
         let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
         let window_ns = cpus.len() as u64 * WINDOW_WALKS * 1_000_000_000 / WAITS_PER_SECOND;
         // Loading reads all BTF types of the kernel, 20 MB for a moment: unused memory is returned first.

@@ -162,6 +162,7 @@ impl Worker {
             Task::WithoutFile(key) => return self.slots.without_file(key),
             Task::ForgetAll => {
                 self.waiting = Waiting::default();
+                self.runtimes.forget_files();
                 return self.slots.forget_all(now_ns());
             }
             Task::AddProcess(new) => {

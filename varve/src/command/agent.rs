@@ -17,6 +17,9 @@ pub(crate) struct SamplingOptions {
     /// Also record where threads wait (for locks, disks, the network, timers), as profile type off_cpu
     #[arg(long, env = "VARVE_OFF_CPU")]
     pub(crate) off_cpu: bool,
+    /// Add the types of parameters to the names of Java methods: String.indexOf(String, int)
+    #[arg(long, env = "VARVE_JAVA_PARAMETERS")]
+    pub(crate) java_parameters: bool,
     /// Environment variables of each process that become labels of its profiles: REGION becomes
     /// process_environment_variable_REGION
     #[arg(long, env = "VARVE_ENVIRONMENT_VARIABLES", value_delimiter = ',', value_name = "NAME,...")]

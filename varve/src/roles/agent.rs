@@ -40,6 +40,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         endpoint,
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
+        java_parameters: sampling.java_parameters,
         environment_variables: sampling.environment_variables,
         token: token_file.map(|file| file.token),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },

@@ -108,6 +108,7 @@ fn agent_config(sampling: SamplingOptions, otlp_grpc: SocketAddr, token: &Tokens
         endpoint: format!("http://{}", reachable(otlp_grpc)),
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
+        java_parameters: sampling.java_parameters,
         environment_variables: sampling.environment_variables,
         token: Some(::agent::Token::new(token.first().to_owned())),
         // The profiles do not leave the host, so gzip would only cost CPU time.

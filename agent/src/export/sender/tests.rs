@@ -54,6 +54,7 @@ impl Exporter {
             endpoint,
             frequency_hz: 20,
             off_cpu: false,
+            java_parameters: false,
             environment_variables: Vec::new(),
             token,
             compression,

@@ -10,7 +10,7 @@ use crate::names::locator::Locator;
 use crate::sampling::collector::add_file;
 use testkit::report;
 
-const SAMPLING: Sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
+const SAMPLING: Sampling = Sampling { period_ns: 1_000_000, off_cpu: false, java_parameters: false };
 
 fn status() -> Status {
     Status::new(&mut prometheus_client::registry::Registry::default())
@@ -141,7 +141,7 @@ fn the_ring_buffer_is_a_power_of_two_that_grows_with_cpus_and_frequency() {
     for (cpus, frequency_hz, bytes) in
         [(2, 20, RING_BYTES_MIN), (64, 20, 16 << 20), (2, 97, 2 << 20), (512, 1000, RING_BYTES_MAX)]
     {
-        let sampling = Sampling { period_ns: 1_000_000_000 / frequency_hz, off_cpu: false };
+        let sampling = Sampling { period_ns: 1_000_000_000 / frequency_hz, off_cpu: false, java_parameters: false };
         assert_eq!(u64::from(ring_bytes(cpus, sampling)), bytes, "{cpus} {frequency_hz}");
     }
 }

@@ -49,6 +49,7 @@ impl RunningAgent {
             endpoint,
             frequency_hz,
             off_cpu,
+            java_parameters: false,
             environment_variables: Vec::new(),
             token: None,
             compression: Compression::Gzip,

@@ -91,6 +91,10 @@ pub(crate) struct MethodLayout {
     pub(crate) code_size: u16,
     pub(crate) flags: Integer,
     pub(crate) name: u16,
+    /// Number of the entry with the types of the parameters.
+    pub(crate) signature: u16,
+    /// True if the name is to have the types of the parameters.
+    pub(crate) has_parameters: bool,
     /// Size of the constant part without tables. The bytecodes follow it.
     pub(crate) bytes: u16,
     /// Size of a constant pool without its entries, which follow it.
@@ -298,6 +302,8 @@ fn method(vm: &VmStructs) -> Option<MethodLayout> {
         code_size: vm.offset("ConstMethod::_code_size")?,
         flags,
         name: vm.offset("ConstMethod::_name_index")?,
+        signature: vm.offset("ConstMethod::_signature_index")?,
+        has_parameters: false,
         bytes: vm.size("ConstMethod")?,
         pool_bytes: vm.size("ConstantPool")?,
         pool_length: vm.int("ConstantPool::_length")?,

@@ -58,6 +58,9 @@ impl Method {
             Source::Class(offset) => short(memory, holder, offset)?,
         };
         let mut name = format!("{}.{own}", class_name(&class));
+        if of.has_parameters {
+            name.push_str(&parameters(&entry(short(memory, constant, of.signature)?)?));
+        }
         name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
         let file = if file == 0 { String::new() } else { entry(file).unwrap_or_default() };
         let lines = lines(memory, layout, constant).unwrap_or_default();
@@ -110,6 +113,35 @@ fn class_name(internal: &str) -> String {
         name = &name[..at + "$$Lambda".len()];
     }
     name.replace('/', ".")
+}
+
+/// Returns the types of the parameters in a signature, as Java writes them, without packages. What follows a malformed
+/// type is omitted: `(ILjava/lang/String;[J)V` becomes `(int, String, long[])`.
+fn parameters(signature: &str) -> String {
+    let mut rest = signature.strip_prefix('(').unwrap_or_default();
+    let mut types = Vec::new();
+    while let Some(first) = rest.trim_start_matches('[').chars().next() {
+        let dimensions = rest.bytes().take_while(|byte| *byte == b'[').count();
+        rest = &rest[dimensions + first.len_utf8()..];
+        let name = match first {
+            'B' => "byte",
+            'C' => "char",
+            'D' => "double",
+            'F' => "float",
+            'I' => "int",
+            'J' => "long",
+            'S' => "short",
+            'Z' => "boolean",
+            'L' => {
+                let Some((class, after)) = rest.split_once(';') else { break };
+                rest = after;
+                class.rsplit('/').next().unwrap_or(class)
+            }
+            _ => break,
+        };
+        types.push(name.to_owned() + &"[]".repeat(dimensions));
+    }
+    format!("({})", types.join(", "))
 }
 
 /// Reads the line table of the method whose constant part is at `constant`.
@@ -175,4 +207,47 @@ fn line(table: &[u8], lowest_byte: u8, bytecode: Option<u32>) -> u32 {
         }
     }
     best.and_then(|best| u32::try_from(best.1).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Returns a type in a signature, and as Java writes it.
+    fn of_type() -> impl Strategy<Value = (String, String)> {
+        let primitive = prop::sample::select(vec![
+            ("B", "byte"),
+            ("C", "char"),
+            ("D", "double"),
+            ("F", "float"),
+            ("I", "int"),
+            ("J", "long"),
+            ("S", "short"),
+            ("Z", "boolean"),
+        ]);
+        let primitive = primitive.prop_map(|(code, name)| (code.to_owned(), name.to_owned()));
+        let class = ("([a-zé]{1,8}/){0,4}", "[A-Z$é][A-Za-z0-9_$é]{0,12}")
+            .prop_map(|(package, name)| (format!("L{package}{name};"), name));
+        (0_usize..4, prop_oneof![primitive, class])
+            .prop_map(|(arrays, (code, name))| ("[".repeat(arrays) + &code, name + &"[]".repeat(arrays)))
+    }
+
+    proptest! {
+        #[test]
+        fn parameters_of_any_signature_are_written_as_in_java(
+            types in prop::collection::vec(of_type(), 0..10),
+            result in prop_oneof![Just("V".to_owned()), of_type().prop_map(|(code, _)| code)],
+        ) {
+            let (codes, names): (Vec<_>, Vec<_>) = types.into_iter().unzip();
+            let signature = format!("({}){result}", codes.concat());
+            prop_assert_eq!(parameters(&signature), format!("({})", names.join(", ")));
+        }
+
+        #[test]
+        fn any_text_has_parameters_of_bounded_length(text in r"\(?[\[BLIJ;/é)]{0,100}") {
+            prop_assert!(parameters(&text).len() <= 10 * text.len() + 2);
+        }
+    }
 }

@@ -44,7 +44,8 @@ impl Search {
         tables: &mut SharedTables,
     ) {
         let now_ns = sample.header.ktime_ns;
-        if now_ns < self.due_ns || !self.may_run(sample, tables) {
+        // An earlier search that still runs holds a reference.
+        if now_ns < self.due_ns || 1 < Arc::strong_count(&self.is_found) || !self.may_run(sample, tables) {
             return;
         }
         let Some(running) = tables.runtimes.searches.begin() else { return };
@@ -79,7 +80,8 @@ impl Search {
 fn search(key: ProcessKey, library: &ProcessMapping, runtimes: &Runtimes, is_found: &AtomicBool) {
     let Ok(file) = open_mapping(key.pid, library) else { return };
     let memory = ProcessMemory::open(key);
-    if let Some(hotspot) = memory.and_then(|memory| HotSpot::read(&memory, &file, library.start, library.offset)) {
+    if let Some(mut hotspot) = memory.and_then(|memory| HotSpot::read(&memory, &file, library.start, library.offset)) {
+        hotspot.layout.method.has_parameters = runtimes.java_parameters;
         is_found.store(true, Ordering::Release);
         runtimes.add_hotspot(key, hotspot);
     }

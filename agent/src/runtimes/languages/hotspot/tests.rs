@@ -155,6 +155,28 @@ fn stacks_of_stopped_java_programs_are_those_that_java_sees() {
     }
 }
 
+#[test]
+fn names_have_the_types_of_parameters_if_they_are_wanted() {
+    let test = "names_have_the_types_of_parameters_if_they_are_wanted";
+    let folder = tempfile::tempdir().unwrap();
+    let classes = folder.path();
+    if !compile(classes, &[("Types", TYPES)]) {
+        return report::skipped(test, "there is no javac");
+    }
+    let mut kernel = Kernel::new();
+    let options = ["-XX:TieredStopAtLevel=1"];
+    for java in javas() {
+        let mut program = start_busy(&java, classes, ("Types", "types", "Types.check"), &options, &mut kernel);
+        program.has_parameters = true;
+        let wanted = ["Types.check(Object)", "Types.types(int)"];
+        let has_both = |_| {
+            let Walked { lines, .. } = program.walk(&mut kernel);
+            wanted.iter().all(|name| lines.iter().any(|line| line.function == *name))
+        };
+        assert!((0..100).any(has_both), "{java}");
+    }
+}
+
 /// In code of HotSpot's first compiler, these methods call stubs that have no frame, with arguments on the stack.
 #[test]
 fn stubs_without_a_frame_are_left_to_their_callers() {

@@ -10,9 +10,9 @@ use ebpf::{UserEnd, UserFrame};
 use testkit::interpreters::Interpreter;
 
 use crate::process::key::ProcessKey;
-use crate::runtimes::languages::Function;
 use crate::runtimes::languages::hotspot::process::{HotSpot, LIBRARY};
 use crate::runtimes::languages::v8::source::Sources;
+use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::native::child::{StoppedThread, mappings};
 use crate::unwind::tests::native::kernel::Kernel;
@@ -62,6 +62,8 @@ pub(super) struct Program {
     file: File,
     /// Thread that is walked.
     tid: u32,
+    /// True if names are to have the types of parameters.
+    pub(super) has_parameters: bool,
 }
 
 impl Program {
@@ -85,7 +87,14 @@ impl Program {
         let library =
             || mappings(pid).into_iter().find(|mapping| mapping.is_executable && mapping.path.ends_with(LIBRARY));
         let library = wait_for(library);
-        let program = Self { child, output, memory: ProcessMemory::of_file(memory()), file: memory(), tid };
+        let program = Self {
+            child,
+            output,
+            memory: ProcessMemory::of_file(memory()),
+            file: memory(),
+            tid,
+            has_parameters: false,
+        };
         let file = File::open(&library.path).unwrap();
         let hotspot = wait_for(|| HotSpot::read(&program.memory, &file, library.start, library.offset));
         kernel.run(pid, &mappings(pid));
@@ -135,7 +144,10 @@ impl Program {
 
     fn lines(&self, frame: UserFrame, kernel: &Kernel) -> Vec<Line> {
         let UserFrame::Function { runtime, address, position, identity } = frame else { return Vec::new() };
-        let layout = kernel.runtimes.layout(runtime).unwrap();
+        let mut layout = (*kernel.runtimes.layout(runtime).unwrap()).clone();
+        if let Layout::HotSpot(layout) = &mut layout {
+            layout.method.has_parameters = self.has_parameters;
+        }
         let function = Function::read(&self.memory, &layout, &Sources::default(), (address, position, identity));
         let Some(function) = function else {
             let unknown = format!("{UNKNOWN} {address:#x}+{position:#x}");
