@@ -41,6 +41,19 @@ struct {
     MAP_TYPE(value, u64);
 } dropped SEC(".maps");
 
+/* Age of a process up to which it is young, in nanoseconds. */
+#define YOUNG_NS 2000000000ull
+/* Shortest time between two wake-ups for young processes, in nanoseconds. A busy host may always have some. */
+#define YOUNG_WAKE_NS 20000000ull
+
+/* Time of the last wake-up for a young process. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+    MAP_UINT(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, u64);
+} woken SEC(".maps");
+
 #define DROPPED_RECORD 0
 #define DROPPED_WAIT 1
 
@@ -95,10 +108,25 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
     return mapped->number;
 }
 
+/* Returns 1 if user space is to be woken for a new function of a young process. CPUs may race, and then user space is
+ * woken more often. */
+INLINE int is_due_for_young(struct scratch *scratch)
+{
+    u32 zero = 0;
+    u64 now_ns = scratch->header.ktime_ns;
+    u64 *last = bpf_map_lookup_elem(&woken, &zero);
+    if (!last || now_ns - *last < YOUNG_WAKE_NS ||
+        bpf_ktime_get_boot_ns() - scratch->header.start_boottime_ns >= YOUNG_NS || !has_new_function(scratch, 0))
+        return 0;
+    *last = now_ns;
+    return 1;
+}
+
 /*
  * Returns the wake-up flag of a record. User space reads the ring buffer periodically. It is woken earlier only if the
- * buffer is half full, for a new program, or for a new function of an eager one. The mappings of a new program may end
- * within milliseconds, as it may itself. So the record of a new program also gets the number of its file.
+ * buffer is half full, for a new program, or for a new function of an eager program or of a young process. The mappings
+ * of a new program may end within milliseconds, as it may itself. So the record of a new program also gets the number
+ * of its file.
  */
 INLINE u64 wakeup(struct scratch *scratch, u64 mm, const struct program *known)
 {
@@ -111,7 +139,7 @@ INLINE u64 wakeup(struct scratch *scratch, u64 mm, const struct program *known)
             bpf_map_update_elem(&programs, &header->pid, &program, BPF_ANY);
         return BPF_RB_FORCE_WAKEUP;
     }
-    if (known->eager && has_new_function(scratch, known->eager))
+    if (known->eager ? has_new_function(scratch, known->eager) : is_due_for_young(scratch))
         return BPF_RB_FORCE_WAKEUP;
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }

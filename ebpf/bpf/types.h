@@ -59,6 +59,7 @@ static long (*const bpf_get_stack)(void *context, void *buffer, u32 bytes, u64 f
 static long (*const bpf_probe_read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
 static long (*const bpf_probe_read_kernel_str)(void *to, u32 bytes, const void *from) = (void *)115;
+static u64 (*const bpf_ktime_get_boot_ns)(void) = (void *)125;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 bytes, u64 flags) = (void *)130;
 static u64 (*const bpf_ringbuf_query)(void *ring, u64 what) = (void *)134;
 static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;

@@ -9,6 +9,7 @@ void *bpf_map_lookup_elem(void *map, const void *key);
 long bpf_map_update_elem(void *map, const void *key, const void *value, u64 flags);
 long bpf_map_delete_elem(void *map, const void *key);
 u64 bpf_ktime_get_ns(void);
+u64 bpf_ktime_get_boot_ns(void);
 u32 bpf_get_prandom_u32(void);
 u32 bpf_get_smp_processor_id(void);
 u64 bpf_get_current_pid_tgid(void);

@@ -126,6 +126,7 @@ long bpf_map_delete_elem(void *declared, const void *key)
 }
 
 u64 bpf_ktime_get_ns(void) { return now_ns; }
+u64 bpf_ktime_get_boot_ns(void) { return now_ns; }
 u32 bpf_get_prandom_u32(void) { return 0; }
 u32 bpf_get_smp_processor_id(void) { return 0; }
 u64 bpf_get_current_pid_tgid(void) { return (u64)task.pid << 32 | task.pid; }

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use super::reader::{Late, Reader, Timed};
 use crate::process::rate_limit::RateLimit;
 
-/// Work that may be done at once: the functions of a large program are met within seconds.
+/// Work that may be done at once for a process: the functions of a large program are met within seconds.
 const BURST: Duration = Duration::from_secs(1);
+/// Work that may be done at once for all processes: that of a few large programs which start together.
+const BURST_OF_ALL: Duration = Duration::from_secs(4);
 
 /// Limit of the reads for a process, or for all of them.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ impl ReadLimit {
 
     /// 2 % of a CPU, and 25 % of the time.
     pub(crate) fn of_all() -> Self {
-        Self { cpu: RateLimit::with_burst(50, BURST), wall: RateLimit::with_burst(4, 2 * BURST) }
+        Self { cpu: RateLimit::with_burst(50, BURST_OF_ALL), wall: RateLimit::with_burst(4, 2 * BURST_OF_ALL) }
     }
 
     #[cfg(test)]

@@ -23,7 +23,7 @@ pub(super) struct EagerPrograms {
 impl EagerPrograms {
     /// Adds a program of which a function was gone.
     pub(super) fn insert(&mut self, pid: u32) {
-        if self.gone.len() < PROGRAMS_MAX {
+        if self.gone.len() < PROGRAMS_MAX || self.gone.contains_key(&pid) {
             self.gone.insert(pid, self.interval);
         }
     }
@@ -102,6 +102,11 @@ mod tests {
         assert!(programs.is_empty());
         (0..2 * PROGRAMS_MAX as u32).for_each(|pid| programs.insert(pid));
         assert_eq!(programs.gone.len(), PROGRAMS_MAX);
+        // A known program stays eager, also if there are too many.
+        (1..INTERVALS).for_each(|_| programs.end_interval());
+        programs.insert(0);
+        programs.end_interval();
+        assert_eq!(programs.gone.into_keys().collect::<Vec<_>>(), [0]);
     }
 
     #[test]

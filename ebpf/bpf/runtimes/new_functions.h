@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * Finds functions that a record is the first to have. Programs that handle requests often free the functions of a
- * request at its end, so user space has to read their names at once. It says for which programs this is needed.
+ * request at its end, so user space has to read their names at once. It says for which programs this is needed. A
+ * process that was just started may end soon, and then all its functions are gone.
  */
 #pragma once
 
