@@ -2,6 +2,7 @@
 //! one. Otherwise a marker says what is missing.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
@@ -10,6 +11,7 @@ use crate::names::perf_map::{self, PerfMap};
 use crate::names::shared_tables::SharedTables;
 use crate::process::maps::Maps;
 use crate::process::procfs;
+use crate::runtimes::reader::{Late, Timed};
 
 /// Time between two reads of a perf map, in nanoseconds.
 const REFRESH_INTERVAL_NS: u64 = 1_000_000_000;
@@ -25,6 +27,8 @@ const STATUS_BYTES_MAX: u64 = 16 << 10;
 pub(crate) struct Jit {
     perf_map: PerfMap,
     next_read_ns: u64,
+    /// A read that was late. Nothing more is read of this process until it has returned.
+    late: Option<Late>,
     /// Locations by address; void when the perf map changes.
     locations: HashMap<u64, LocationId, RandomState>,
 }
@@ -57,13 +61,30 @@ impl Jit {
         (id, true)
     }
 
-    /// Reads new lines of the perf map, if there is one.
+    /// Reads new lines of the perf map, if there is one. The program may have put its folder on a file system that
+    /// never answers, so another thread reads. If the read is late, all names are read again later.
     fn read(&mut self, pid: u32, ktime_ns: u64, tables: &mut SharedTables) {
-        let read = tables.reads.run(|| {
-            let file = PerfMap::open(pid, namespace_pid(pid)?).ok()?;
-            self.perf_map.refresh(&file).ok()
+        if self.late.take_if(|late| late.has_returned()).is_none() && self.late.is_some() || tables.reads.is_reached() {
+            return;
+        }
+        let mut perf_map = std::mem::take(&mut self.perf_map);
+        let began = Instant::now();
+        let read = tables.reader.run(move || {
+            let file = namespace_pid(pid).and_then(|namespace_pid| PerfMap::open(pid, namespace_pid).ok());
+            let found = file.and_then(|file| perf_map.refresh(&file).ok());
+            (perf_map, found)
         });
-        let Some(found) = read else { return };
+        tables.reads.count(began.elapsed());
+        let found = match read {
+            Ok(Timed { result: (perf_map, found), .. }) => {
+                self.perf_map = perf_map;
+                found
+            }
+            Err(late) => {
+                self.late = Some(late);
+                Some(true)
+            }
+        };
         self.next_read_ns = ktime_ns + found.map_or(SEARCH_INTERVAL_NS, |_| REFRESH_INTERVAL_NS);
         if found == Some(true) {
             self.locations.clear();
@@ -113,6 +134,11 @@ fn without_perf_map(maps: &Maps) -> Marker {
         FrameType::LuaJit => Marker::LuaJitCode,
         _ => Marker::AnonymousCode,
     }
+}
+
+/// True if there is a perf map of a process.
+pub(crate) fn has_perf_map(pid: u32) -> bool {
+    namespace_pid(pid).is_some_and(|namespace_pid| PerfMap::open(pid, namespace_pid).is_ok())
 }
 
 /// Returns the pid in the process's own pid namespace: the last number of the line `NSpid`.

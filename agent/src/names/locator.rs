@@ -215,8 +215,12 @@ fn locate_in_process(
 ) -> bool {
     let no_mapping = tables.locations.insert(Location::Marker(Marker::NoMapping));
     process.find_functions(sample.user_frames().filter_map(position_of), sample.header.ktime_ns, tables);
-    let mut is_lasting = true;
+    let (mut is_lasting, mut is_lost) = (true, false);
     for (index, frame) in sample.user_frames().enumerate() {
+        // Functions of a runtime come from its own structures.
+        if is_lost && !matches!(frame, UserFrame::Function { .. }) {
+            continue;
+        }
         let (id, lasts) = match frame {
             UserFrame::File { number, offset } => tables.locate(number, offset),
             UserFrame::Address(address) => process.locate(address, sample.header.ktime_ns, tables),
@@ -228,10 +232,14 @@ fn locate_in_process(
         is_lasting &= lasts;
         if index != 0 && id == no_mapping {
             // Not a return address: the frame pointer was wrong, and no address from here on is a frame.
+            is_lost = true;
             stack.push(tables.locations.insert(Location::Marker(Marker::UnwindingFailed)));
-            return is_lasting;
+        } else {
+            stack.push(id);
         }
-        stack.push(id);
+    }
+    if is_lost {
+        return is_lasting;
     }
     let end = match sample.user_end {
         UserEnd::None | UserEnd::Root => return is_lasting,

@@ -32,6 +32,12 @@ impl ProcessMemory {
         key.is_running().then_some(Self { file, blocks: RefCell::default() })
     }
 
+    /// Opens the memory of the process that has a pid now. `None` if it may not be read.
+    pub(crate) fn of_process(pid: u32) -> Option<Self> {
+        let file = File::open(format!("/proc/{pid}/mem")).ok()?;
+        Some(Self { file, blocks: RefCell::default() })
+    }
+
     /// Takes a file for the memory: each address is an offset in the file.
     #[cfg(test)]
     pub(crate) fn of_file(file: File) -> Self {

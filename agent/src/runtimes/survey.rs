@@ -4,6 +4,11 @@ use std::collections::HashMap;
 use std::fs::File;
 
 use super::languages;
+#[cfg(target_arch = "x86_64")]
+use super::{languages::hotspot::process::HotSpot, memory::ProcessMemory};
+use crate::names::jit::has_perf_map;
+#[cfg(target_arch = "x86_64")]
+use crate::process::file::table::open_mapping;
 use crate::process::maps::{Backing, Maps, ProcessMapping};
 use crate::process::procfs::{open_as_seen_by, open_mapped, read_at_most};
 
@@ -17,15 +22,17 @@ pub struct RunningRuntime {
     pub pid: u32,
     /// Name of its command, in at most 15 bytes.
     pub command: String,
-    /// Name of the runtime, and its version if the agent records its functions.
+    /// Name of the runtime, and its version if the agent records its functions by the runtime's structures.
     pub runtime: String,
     /// Reason why the functions of the language are missing, with a remedy if there is one. `None` if the agent records
     /// them.
     pub missing: Option<&'static str>,
 }
 
-/// Runtime of a file: its name, and the reason why its functions are missing.
-type OfFile = Option<(String, Option<&'static str>)>;
+/// Name of a runtime, and the reason why its functions are missing.
+type Found = (String, Option<&'static str>);
+/// Runtime of a file.
+type OfFile = Option<Found>;
 
 /// Returns the language runtimes of all processes, by pid. Processes that cannot be read are left out.
 #[must_use]
@@ -46,7 +53,7 @@ fn of_process(pid: u32, files: &mut HashMap<((u32, u32), u64), OfFile>) -> Vec<R
     for mapping in maps.iter() {
         let Backing::File { device, inode, path } = &mapping.backing else { continue };
         let of_file = files.entry((*device, *inode)).or_insert_with(|| of_file(pid, mapping, path));
-        if let Some((runtime, missing)) = of_file.clone() {
+        if let Some((runtime, missing)) = of_file.clone().map(|found| in_process(pid, mapping, found)) {
             let command = read_at_most(format!("/proc/{pid}/comm"), COMMAND_BYTES_MAX).unwrap_or_default();
             let command = String::from_utf8_lossy(command.trim_ascii()).into_owned();
             let runtime = RunningRuntime { pid, command, runtime, missing };
@@ -63,6 +70,32 @@ fn of_process(pid: u32, files: &mut HashMap<((u32, u32), u64), OfFile>) -> Vec<R
     found
 }
 
+/// Returns what a process tells about the runtime in one of its files: the version of Java, and whether there is a perf
+/// map.
+fn in_process(pid: u32, mapping: &ProcessMapping, (runtime, missing): Found) -> Found {
+    match (runtime.as_str(), missing) {
+        (JAVA, None) => match hotspot_version(pid, mapping) {
+            Some(version) => (format!("{JAVA} {version}"), None),
+            None => (runtime, Some(OTHER_VERSION)),
+        },
+        (_, Some(DOTNET | BEAM)) if has_perf_map(pid) => (runtime, None),
+        _ => (runtime, missing),
+    }
+}
+
+/// Returns the major version of the Java in a process; `None` if its functions are not recorded.
+#[cfg(target_arch = "x86_64")]
+fn hotspot_version(pid: u32, mapping: &ProcessMapping) -> Option<u32> {
+    let file = open_mapping(pid, mapping).ok()?;
+    let memory = ProcessMemory::of_process(pid)?;
+    Some(HotSpot::read(&memory, &file, mapping.start, mapping.offset)?.layout.version)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn hotspot_version(_pid: u32, _mapping: &ProcessMapping) -> Option<u32> {
+    None
+}
+
 fn of_file(pid: u32, mapping: &ProcessMapping, path: &str) -> OfFile {
     let opened = open_mapped(pid, mapping.start, mapping.end).or_else(|_| open_as_seen_by(pid, path));
     let known = opened.ok().and_then(|(file, _)| version(&file, path));
@@ -74,13 +107,16 @@ fn version(file: &File, path: &str) -> Option<String> {
     #[cfg(target_arch = "x86_64")]
     return languages::recognise(file, path)
         .map(|(_, layout)| layout.version())
-        .or_else(|| languages::hotspot::process::is_hotspot(file).then(|| "Java".to_owned()));
+        .or_else(|| languages::hotspot::process::is_hotspot(file).then(|| JAVA.to_owned()));
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _no_runtime_is_known = (file, path);
         None
     }
 }
+
+/// Name of the runtime whose version only a process tells.
+const JAVA: &str = "Java";
 
 /// Reason for a runtime whose versions are known in general.
 const OTHER_VERSION: &str = "this version or build is not supported: docs/runtimes.md lists those that are";
@@ -95,7 +131,7 @@ const BUN: &str = "its functions are not recorded: it runs JavaScript in JavaScr
 
 /// Beginnings of the names of files with a runtime whose functions are not recorded, and the reasons.
 const WITHOUT_FUNCTIONS: [(&str, &str, &str); 13] = [
-    ("libjvm.so", "Java", OTHER_VERSION),
+    ("libjvm.so", JAVA, OTHER_VERSION),
     ("node", "V8", OTHER_VERSION),
     ("libcoreclr.so", ".NET", DOTNET),
     ("libpython", "CPython", OTHER_VERSION),

@@ -33,6 +33,8 @@ fn locator() -> Locator {
 
 /// An address that no process has mapped.
 const UNMAPPED: u64 = 0x1000;
+/// First word of a frame in a function of a runtime that the agent does not know.
+const FUNCTION: u64 = 1 << 62 | 1 << 48 | 0x1000;
 
 /// Maps executable memory without a file, as JIT compilers do.
 #[allow(unsafe_code, reason = "the standard library maps no executable memory")]
@@ -95,6 +97,8 @@ fn markers_replace_missing_frames() {
         (&[code(), UNMAPPED, code()], 1, &["native", "[unwinding failed]"]),
         (&[code(), UNMAPPED, code()], 2, &["native", "[unwinding failed]"]),
         (&[UNMAPPED, UNMAPPED], 2, &["[no mapping]", "[unwinding failed]"]),
+        // Functions of a runtime do not depend on the native frames before them.
+        (&[code(), UNMAPPED, FUNCTION, 1 << 32, code()], 2, &["native", "[unwinding failed]", "[function gone]"]),
     ] {
         let record = TestRecord { user, user_end, ..TestRecord::default() };
         assert_eq!(stack(&mut locator, &record), expected, "{user:x?} {user_end}");
