@@ -9,6 +9,8 @@ mod perl;
 mod php;
 mod python;
 mod ruby;
+mod short_lived;
+mod waits;
 
 pub(crate) use java::compile;
 pub(crate) use php::compilers;

@@ -25,6 +25,17 @@ const MISSING: [&str; 4] = [BROKEN, "[truncated stack]", "[process exited]", "[n
 /// stack only while a program compiles a function.
 const NEW_NS: u64 = 1_000_000_000;
 
+/// Loops of interpreters. A stack that has one, but no function of the language, has lost them.
+const LOOPS: [&str; 7] = [
+    "_PyEval_EvalFrameDefault",
+    "Perl_runops_standard",
+    "Perl_runops_debug",
+    "rb_vm_exec",
+    "vm_exec_core",
+    "execute_ex",
+    "Builtins_InterpreterEntryTrampoline",
+];
+
 /// Name of code that the program has compiled. Without functions of the language, these are missing.
 const COMPILED: &str = "[anonymous code]";
 
@@ -111,7 +122,7 @@ impl Report {
         // The table of a file is made after its first sample, and some files are in the stacks of one case only.
         let mut firsts: Vec<Option<u64>> = vec![None; self.cases.len()];
         for (stack, sample) in &stacks {
-            if let Place::Whole(case) = self.place(stack, sample) {
+            if let Place::Whole(case) = self.place(stack, sample, language) {
                 firsts[case] = firsts[case].into_iter().chain(sample.times.iter().copied()).min();
             }
         }
@@ -138,13 +149,13 @@ impl Report {
         }
         for (stack, sample) in &stacks {
             let newest = sample.frames.iter().map(|frame| seen[frame.file.as_str()]).max().unwrap_or_default();
-            counts.add(self.place(stack, sample), sample, start, newest.saturating_add(NEW_NS));
+            counts.add(self.place(stack, sample, language), sample, start, newest.saturating_add(NEW_NS));
         }
         counts
     }
 
     /// Compares the functions of a sample with the cases.
-    fn place(&self, stack: &[String], sample: &Sample) -> Place {
+    fn place(&self, stack: &[String], sample: &Sample, language: &Language) -> Place {
         let is = |names: &[String], expected: &[String]| {
             names.len() == expected.len() && names.iter().zip(expected).all(|(name, expected)| is_name(name, expected))
         };
@@ -153,8 +164,11 @@ impl Report {
                 let is_lone = name == COMPILED && stack.is_empty();
                 is_lone || WITHOUT_NAME.contains(&name) || MISSING.contains(&name)
             };
+            let has = |is: &dyn Fn(&Frame) -> bool| sample.frames.iter().any(is);
+            let is_without_functions =
+                has(&|frame| LOOPS.contains(&frame.name.as_str())) && !has(&|frame| frame.kind == language.kind);
             let works = self.cases.iter().any(|case| stack.contains(&case.stack[0]));
-            let is_lost = works || sample.frames.iter().any(|frame| is_missing(&frame.name));
+            let is_lost = works || is_without_functions || has(&|frame| is_missing(&frame.name));
             return if is_lost { Place::Lost } else { Place::Outside };
         };
         let expected = &self.cases[case].stack;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::support::agent::RunningAgent;
+use crate::support::program::Program;
 use crate::support::view::{Frame, Sample, are_nearly_all};
 use testkit::interpreters::{Interpreter, pythons};
 use testkit::report;
@@ -116,6 +117,26 @@ pub(crate) fn assert_whole(
     assert!(4 < whole && are_nearly_all(whole, all), "{interpreter}: {whole} of {all}: {other:?}");
 }
 
+/// Checks that nearly all samples of an interpreter that ran [`PROGRAM`] have all functions, in the order of the calls.
+fn check_calls(interpreter: &Interpreter, samples: Vec<Sample>) {
+    let is_whole = |sample: &Sample| {
+        let names = functions(sample);
+        let plain: Vec<&str> = names.iter().map(|name| name.rsplit('.').next().unwrap_or(name)).collect();
+        let inner = ["spin", "<lambda>", "method", "generator", "called_from_c"];
+        let outer = ["main", "<module>"];
+        plain.starts_with(&inner)
+            && plain.ends_with(&outer)
+            && plain[inner.len()..plain.len() - outer.len()].iter().all(|name| *name == "descend")
+            && plain.len() == inner.len() + 41 + outer.len()
+            && has_c_between(sample, "generator", "called_from_c")
+            && has_c_between(sample, "called_from_c", "descend")
+    };
+    // At the end of the program, the interpreter runs without a function.
+    let runs = |sample: &Sample| sample.frames.iter().any(|frame| frame.name == LOOP || frame.name.starts_with('['));
+    let running: Vec<Sample> = samples.into_iter().filter(runs).collect();
+    assert_whole(interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+}
+
 #[test]
 fn functions_of_each_python_are_on_the_stack_in_the_order_of_the_calls() {
     let test = "functions_of_each_python_are_on_the_stack_in_the_order_of_the_calls";
@@ -123,23 +144,60 @@ fn functions_of_each_python_are_on_the_stack_in_the_order_of_the_calls() {
     let script = folder.path().join("program.py");
     std::fs::write(&script, PROGRAM).unwrap();
     for (interpreter, samples) in sampled(test, pythons(), &script, false).unwrap_or_default() {
-        let is_whole = |sample: &Sample| {
-            let names = functions(sample);
-            let plain: Vec<&str> = names.iter().map(|name| name.rsplit('.').next().unwrap_or(name)).collect();
-            let inner = ["spin", "<lambda>", "method", "generator", "called_from_c"];
-            let outer = ["main", "<module>"];
-            plain.starts_with(&inner)
-                && plain.ends_with(&outer)
-                && plain[inner.len()..plain.len() - outer.len()].iter().all(|name| *name == "descend")
-                && plain.len() == inner.len() + 41 + outer.len()
-                && has_c_between(sample, "generator", "called_from_c")
-                && has_c_between(sample, "called_from_c", "descend")
-        };
-        // At the end of the program, the interpreter runs without a function.
-        let runs =
-            |sample: &Sample| sample.frames.iter().any(|frame| frame.name == LOOP || frame.name.starts_with('['));
-        let running: Vec<Sample> = samples.into_iter().filter(runs).collect();
-        assert_whole(&interpreter, &running, |sample| sample.times.len() as u64, is_whole);
+        check_calls(&interpreter, samples);
+    }
+}
+
+/// C program that contains Python, and runs a script in a thread of its own.
+const EMBEDDER: &str = "
+#include <Python.h>
+#include <pthread.h>
+static int count;
+static char **arguments;
+static void *run(void *unused) { return Py_BytesMain(count, arguments) ? (void *)1 : unused; }
+int main(int given_count, char **given_arguments)
+{
+    pthread_t thread;
+    void *failed;
+    count = given_count;
+    arguments = given_arguments;
+    pthread_create(&thread, 0, run, 0);
+    pthread_join(thread, &failed);
+    return failed != 0;
+}";
+
+/// Compiles a program that contains the Python of an interpreter; `None` if there is no library for that, or if the
+/// version is one that is recognised by the name of its file only.
+fn embedder(interpreter: &Interpreter) -> Option<Program> {
+    let name = interpreter.program.canonicalize().ok()?.file_name()?.to_str()?.to_owned();
+    let minor: u32 = name.strip_prefix("python3.")?.parse().ok()?;
+    let prefix = interpreter.program.ancestors().nth(2)?.to_str()?;
+    let library = format!("{prefix}/lib/{name}/config-3.{minor}-x86_64-linux-gnu/lib{name}.a");
+    let include = format!("-I{prefix}/include/{name}");
+    if minor < 11 || !Path::new(&library).exists() {
+        return None;
+    }
+    let flags = ["-O2", &include, "-Wl,--export-dynamic", &library, "-lm", "-ldl", "-lutil"];
+    Some(Program::compile_with(EMBEDDER, &flags))
+}
+
+#[test]
+fn functions_of_python_in_a_program_that_contains_it_are_on_the_stack() {
+    let test = "functions_of_python_in_a_program_that_contains_it_are_on_the_stack";
+    let with_library = |interpreter: Interpreter| Some((embedder(&interpreter)?, interpreter));
+    let all: Vec<(Program, Interpreter)> = pythons().into_iter().filter_map(with_library).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("program.py");
+    std::fs::write(&script, PROGRAM).unwrap();
+    // The program finds Python's modules as a virtual environment does: by a file in its own folder.
+    let programs = all.iter().map(|(program, interpreter)| {
+        let home = interpreter.program.parent().unwrap();
+        let configuration = program.path.with_file_name("pyvenv.cfg");
+        std::fs::write(configuration, format!("home = {}\n", home.display())).unwrap();
+        Interpreter { program: program.path.clone(), arguments: Vec::new() }
+    });
+    for (interpreter, samples) in sampled(test, programs.collect(), &script, false).unwrap_or_default() {
+        check_calls(&interpreter, samples);
     }
 }
 

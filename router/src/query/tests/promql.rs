@@ -211,6 +211,12 @@ fn leaf_and_stack_labels_group_and_match_samples() {
             "0.5",
         )],
     );
+    check(
+        "sum by (stack_frame_type) (increase(process_cpu{leaf_function=\"cold\"}[5m]))",
+        &by("stack_frame_type", &[("native", "0.5")]),
+    );
+    check("sum(increase(process_cpu{stack_frame_type=\"native\", leaf_function=\"cold\"}[5m]))", &[(json!({}), "0.5")]);
+    check("sum(increase(process_cpu{stack_frame_type=~\"jvm|cpython\"}[5m]))", &[]);
 }
 
 #[test]
