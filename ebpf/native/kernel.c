@@ -37,8 +37,7 @@ struct map {
 static struct map maps[] = {
     MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
     MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(programs),       MAP(runtimes),
-    MAP(v8_programs),
-    MAP(hotspot_processes),
+    MAP(v8_programs), MAP(hotspot_processes), MAP(known_functions), MAP(woken),
 };
 static struct map *tables_by_number[TABLES_MAX];
 
@@ -108,6 +107,9 @@ long bpf_map_update_elem(void *declared, const void *key, const void *value, u64
         return -EEXIST;
     for (u32 i = 0; at == map->entries && i < map->entries; i++)
         at = map->is_used[i] ? at : i;
+    /* The kernel replaces an entry that was not used lately. */
+    if (at == map->entries && map->type == BPF_MAP_TYPE_LRU_HASH)
+        at = 0;
     if (at == map->entries)
         abort();
     map->is_used[at] = 1;
