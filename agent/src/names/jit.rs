@@ -2,9 +2,13 @@
 //! one. Otherwise a marker says what is missing.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
 use crate::names::location::{FrameType, Location, LocationId, Marker};
 use crate::names::perf_map::{self, PerfMap};
@@ -25,12 +29,17 @@ const STATUS_BYTES_MAX: u64 = 16 << 10;
 /// The JIT-compiled code of one process.
 #[derive(Debug, Default)]
 pub(crate) struct Jit {
-    perf_map: PerfMap,
+    /// Locked by the thread that reads it, also if the read is late.
+    perf_map: Arc<Mutex<PerfMap>>,
+    /// True if the last read found no perf map.
+    is_missing: bool,
     next_read_ns: u64,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
     /// Locations by address; void when the perf map changes.
     locations: HashMap<u64, LocationId, RandomState>,
+    /// The kind of compiled code, if it was needed; void when the mappings change.
+    runtime: Option<FrameType>,
 }
 
 impl Jit {
@@ -44,16 +53,18 @@ impl Jit {
         tables: &mut SharedTables,
     ) -> (LocationId, bool) {
         if self.next_read_ns <= ktime_ns {
-            self.read(pid, ktime_ns, tables);
+            self.read(ktime_ns, tables, move || PerfMap::open(pid, namespace_pid(pid).ok_or(io::ErrorKind::NotFound)?));
         }
         if let Some(id) = self.locations.get(&address) {
             return (*id, true);
         }
-        let Some(name) = self.perf_map.find(address) else {
-            let marker = if self.perf_map.is_empty() { without_perf_map(maps) } else { Marker::AnonymousCode };
+        let runtime = *self.runtime.get_or_insert_with(|| runtime(maps));
+        let perf_map = self.perf_map.try_lock();
+        let Some(name) = perf_map.as_ref().and_then(|perf_map| perf_map.find(address)) else {
+            let marker = if self.is_missing { without_perf_map(runtime) } else { Marker::AnonymousCode };
             return (tables.locations.insert(Location::Marker(marker)), false);
         };
-        let frame_type = perf_map::frame_type_of(name).unwrap_or_else(|| runtime(maps));
+        let frame_type = perf_map::frame_type_of(name).unwrap_or(runtime);
         let id = tables.locations.insert_named(shown(name, frame_type), None, frame_type);
         if self.locations.len() < ADDRESSES_MAX {
             self.locations.insert(address, id);
@@ -61,46 +72,52 @@ impl Jit {
         (id, true)
     }
 
-    /// Reads new lines of the perf map, if there is one. The program may have put its folder on a file system that
-    /// never answers, so another thread reads. If the read is late, all names are read again later.
-    fn read(&mut self, pid: u32, ktime_ns: u64, tables: &mut SharedTables) {
+    /// Reads new lines of the perf map that `open` opens, if there is one. The program may have put its folder on a
+    /// file system that never answers, so another thread reads.
+    fn read(
+        &mut self,
+        ktime_ns: u64,
+        tables: &mut SharedTables,
+        open: impl FnOnce() -> io::Result<File> + Send + 'static,
+    ) {
         if self.late.take_if(|late| late.has_returned()).is_none() && self.late.is_some() || tables.reads.is_reached() {
             return;
         }
-        let mut perf_map = std::mem::take(&mut self.perf_map);
+        let perf_map = Arc::clone(&self.perf_map);
         let began = Instant::now();
         let read = tables.reader.run(move || {
-            let file = namespace_pid(pid).and_then(|namespace_pid| PerfMap::open(pid, namespace_pid).ok());
-            let found = file.and_then(|file| perf_map.refresh(&file).ok());
-            (perf_map, found)
+            let mut perf_map = perf_map.lock();
+            perf_map.refresh(&open()?)
         });
         tables.reads.count(began.elapsed());
-        let found = match read {
-            Ok(Timed { result: (perf_map, found), .. }) => {
-                self.perf_map = perf_map;
-                found
+        let is_changed = match read {
+            Ok(Timed { result, .. }) => {
+                self.is_missing = result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+                result.ok()
             }
             Err(late) => {
                 self.late = Some(late);
                 Some(true)
             }
         };
-        self.next_read_ns = ktime_ns + found.map_or(SEARCH_INTERVAL_NS, |_| REFRESH_INTERVAL_NS);
-        if found == Some(true) {
+        self.next_read_ns = ktime_ns + is_changed.map_or(SEARCH_INTERVAL_NS, |_| REFRESH_INTERVAL_NS);
+        if is_changed == Some(true) {
             self.locations.clear();
         }
     }
 
     pub(crate) fn forget_locations(&mut self) {
         self.locations = HashMap::default();
+        self.runtime = None;
     }
 
     pub(crate) fn addresses(&self) -> usize {
         self.locations.len()
     }
 
+    /// Approximate memory of the perf map, in bytes; 0 while a late read goes on.
     pub(crate) fn bytes(&self) -> usize {
-        self.perf_map.bytes()
+        self.perf_map.try_lock().map_or(0, |perf_map| perf_map.bytes())
     }
 }
 
@@ -127,8 +144,8 @@ fn runtime(maps: &Maps) -> FrameType {
 }
 
 /// Returns the marker of compiled code of a process that has no perf map.
-fn without_perf_map(maps: &Maps) -> Marker {
-    match runtime(maps) {
+fn without_perf_map(runtime: FrameType) -> Marker {
+    match runtime {
         FrameType::Dotnet => Marker::NoDotnetPerfMap,
         FrameType::Beam => Marker::NoBeamPerfMap,
         FrameType::LuaJit => Marker::LuaJitCode,
@@ -151,6 +168,8 @@ fn namespace_pid(pid: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -193,6 +212,36 @@ mod tests {
             let found = tables.locations.get(id);
             assert_eq!((found, is_lasting), (Some(Location::Marker(expected)), false), "{path}");
         }
+    }
+
+    #[test]
+    fn names_are_read_on_after_a_late_read() {
+        let mut tables = SharedTables::new(Arc::default(), crate::runtimes::Runtimes::default());
+        let mut file = tempfile::tempfile().unwrap();
+        writeln!(file, "1000 100 first").unwrap();
+        let mut jit = Jit::default();
+        let same = |file: &File| file.try_clone().unwrap();
+        let is_named = |jit: &Jit, address: u64| jit.perf_map.try_lock().is_some_and(|map| map.find(address).is_some());
+        let first = same(&file);
+        jit.read(0, &mut tables, move || Ok(first));
+        assert!(is_named(&jit, 0x1000));
+        writeln!(file, "2000 100 second").unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let late = same(&file);
+        jit.read(0, &mut tables, move || {
+            assert!(released.recv().is_err());
+            Ok(late)
+        });
+        assert!(jit.late.is_some() && !is_named(&jit, 0x1000) && jit.bytes() == 0);
+        jit.read(0, &mut tables, || panic!("the late read still goes on"));
+        drop(release);
+        while !jit.late.as_ref().unwrap().has_returned() {
+            std::thread::yield_now();
+        }
+        assert!(is_named(&jit, 0x1000) && is_named(&jit, 0x2000));
+        tables.reads = crate::process::rate_limit::RateLimit::new(50);
+        jit.read(0, &mut tables, || Err(io::ErrorKind::NotFound.into()));
+        assert!(jit.late.is_none() && jit.is_missing);
     }
 
     #[test]

@@ -217,8 +217,7 @@ fn locate_in_process(
     process.find_functions(sample.user_frames().filter_map(position_of), sample.header.ktime_ns, tables);
     let (mut is_lasting, mut is_lost) = (true, false);
     for (index, frame) in sample.user_frames().enumerate() {
-        // Functions of a runtime come from its own structures.
-        if is_lost && !matches!(frame, UserFrame::Function { .. }) {
+        if is_lost && !is_found_by_interpreter(frame, tables) {
             continue;
         }
         let (id, lasts) = match frame {
@@ -231,7 +230,7 @@ fn locate_in_process(
         };
         is_lasting &= lasts;
         if index != 0 && id == no_mapping {
-            // Not a return address: the frame pointer was wrong, and no address from here on is a frame.
+            // Not a return address: the frame pointer was wrong, and no native frame from here on is one.
             is_lost = true;
             stack.push(tables.locations.insert(Location::Marker(Marker::UnwindingFailed)));
         } else {
@@ -249,6 +248,16 @@ fn locate_in_process(
     };
     stack.push(tables.locations.insert(Location::Marker(end)));
     is_lasting
+}
+
+/// True for a function of an interpreter, which BPF found by the interpreter's own structures, not by native frames.
+fn is_found_by_interpreter(frame: UserFrame, tables: &SharedTables) -> bool {
+    match frame {
+        UserFrame::Function { runtime, .. } => {
+            tables.runtimes.layout(runtime).is_some_and(|layout| layout.is_of_interpreter())
+        }
+        UserFrame::File { .. } | UserFrame::Address(_) => false,
+    }
 }
 
 /// Returns the position of a frame in a function of a language runtime; `None` for other frames.

@@ -25,8 +25,9 @@ const NAMES_BYTES_MAX: usize = 8 << 20;
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
 /// Number of bytes that are read at once. A line that is longer is skipped.
 const READ_BYTES: usize = 64 << 10;
-/// Number of bytes of the file after which a refresh ends. The next refresh continues there.
-const REFRESH_BYTES_MAX: u64 = 32 << 20;
+/// Number of bytes of the file after which a refresh ends. The next refresh continues there. A refresh takes some tens
+/// of milliseconds.
+const REFRESH_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -174,11 +175,6 @@ impl PerfMap {
         let (_, entry) = self.entries.range(..=address).next_back()?;
         let start = entry.name_start as usize;
         (address < entry.end).then(|| self.names.get(start..start + usize::from(entry.name_bytes)))?
-    }
-
-    /// True if there is no perf map, or none with a valid line.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     /// Approximate memory that the map takes, in bytes.

@@ -34,6 +34,14 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
+    /// True if the functions on a stack are found by structures of an interpreter, and not by their native frames.
+    pub(crate) fn is_of_interpreter(&self) -> bool {
+        match self {
+            Self::Python(_) | Self::Perl(_) | Self::Ruby(_) | Self::Php(_) => true,
+            Self::HotSpot(_) | Self::V8(_) => false,
+        }
+    }
+
     /// Returns the name and the version of the runtime.
     pub(crate) fn version(&self) -> String {
         match self {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 
 use super::languages;
+use super::reader::{Reader, Timed};
 #[cfg(target_arch = "x86_64")]
 use super::{languages::hotspot::process::HotSpot, memory::ProcessMemory};
 use crate::names::jit::has_perf_map;
@@ -71,14 +72,20 @@ fn of_process(pid: u32, files: &mut HashMap<((u32, u32), u64), OfFile>) -> Vec<R
 }
 
 /// Returns what a process tells about the runtime in one of its files: the version of Java, and whether there is a perf
-/// map.
+/// map. The process may keep a read waiting, so another thread reads.
 fn in_process(pid: u32, mapping: &ProcessMapping, (runtime, missing): Found) -> Found {
+    let mut reader = Reader::default();
     match (runtime.as_str(), missing) {
-        (JAVA, None) => match hotspot_version(pid, mapping) {
-            Some(version) => (format!("{JAVA} {version}"), None),
-            None => (runtime, Some(OTHER_VERSION)),
-        },
-        (_, Some(DOTNET | BEAM)) if has_perf_map(pid) => (runtime, None),
+        (JAVA, None) => {
+            let library = mapping.clone();
+            match reader.run(move || hotspot_version(pid, &library)) {
+                Ok(Timed { result: Some(version), .. }) => (format!("{JAVA} {version}"), None),
+                _ => (runtime, Some(UNREAD_JAVA)),
+            }
+        }
+        (_, Some(DOTNET | BEAM)) if reader.run(move || has_perf_map(pid)).is_ok_and(|read| read.result) => {
+            (runtime, None)
+        }
         _ => (runtime, missing),
     }
 }
@@ -121,6 +128,8 @@ const JAVA: &str = "Java";
 /// Reason for a runtime whose versions are known in general.
 const OTHER_VERSION: &str = "this version or build is not supported: docs/runtimes.md lists those that are";
 
+const UNREAD_JAVA: &str =
+    "its code could not be read now, or this build is not supported: docs/runtimes.md lists those that are";
 const DOTNET: &str =
     "set DOTNET_PerfMapEnabled=1, or COMPlus_PerfMapEnabled=1 before .NET 6: its perf map then names functions";
 const BEAM: &str = "start it with +JPperf true: its perf map then names functions, and stacks are whole";

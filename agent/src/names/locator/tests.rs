@@ -33,8 +33,6 @@ fn locator() -> Locator {
 
 /// An address that no process has mapped.
 const UNMAPPED: u64 = 0x1000;
-/// First word of a frame in a function of a runtime that the agent does not know.
-const FUNCTION: u64 = 1 << 62 | 1 << 48 | 0x1000;
 
 /// Maps executable memory without a file, as JIT compilers do.
 #[allow(unsafe_code, reason = "the standard library maps no executable memory")]
@@ -97,11 +95,35 @@ fn markers_replace_missing_frames() {
         (&[code(), UNMAPPED, code()], 1, &["native", "[unwinding failed]"]),
         (&[code(), UNMAPPED, code()], 2, &["native", "[unwinding failed]"]),
         (&[UNMAPPED, UNMAPPED], 2, &["[no mapping]", "[unwinding failed]"]),
-        // Functions of a runtime do not depend on the native frames before them.
-        (&[code(), UNMAPPED, FUNCTION, 1 << 32, code()], 2, &["native", "[unwinding failed]", "[function gone]"]),
     ] {
         let record = TestRecord { user, user_end, ..TestRecord::default() };
         assert_eq!(stack(&mut locator, &record), expected, "{user:x?} {user_end}");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn functions_of_an_interpreter_stay_if_native_frames_are_lost() {
+    use crate::runtimes::languages::{Layout, python};
+    let mut locator = locator();
+    let runtime = ebpf::Runtime {
+        kind: ebpf::RuntimeKind::Python,
+        loops: [0..0, 0..0],
+        threads: [None, None],
+        callers: 0..0,
+        extra: 0,
+        offsets: [0; _],
+    };
+    let layout = Layout::Python(python::layout::layout_of(12).unwrap());
+    let known = u64::from(locator.tables.runtimes.insert(runtime, layout));
+    for (id, expected) in [
+        (known, &["native", "[unwinding failed]", "[function gone]"][..]),
+        (known + 1, &["native", "[unwinding failed]"]),
+    ] {
+        let function = 1 << 62 | id << 48 | 0x1000;
+        let user = &[code(), UNMAPPED, code(), function, 1 << 32, code()];
+        let record = TestRecord { user, user_end: 2, ..TestRecord::default() };
+        assert_eq!(stack(&mut locator, &record), expected, "{id}");
     }
 }
 
