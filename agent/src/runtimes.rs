@@ -283,6 +283,18 @@ mod tests {
     }
 
     #[test]
+    fn a_number_has_no_names_of_the_file_that_had_it_before() {
+        let runtimes = Runtimes::default();
+        let names = vec![(0x10..0x20, "main")];
+        runtimes.known.write().files.insert(7, KnownFile { id: 0, names });
+        let changes = runtimes.changes();
+        assert_eq!(runtimes.native_name(7, 0x18), Some("main"));
+        runtimes.forget_files();
+        assert_eq!(runtimes.native_name(7, 0x18), None);
+        assert_ne!(runtimes.changes(), changes);
+    }
+
+    #[test]
     fn no_number_is_the_id_of_a_missing_description() {
         let mut known = Known::default();
         let (runtime, layout) = runtime(1);

@@ -108,14 +108,15 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
     return mapped->number;
 }
 
-/* Returns 1 if user space is to be woken for a new function of a young process. CPUs may race, and then user space is
- * woken more often. */
+/* Returns 1 if user space is to be woken for a new function of a young process. CPUs that sample at the same time may
+ * wake it more than once. */
 INLINE int is_due_for_young(struct scratch *scratch)
 {
     u32 zero = 0;
     u64 now_ns = scratch->header.ktime_ns;
     u64 *last = bpf_map_lookup_elem(&woken, &zero);
-    if (!last || now_ns - *last < YOUNG_WAKE_NS ||
+    /* Another CPU may have stored a later time. */
+    if (!last || (s64)(now_ns - *last) < (s64)YOUNG_WAKE_NS ||
         bpf_ktime_get_boot_ns() - scratch->header.start_boottime_ns >= YOUNG_NS || !has_new_function(scratch, 0))
         return 0;
     *last = now_ns;

@@ -86,7 +86,9 @@ fn is_whole_and_compiled(sample: &Sample) -> bool {
 
 #[test]
 fn functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls() {
-    check("functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls", rubies(), is_whole);
+    // The agent does not name `main` of programs for musl, which have symbols here.
+    let rubies = rubies().into_iter().filter(|interpreter| !interpreter.is_for_musl()).collect();
+    check("functions_of_each_ruby_are_on_the_stack_in_the_order_of_the_calls", rubies, is_whole);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn waits_have_the_functions_of_each_language() {
         for (interpreter, (kind, option, code)) in interpreters.iter().zip(PROGRAMS) {
             match interpreter {
                 Some(interpreter) => started.push((interpreter, kind, start(interpreter, option, code))),
-                None => report::skipped(test, &format!("there is no interpreter for {kind}")),
+                None => report::skipped(test, format!("there is no interpreter for {kind}")),
             }
         }
         for (interpreter, _, child) in &mut started {

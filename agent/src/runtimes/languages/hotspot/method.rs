@@ -58,8 +58,10 @@ impl Method {
             Source::Class(offset) => short(memory, holder, offset)?,
         };
         let mut name = format!("{}.{own}", class_name(&class));
-        if of.has_parameters {
-            name.push_str(&parameters(&entry(short(memory, constant, of.signature)?)?));
+        if of.has_parameters
+            && let Some(signature) = short(memory, constant, of.signature).and_then(entry)
+        {
+            name.push_str(&parameters(&signature));
         }
         name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
         let file = if file == 0 { String::new() } else { entry(file).unwrap_or_default() };
@@ -115,31 +117,34 @@ fn class_name(internal: &str) -> String {
     name.replace('/', ".")
 }
 
-/// Returns the types of the parameters in a signature, as Java writes them, without packages. What follows a malformed
-/// type is omitted: `(ILjava/lang/String;[J)V` becomes `(int, String, long[])`.
+/// Returns the types of the parameters in a signature, as Java writes them, without packages:
+/// `(ILjava/lang/String;[J)V` becomes `(int, String, long[])`. Dots stand for what is cut off or malformed.
 fn parameters(signature: &str) -> String {
     let mut rest = signature.strip_prefix('(').unwrap_or_default();
     let mut types = Vec::new();
-    while let Some(first) = rest.trim_start_matches('[').chars().next() {
-        let dimensions = rest.bytes().take_while(|byte| *byte == b'[').count();
-        rest = &rest[dimensions + first.len_utf8()..];
-        let name = match first {
-            'B' => "byte",
-            'C' => "char",
-            'D' => "double",
-            'F' => "float",
-            'I' => "int",
-            'J' => "long",
-            'S' => "short",
-            'Z' => "boolean",
-            'L' => {
-                let Some((class, after)) = rest.split_once(';') else { break };
-                rest = after;
-                class.rsplit('/').next().unwrap_or(class)
+    loop {
+        let element = rest.trim_start_matches('[');
+        let dimensions = rest.len() - element.len();
+        let (name, after) = match (element.as_bytes().first(), element.get(1..)) {
+            (Some(b'B'), Some(after)) => ("byte", after),
+            (Some(b'C'), Some(after)) => ("char", after),
+            (Some(b'D'), Some(after)) => ("double", after),
+            (Some(b'F'), Some(after)) => ("float", after),
+            (Some(b'I'), Some(after)) => ("int", after),
+            (Some(b'J'), Some(after)) => ("long", after),
+            (Some(b'S'), Some(after)) => ("short", after),
+            (Some(b'Z'), Some(after)) => ("boolean", after),
+            (Some(b'L'), Some(class)) => {
+                let Some((class, after)) = class.split_once(';') else { break };
+                (class.rsplit('/').next().unwrap_or(class), after)
             }
             _ => break,
         };
         types.push(name.to_owned() + &"[]".repeat(dimensions));
+        rest = after;
+    }
+    if !rest.starts_with(')') {
+        types.push("...".to_owned());
     }
     format!("({})", types.join(", "))
 }
@@ -247,7 +252,13 @@ mod tests {
 
         #[test]
         fn any_text_has_parameters_of_bounded_length(text in r"\(?[\[BLIJ;/é)]{0,100}") {
-            prop_assert!(parameters(&text).len() <= 10 * text.len() + 2);
+            prop_assert!(parameters(&text).len() <= 10 * text.len() + 7);
         }
+    }
+
+    #[test]
+    fn a_signature_that_is_cut_off_shows_it() {
+        assert_eq!(parameters("(I[Ljava/lang/Str"), "(int, ...)");
+        assert_eq!(parameters("()V"), "()");
     }
 }

@@ -86,3 +86,26 @@ fn search(key: ProcessKey, library: &ProcessMapping, runtimes: &Runtimes, is_fou
         runtimes.add_hotspot(key, hotspot);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::mappings::MapsError;
+    use crate::process::test_record::TestRecord;
+
+    #[test]
+    fn no_search_begins_while_an_earlier_one_of_the_process_runs() {
+        let bytes = TestRecord { user: &[0x1000], ..TestRecord::default() }.bytes();
+        let sample = Sample::read(&bytes).unwrap();
+        let key = ProcessKey::of(&sample);
+        let mut tables = SharedTables::new(Arc::default(), Runtimes::default());
+        let mut mappings = ProcessMappings::unread(key, MapsError::Unreadable, 0);
+        let mut search = Search::default();
+        let running = Arc::clone(&search.is_found);
+        search.follow(key, &sample, &mut mappings, &mut tables);
+        assert_eq!(search.interval_ns, 0);
+        drop(running);
+        search.follow(key, &sample, &mut mappings, &mut tables);
+        assert_eq!(search.interval_ns, INTERVAL_NS_MIN);
+    }
+}

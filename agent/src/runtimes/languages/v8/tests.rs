@@ -46,11 +46,13 @@ impl Line {
 
     /// True if this line, which the program wrote, is the line that was walked. `Error().stack` has no name for a
     /// function that is assigned to a property, and calls others `eval`. In Node.js 22 and later, functions of its own
-    /// that are assigned to properties have no name until `Error().stack` finds the property.
+    /// that are assigned to properties have no name until `Error().stack` finds the property. Methods with computed
+    /// names, such as `[Symbol.toPrimitive]`, have no name of their own.
     fn is(&self, walked: &Self) -> bool {
         let has_name = !["", "eval"].contains(&self.function.as_str());
         let is_own = self.file.starts_with("node:") && walked.function.is_empty();
-        let is_named = !has_name || is_own || self.function == walked.function;
+        let is_computed = self.function.ends_with(']') && walked.function.is_empty();
+        let is_named = !has_name || is_own || is_computed || self.function == walked.function;
         is_named && self.file == walked.file && (self.line == walked.line || walked.calls_inlined)
     }
 }
