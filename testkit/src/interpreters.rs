@@ -276,10 +276,7 @@ pub fn erlang() -> Option<Command> {
 /// Returns the unpacked LuaJIT; `None` if it is not unpacked.
 #[must_use]
 pub fn luajit() -> Option<Interpreter> {
-    let programs = entries(&unpacked_root("bookworm")?.join("usr/bin"));
-    let is_it = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("luajit-"));
-    let program = programs.into_iter().find(is_it)?;
-    unpacked("bookworm", &format!("usr/bin/{}", program.file_name()?.to_string_lossy()))
+    unpacked("bookworm", "usr/bin/luajit")
 }
 
 /// Returns the command that starts an unpacked program of a release of Debian with its own dynamic linker; `None` if it
