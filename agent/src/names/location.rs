@@ -133,7 +133,7 @@ pub(crate) enum Marker {
     NoBeamPerfMap,
     /// The code is most likely that of LuaJIT, whose functions are not recorded.
     LuaJitCode,
-    /// The unwind rule or the frame pointer led to no frame: the frames from here to the root are missing.
+    /// The unwind rule or the frame pointer led to no frame: the native frames from here to the root are missing.
     UnwindingFailed,
     /// The stack is deeper than the limit: the frames from here to the root are missing.
     TruncatedStack,
