@@ -51,7 +51,7 @@ fn check(test: &str, interpreter: &Interpreter, code: [&str; 2], kind: &str) {
         }
     }
     report::note(&format!("{interpreter}: {named} samples have names, and {unnamed} do not"));
-    // The last function of a process may begin right after the agent was woken. Without wake-ups, nine in ten have no name.
+    // The last function of a process may begin right after a wake-up. Without wake-ups, nine in ten have no name.
     assert!(300 < named && unnamed * 7 <= named, "{named} samples have names, and {unnamed} do not");
 }
 
