@@ -53,6 +53,11 @@ use sampling::sampler::Sampler;
 use sampling::thread::{SamplerThread, check_machine, wait_for_end};
 use status::causes;
 
+/// Tests count the memory that a part of the agent takes.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: testkit::cost::CountingAllocator = testkit::cost::CountingAllocator;
+
 /// Loads and attaches the BPF programs as [`run`] does, and detaches them. This finds faults that no list of
 /// requirements shows. The programs that record waits are loaded only if `off_cpu` is true.
 ///

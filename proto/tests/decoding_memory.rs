@@ -1,36 +1,10 @@
 //! Test of the memory that decoding a batch takes, for bytes that no router sends.
 
-#![allow(unsafe_code, reason = "only an allocator can count what is allocated")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use proto::Batch;
-
-/// Counts the bytes that are allocated, and remembers the largest count.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller keeps the conditions of this function, which are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use testkit::cost::{Cost, CountingAllocator};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Largest number of bytes that a byte of a batch may take while it is decoded. A label of two bytes takes the most: it
 /// has three texts of 24 bytes, and a growing list takes three times its length for a moment.
@@ -55,10 +29,7 @@ fn element(number: u8, value: &[u8]) -> Vec<u8> {
 
 /// Decodes `bytes`. Returns the most memory that this took at one time, in bytes.
 fn peak_of(bytes: &[u8]) -> usize {
-    let before = NOW.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    drop(Batch::decode(bytes));
-    PEAK.load(Ordering::Relaxed) - before
+    Cost::of(|| drop(Batch::decode(bytes))).1.bytes
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! - [`report`]: lines that a test prints even if it passes, for example the reason why it was skipped.
 //! - [`sink`]: an OTLP gRPC server that stores the requests it receives in memory.
 //! - [`batches`]: batches of samples for a node. A test recognizes each sample by its time.
+//! - [`cost`]: CPU time and memory that a part of a test takes.
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: checks of one request against the rules of OTLP profiles.
 //! - [`interpreters`]: the installed interpreters of languages.
@@ -24,6 +25,7 @@
 
 pub mod batches;
 pub mod conformance;
+pub mod cost;
 pub mod interpreters;
 pub mod ports;
 pub mod power_cut;

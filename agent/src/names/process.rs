@@ -19,7 +19,7 @@ use crate::process::rate_limit::RateLimit;
 use crate::process::resource::{self, Resource};
 use crate::runtimes::contexts;
 use crate::runtimes::functions::{Position, RuntimeFunctions};
-use crate::runtimes::languages::hotspot::search::Search;
+use crate::runtimes::languages::hotspot::process::search::Search;
 
 /// A program that runs, or ran.
 #[derive(Debug)]

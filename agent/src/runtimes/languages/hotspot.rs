@@ -9,7 +9,6 @@
 pub(crate) mod function;
 pub(crate) mod layout;
 pub(crate) mod process;
-pub(crate) mod search;
 
 mod blob;
 mod fields;

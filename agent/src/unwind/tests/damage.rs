@@ -48,6 +48,10 @@ int main(int count, char **arguments) {
 }
 "#;
 
+/// Size of files that stand for the memory of a process whose objects are damaged. Zeros follow the objects, so that
+/// most damaged addresses and lengths are those of memory that can be read.
+pub(crate) const MEMORY_BYTES: u64 = 1 << 40;
+
 /// Returns a number below `end`; 0 if `end` is 0.
 pub(crate) fn below(random: &mut SplitMix64, end: usize) -> usize {
     (random.next_u64() % end.max(1) as u64) as usize

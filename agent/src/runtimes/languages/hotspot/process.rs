@@ -2,6 +2,8 @@
 //!
 //! They are made before the first Java code runs, and they do not change until the process ends.
 
+pub(crate) mod search;
+
 use std::fs::File;
 
 use ebpf::{HOTSPOT_HEAPS, HotSpotHeap, HotSpotProcess};
@@ -46,13 +48,17 @@ impl HotSpot {
     pub(crate) fn read(memory: &ProcessMemory, library: &File, start: u64, offset: u64) -> Option<Self> {
         let symbols = Symbols::of(library)?;
         let bias = start.wrapping_sub(ElfImage::read(library).ok()?.virtual_address(offset)?);
-        let vm = VmStructs::read(memory, symbols, bias)?;
-        let version = version(memory, &vm)?;
-        let layout = Layout::of(&vm, version)?;
+        Self::of(memory, &VmStructs::read(memory, symbols, bias)?)
+    }
+
+    /// Reads the code heaps, whose structures `vm` describes.
+    fn of(memory: &ProcessMemory, vm: &VmStructs) -> Option<Self> {
+        let version = version(memory, vm)?;
+        let layout = Layout::of(vm, version)?;
         let interpreter = vm.static_word(memory, "AbstractInterpreter::_code").filter(|code| *code != 0)?;
         let first = word(memory, interpreter, vm.offset("StubQueue::_stub_buffer")?)?;
         let bytes = u64::try_from(int(memory, interpreter, vm.int("StubQueue::_buffer_limit")?)?).ok()?;
-        let (heaps, segment_shift) = heaps(memory, &vm, version)?;
+        let (heaps, segment_shift) = heaps(memory, vm, version)?;
         let scan = Scan { memory, layout: &layout, heaps: &heaps, segment_shift };
         let compiled = if layout.blob.kind.is_some() { 0 } else { scan.first_word_of_compiled()? };
         let barrier = match vm.static_word(memory, "StubRoutines::_cont_returnBarrier") {
@@ -157,3 +163,6 @@ impl Scan<'_> {
         Some(code + at as u64)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -205,6 +205,11 @@ impl VmStructs {
         self.fields.insert(name.to_owned(), Field { of: of.to_owned(), is_static: false, place: offset });
     }
 
+    /// Adds a static field.
+    pub(super) fn insert_static(&mut self, name: &str, address: u64) {
+        self.fields.insert(name.to_owned(), Field { of: String::new(), is_static: true, place: address });
+    }
+
     pub(super) fn insert_size(&mut self, name: &str, bytes: u64) {
         self.sizes.insert(name.to_owned(), bytes);
     }

@@ -161,13 +161,35 @@ pub(crate) fn read(list: &[u8]) -> Option<Layout> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The words of real lists, without the cookie, the version and the flag.
+    const LISTS: &str = include_str!("debug_offsets/lists.txt");
+
+    /// Returns the layouts that real lists describe, and that of 3.14 as if the build had no common lock.
+    pub(crate) fn described_layouts() -> Vec<Layout> {
+        let rows: Vec<Vec<u64>> =
+            LISTS.lines().skip(1).map(|row| row.split(' ').map(|word| word.parse().unwrap()).collect()).collect();
+        let layout = |(column, minor, is_free_threaded): (usize, u64, bool)| {
+            let words = head(minor, is_free_threaded).into_iter().chain(rows.iter().map(|row| row[column]));
+            read(&words.flat_map(u64::to_ne_bytes).collect::<Vec<_>>()).unwrap()
+        };
+        [(1, 13, false), (2, 14, false), (2, 14, true), (3, 15, false)].map(layout).into()
+    }
+
+    /// Returns the cookie, the version and the flag of a list.
+    fn head(minor: u64, is_free_threaded: bool) -> [u64; 3] {
+        [u64::from_ne_bytes(*COOKIE), 3 << 24 | minor << 16 | 0xf0, u64::from(is_free_threaded)]
+    }
 
     /// Returns a list in which each word is twice its index, after the cookie, the version and the flag.
     fn list(minor: u64, is_free_threaded: bool) -> Vec<u8> {
-        let head = [u64::from_ne_bytes(*COOKIE), 3 << 24 | minor << 16 | 0xf0, u64::from(is_free_threaded)];
-        head.into_iter().chain((3..93).map(|index| 2 * index)).flat_map(u64::to_ne_bytes).collect()
+        head(minor, is_free_threaded)
+            .into_iter()
+            .chain((3..93).map(|index| 2 * index))
+            .flat_map(u64::to_ne_bytes)
+            .collect()
     }
 
     #[test]

@@ -5,10 +5,13 @@ mod written;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::cost::Limit;
+use testkit::report;
 
 use self::written::{BLOB, CODE_OFFSET, Inlined, METHOD_BYTES, METHODS, World, WrittenMethod};
 use super::*;
@@ -16,7 +19,7 @@ use crate::names::location::NAME_BYTES_MAX;
 use crate::runtimes::languages::hotspot::layout::tests::layouts;
 use crate::runtimes::languages::hotspot::method::identity_of;
 use crate::runtimes::languages::hotspot::scopes::SCOPES_MAX;
-use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::damage::{self, below, number};
 
 fn memory_of(bytes: &[u8]) -> (File, ProcessMemory) {
     let file = tempfile::tempfile().unwrap();
@@ -136,6 +139,8 @@ fn frames_in_the_java_heap_and_hidden_classes_have_names() {
     assert_eq!(name(CODE, 1).function, "[frames in the Java heap]");
 }
 
+const INTERPRETED_METHOD: u64 = METHODS | INTERPRETED;
+
 #[test]
 fn damaged_functions_are_read_in_bounded_memory_or_refused() {
     let (cases, seed) = (number("VARVE_DAMAGE_CASES", 5000), number("VARVE_UNWIND_SEED", 1));
@@ -155,11 +160,13 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
             (0..2).for_each(|index| world.put_method(index, &method));
             world.put_compiled("nmethod", &[(5, chain.clone()), (50, chain.clone())]);
             let (file, memory) = memory_of(&world.bytes);
+            file.set_len(damage::MEMORY_BYTES).unwrap();
             (layout, world.bytes, file, memory)
         })
         .collect();
+    let mut limit = Limit::new(Duration::from_millis(50), 1 << 20);
     let (mut read, mut refused) = (0, 0);
-    for _ in 0..cases {
+    for case in 0..cases {
         let (layout, bytes, file, memory) = &worlds[below(&mut random, worlds.len())];
         let damaged: Vec<(u64, u8)> = (0..=below(&mut random, 4))
             .map(|_| {
@@ -170,15 +177,19 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
             })
             .collect();
         damaged.iter().for_each(|(at, byte)| file.write_all_at(&[*byte], *at).unwrap());
-        let code = Blob::read(memory, layout, BLOB).and_then(|blob| blob.identity(memory, layout)).unwrap_or(1);
-        let interpreted = identity_of(memory, layout, METHODS).unwrap_or(1);
         let position = below(&mut random, 100) as u32 + CODE_OFFSET;
-        for (address, identity) in [(BLOB | CODE, code), (METHODS | INTERPRETED, interpreted)] {
-            let Some(function) = Function::read(memory, layout, address, position, identity) else {
+        for address in [BLOB | CODE, INTERPRETED_METHOD] {
+            let calls = limit.check(format_args!("VARVE_UNWIND_SEED={seed}, case {case}"), || {
+                let identity = match address {
+                    INTERPRETED_METHOD => identity_of(memory, layout, METHODS),
+                    _ => Blob::read(memory, layout, BLOB).and_then(|blob| blob.identity(memory, layout)),
+                };
+                Some(Function::read(memory, layout, address, position, identity.unwrap_or(1))?.calls(position))
+            });
+            let Some(calls) = calls else {
                 refused += 1;
                 continue;
             };
-            let calls = function.calls(position);
             assert!(calls.len() <= SCOPES_MAX, "seed {seed}");
             assert!(calls.iter().all(|call| call.function.len() <= NAME_BYTES_MAX + 2), "seed {seed}");
             read += 1;
@@ -188,4 +199,5 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
         }
     }
     assert!(cases / 10 < read && cases / 100 < refused, "{read} were read, {refused} refused");
+    report::note(&format!("{cases} damaged functions of HotSpot, twice: {read} are read, {limit}"));
 }

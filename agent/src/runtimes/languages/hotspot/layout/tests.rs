@@ -5,12 +5,12 @@ use super::*;
 /// Offsets of the fields in versions of Java, as their tables have them. `-` stands for a field that is not there.
 const VERSIONS: &str = include_str!("versions.txt");
 
-/// Returns the layout of each version.
-pub(crate) fn layouts() -> Vec<(u32, Layout)> {
+/// Returns the tables of each version, as far as they describe fields for a layout.
+pub(crate) fn tables() -> Vec<(u32, VmStructs)> {
     let mut rows = VERSIONS.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let versions = rows.next().unwrap();
     let rows: Vec<_> = rows.collect();
-    let layout = |column: usize| {
+    let table = |column: usize| {
         let version = versions[column].parse().unwrap();
         let mut vm = VmStructs::default();
         for row in &rows {
@@ -22,9 +22,14 @@ pub(crate) fn layouts() -> Vec<(u32, Layout)> {
                 of => vm.insert(row[0], of, number),
             }
         }
-        (version, Layout::of(&vm, version).unwrap())
+        (version, vm)
     };
-    (2..versions.len()).map(layout).collect()
+    (2..versions.len()).map(table).collect()
+}
+
+/// Returns the layout of each version.
+pub(crate) fn layouts() -> Vec<(u32, Layout)> {
+    tables().into_iter().map(|(version, vm)| (version, Layout::of(&vm, version).unwrap())).collect()
 }
 
 #[test]

@@ -3,14 +3,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::cost::Limit;
+use testkit::report;
 
 use super::*;
 use crate::runtimes::languages::php::layout::{Version, layout_of};
-use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::damage::{self, below, number};
 
 // Addresses of the objects, in files that stand for memory.
 const FUNCTION: u64 = 4096;
@@ -180,8 +183,10 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
     let mut random = SplitMix64::seed_from_u64(seed);
     let layouts = layouts();
     let files: Vec<File> = layouts.iter().map(|layout| Written::default().file(layout)).collect();
+    files.iter().for_each(|file| file.set_len(damage::MEMORY_BYTES).unwrap());
+    let mut limit = Limit::new(Duration::from_millis(20), 8 * NAME_BYTES_MAX + (64 << 10));
     let mut found = 0;
-    for _ in 0..cases {
+    for case in 0..cases {
         let at = below(&mut random, layouts.len());
         let (layout, file) = (&layouts[at], &files[at]);
         let mut damaged = Vec::new();
@@ -194,7 +199,10 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
             damaged.push((object + field, byte));
             put(file, object + field, &[below(&mut random, 256) as u8]);
         }
-        if let Some(call) = read(file, layout, below(&mut random, 8) as u64) {
+        let kind = below(&mut random, 8) as u64;
+        if let Some(call) =
+            limit.check(format_args!("VARVE_UNWIND_SEED={seed}, case {case}"), || read(file, layout, kind))
+        {
             assert!(call.function.len() <= NAME_BYTES_MAX && call.file.len() <= NAME_BYTES_MAX, "seed {seed}");
             found += 1;
         }
@@ -203,6 +211,7 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
         }
     }
     assert!(cases / 10 < found && found < cases, "{found} of {cases} were read");
+    report::note(&format!("{cases} damaged functions of PHP: {found} are read, {limit}"));
 }
 
 #[test]

@@ -3,14 +3,18 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::cost::Limit;
+use testkit::report;
 
 use super::*;
+use crate::runtimes::languages::python::debug_offsets::tests::described_layouts;
 use crate::runtimes::languages::python::layout::layout_of;
-use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::damage::{self, below, number};
 
 /// Address of the code object, in files that stand for memory.
 const CODE: u64 = 4096;
@@ -78,7 +82,7 @@ fn write(layout: &Layout, name: &str, file: &str, first_line: u32, lines: &[u8])
 }
 
 fn layouts() -> impl Iterator<Item = Layout> {
-    (6..=12).map(|minor| layout_of(minor).unwrap())
+    (6..=12).map(|minor| layout_of(minor).unwrap()).chain(described_layouts())
 }
 
 proptest! {
@@ -88,9 +92,9 @@ proptest! {
         file in "[ -~]{0,600}|\\PC{0,300}",
         first_line: u32,
         lines in prop::collection::vec(any::<u8>(), 0..500),
-        minor in 6_u32..=12,
+        version in 0..layouts().count(),
     ) {
-        let layout = layout_of(minor).unwrap();
+        let layout = layouts().nth(version).unwrap();
         let written = write(&layout, &name, &file, first_line, &lines);
         let memory = ProcessMemory::of_file(file_of(&written.bytes));
         let code = Code::read(&memory, &layout, CODE, written.identity).unwrap();
@@ -114,8 +118,10 @@ fn damaged_code_objects_are_read_in_bounded_memory_or_refused() {
     let written: Vec<Written> =
         layouts.iter().map(|layout| write(layout, "name", "/file.py", 7, &[8, 1, 2, 3])).collect();
     let files: Vec<_> = written.iter().map(|written| file_of(&written.bytes)).collect();
+    files.iter().for_each(|file| file.set_len(damage::MEMORY_BYTES).unwrap());
+    let mut limit = Limit::new(Duration::from_millis(20), 4 * NAME_BYTES_MAX + 4 * LINES_BYTES_MAX);
     let mut read = 0;
-    for _ in 0..cases {
+    for case in 0..cases {
         let at = below(&mut random, layouts.len());
         let (layout, written, file) = (&layouts[at], &written[at], &files[at]);
         // Most damage hits a field of an object.
@@ -127,10 +133,15 @@ fn damaged_code_objects_are_read_in_bounded_memory_or_refused() {
             file.write_all_at(&[*byte], *at).unwrap();
         }
         let memory = ProcessMemory::of_file(file.try_clone().unwrap());
-        let identity = identity_of(&memory, layout, CODE).unwrap_or(written.identity);
-        if let Some(code) = Code::read(&memory, layout, CODE, identity) {
+        let position = below(&mut random, 1 << 20) as u32;
+        let code = limit.check(format_args!("VARVE_UNWIND_SEED={seed}, case {case}"), || {
+            let identity = identity_of(&memory, layout, CODE).unwrap_or(written.identity);
+            let code = Code::read(&memory, layout, CODE, identity)?;
+            let _call = code.call(layout, position);
+            Some(code)
+        });
+        if let Some(code) = code {
             assert!(code.bytes() <= size_of::<Code>() + 2 * NAME_BYTES_MAX + LINES_BYTES_MAX, "seed {seed}");
-            let _call = code.call(layout, below(&mut random, 1 << 20) as u32);
             read += 1;
         }
         for (at, _) in damaged {
@@ -139,4 +150,5 @@ fn damaged_code_objects_are_read_in_bounded_memory_or_refused() {
         }
     }
     assert!(cases / 10 < read && read < cases, "{read} of {cases} were read");
+    report::note(&format!("{cases} damaged code objects of Python: {read} are read, {limit}"));
 }

@@ -3,14 +3,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::SeedableRng as _;
+use testkit::cost::Limit;
+use testkit::report;
 
 use super::*;
 use crate::runtimes::languages::ruby::layout::layout_of;
-use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::damage::{self, below, number};
 
 /// Address of the first object, in files that stand for memory.
 const BASE: u64 = 4096;
@@ -213,11 +216,13 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
             let lines: Vec<(u32, u32)> = (0..60).map(|at| (at * 3, at)).collect();
             let body = objects.body(&version, "method", path, &lines, 200);
             let file = objects.file();
+            file.set_len(damage::MEMORY_BYTES).unwrap();
             (version.layout, objects, body, file)
         })
         .collect();
+    let mut limit = Limit::new(Duration::from_millis(20), 8 * NAME_BYTES_MAX + 32 * SIZE_MAX as usize);
     let mut read = 0;
-    for _ in 0..cases {
+    for case in 0..cases {
         let (layout, objects, body, file) = &written[below(&mut random, written.len())];
         let damaged: Vec<(usize, u8)> = (0..=below(&mut random, 4))
             .map(|_| (below(&mut random, objects.bytes.len()), below(&mut random, 256) as u8))
@@ -226,11 +231,14 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
             file.write_all_at(&[*byte], BASE + *at as u64).unwrap();
         }
         let memory = ProcessMemory::of_file(file.try_clone().unwrap());
-        if let Some(identity) = identity_of(&memory, *body)
-            && let Some(iseq) = Iseq::read(&memory, layout, *body, identity)
-        {
+        let position = below(&mut random, 1 << 20) as u32;
+        let iseq = limit.check(format_args!("VARVE_UNWIND_SEED={seed}, case {case}"), || {
+            let iseq = Iseq::read(&memory, layout, *body, identity_of(&memory, *body)?)?;
+            let _call = iseq.call(position);
+            Some(iseq)
+        });
+        if let Some(iseq) = iseq {
             assert!(iseq.bytes() <= size_of::<Iseq>() + 4 * NAME_BYTES_MAX + 8 * SIZE_MAX as usize, "seed {seed}");
-            let _call = iseq.call(below(&mut random, 1 << 20) as u32);
             read += 1;
         }
         for (at, _) in damaged {
@@ -238,4 +246,5 @@ fn damaged_functions_are_read_in_bounded_memory_or_refused() {
         }
     }
     assert!(cases / 10 < read && read < cases, "{read} of {cases} were read");
+    report::note(&format!("{cases} damaged functions of Ruby: {read} are read, {limit}"));
 }

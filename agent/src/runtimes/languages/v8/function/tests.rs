@@ -1,14 +1,18 @@
 //! Functions in memory that is written here: well-formed ones, and random objects. `VARVE_DAMAGE_CASES` is twenty times
 //! the number of random memories, and `VARVE_UNWIND_SEED` chooses them.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
+use testkit::cost::Limit;
+use testkit::report;
 
 use super::*;
 use crate::runtimes::languages::v8::layout::{FORMS, Types};
-use crate::unwind::tests::damage::{below, number};
+use crate::unwind::tests::damage::{self, below, number};
 
 /// Numbers of types in these memories. All strings are below the others.
 pub(in crate::runtimes::languages::v8) const TYPES: Types = Types {
@@ -77,9 +81,13 @@ impl World {
     }
 
     fn memory(&self) -> ProcessMemory {
+        ProcessMemory::of_file(self.file())
+    }
+
+    fn file(&self) -> File {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&self.bytes, 0).unwrap();
-        ProcessMemory::of_file(file)
+        file
     }
 }
 
@@ -144,8 +152,9 @@ fn a_function_is_read_as_it_was_written_if_its_identity_fits() {
 fn random_objects_are_read_in_bounded_memory_or_refused() {
     let (cases, seed) = (number("VARVE_DAMAGE_CASES", 20_000) / 20, number("VARVE_UNWIND_SEED", 1));
     let mut random = SplitMix64::seed_from_u64(seed);
+    let mut limit = Limit::new(Duration::from_millis(100), 16 << 20);
     let mut read = 0;
-    for _ in 0..cases {
+    for case in 0..cases {
         let layout = Layout { form: &FORMS[below(&mut random, FORMS.len())], types: TYPES };
         let mut world = World::new();
         // Objects of 128 bytes, whose words are maps, pointers to other objects, small integers or anything.
@@ -163,27 +172,34 @@ fn random_objects_are_read_in_bounded_memory_or_refused() {
             };
             world.put(at, word);
         }
-        let memory = world.memory();
+        let file = world.file();
+        file.set_len(damage::MEMORY_BYTES).unwrap();
+        let memory = ProcessMemory::of_file(file);
         let heap = Heap { memory: &memory, layout: &layout };
         for _ in 0..20 {
             let at = OBJECTS + below(&mut random, (MEMORY_BYTES - 8192) / 128) as u64 * 128;
             let kind = 1 + random.next_u64() % 3;
             let position = below(&mut random, MEMORY_BYTES) as u32;
-            let identity = identity_of(&heap, Object(at)).unwrap_or_default();
-            let identity = if kind == COMPILED { identity >> 16 << 1 | 1 } else { identity | 1 };
+            let other_position = random.next_u64() as u32;
             let sources = Sources::default();
-            if let Some(function) = Function::read(&memory, &layout, &sources, (at | kind, position, identity)) {
-                assert!(function.bytes() < 4 << 20, "seed {seed}");
-                assert!(function.calls(&layout, position).len() <= DEPTH_MAX);
-                let _covers = function.covers(random.next_u64() as u32);
-                read += 1;
-            }
-            let code = heap.word(u64::from(position)).map(|code| mix(&[code]) | 1).unwrap_or_default();
-            let at = (u64::from(position) | PC, position, code);
-            if let Some(function) = Function::read(&memory, &layout, &sources, at) {
-                assert!(function.calls(&layout, position).len() <= DEPTH_MAX);
-            }
+            read += limit.check(format_args!("VARVE_UNWIND_SEED={seed}, case {case}"), || {
+                let identity = identity_of(&heap, Object(at)).unwrap_or_default();
+                let identity = if kind == COMPILED { identity >> 16 << 1 | 1 } else { identity | 1 };
+                let function = Function::read(&memory, &layout, &sources, (at | kind, position, identity));
+                if let Some(function) = &function {
+                    assert!(function.bytes() < 4 << 20, "seed {seed}");
+                    assert!(function.calls(&layout, position).len() <= DEPTH_MAX);
+                    let _covers = function.covers(other_position);
+                }
+                let code = heap.word(u64::from(position)).map(|code| mix(&[code]) | 1).unwrap_or_default();
+                let at = (u64::from(position) | PC, position, code);
+                if let Some(function) = Function::read(&memory, &layout, &sources, at) {
+                    assert!(function.calls(&layout, position).len() <= DEPTH_MAX);
+                }
+                u64::from(function.is_some())
+            });
         }
     }
     assert!(cases < read, "{read} were read");
+    report::note(&format!("{} random objects of V8: {read} are read, {limit}", 20 * cases));
 }

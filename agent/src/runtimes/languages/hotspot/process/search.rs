@@ -12,7 +12,7 @@ use std::thread;
 
 use ebpf::{Sample, UserFrame};
 
-use super::process::{HotSpot, LIBRARY};
+use super::{HotSpot, LIBRARY};
 use crate::names::shared_tables::SharedTables;
 use crate::process::file::table::open_mapping;
 use crate::process::key::ProcessKey;
