@@ -194,26 +194,36 @@ fn unpacked_java(root: &Path, folder: &Path) -> Option<Interpreter> {
 pub fn phps() -> Vec<Interpreter> {
     let names = [("bullseye", "usr/bin/php7.4"), ("bookworm", "usr/bin/php8.2"), ("unstable", "usr/bin/php8.4")];
     let unpacked = names.into_iter().filter_map(|(release, name)| unpacked(release, name));
-    let without_configuration = |mut interpreter: Interpreter| {
-        interpreter.arguments.push("-n".into());
-        interpreter
-    };
     unpacked.chain(compiled_for_musl("php", "sapi/cli/php", "")).map(without_configuration).collect()
+}
+
+fn without_configuration(mut php: Interpreter) -> Interpreter {
+    php.arguments.push("-n".into());
+    php
 }
 
 /// Returns the unpacked interpreters of PHP that have a cache of compiled code, with this cache and these settings.
 #[must_use]
 pub fn phps_with_cache(settings: &[&str]) -> Vec<Interpreter> {
-    let with_cache = |mut interpreter: Interpreter| {
-        let program = PathBuf::from(interpreter.to_string());
-        let extensions = entries(&program.parent()?.parent()?.join("lib/php"));
-        let cache = extensions.iter().map(|folder| folder.join("opcache.so")).find(|cache| cache.exists())?;
-        let all = [format!("zend_extension={}", cache.display()), "opcache.enable_cli=1".to_owned()];
-        let all = all.into_iter().chain(settings.iter().map(|setting| (*setting).to_owned()));
-        interpreter.arguments.extend(all.flat_map(|setting| ["-d".to_owned(), setting]).map(OsString::from));
-        Some(interpreter)
-    };
-    phps().into_iter().filter_map(with_cache).collect()
+    phps().into_iter().filter_map(|php| with_cache(php, settings)).collect()
+}
+
+/// Returns the unpacked PHP-FPM, with a cache of compiled code and these settings. It reads no `php.ini`.
+/// `None` if it is not unpacked.
+#[must_use]
+pub fn php_fpm(settings: &[&str]) -> Option<Interpreter> {
+    with_cache(without_configuration(unpacked("bookworm", "usr/sbin/php-fpm8.2")?), settings)
+}
+
+/// Adds the cache of compiled code and settings to a PHP; `None` if it has no cache.
+fn with_cache(mut php: Interpreter, settings: &[&str]) -> Option<Interpreter> {
+    let program = PathBuf::from(php.to_string());
+    let extensions = entries(&program.parent()?.parent()?.join("lib/php"));
+    let cache = extensions.iter().map(|folder| folder.join("opcache.so")).find(|cache| cache.exists())?;
+    let all = [format!("zend_extension={}", cache.display()), "opcache.enable_cli=1".to_owned()];
+    let all = all.into_iter().chain(settings.iter().map(|setting| (*setting).to_owned()));
+    php.arguments.extend(all.flat_map(|setting| ["-d".to_owned(), setting]).map(OsString::from));
+    Some(php)
 }
 
 const MONO: &str = "usr/bin/mono-sgen";

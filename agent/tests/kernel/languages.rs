@@ -4,6 +4,7 @@
 //! the program measures with the clock of the thread. By default, the oldest and the newest version of each language
 //! run. `VARVE_ALL_RUNTIMES` selects all versions, and `VARVE_SHARES_SECONDS` sets the duration of each.
 
+mod fpm;
 mod report;
 mod verdict;
 
@@ -11,10 +12,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::runtimes::{compile, compilers};
+use crate::runtimes::{COMPILER, compile, compilers, without_linker};
 use crate::support::agent::RunningAgent;
 use report::Report;
-use testkit::interpreters::{Interpreter, javas, nodes, perls, phps, pythons, rubies, rubies_that_compile};
+use testkit::interpreters::{Interpreter, javas, nodes, perls, php_fpm, phps, pythons, rubies, rubies_that_compile};
 use testkit::report::skipped;
 use verdict::Verdict;
 
@@ -75,8 +76,7 @@ fn check(test: &str, language: &Language, interpreters: Vec<(String, Interpreter
     if interpreters.is_empty() {
         return skipped(test, "no such interpreter is installed");
     }
-    let seconds = std::env::var("VARVE_SHARES_SECONDS");
-    let seconds = seconds.unwrap_or_else(|_| if runs_all() { "20" } else { "8" }.to_owned());
+    let seconds = seconds();
     // More programs at once than CPUs would have few samples each.
     let at_once = if runs_all() { std::thread::available_parallelism().unwrap().get() } else { interpreters.len() };
     let Some(agent) = RunningAgent::start(test, FREQUENCY_HZ) else { return };
@@ -94,9 +94,20 @@ fn check(test: &str, language: &Language, interpreters: Vec<(String, Interpreter
             ended.push((version, pid, Report::parse(&String::from_utf8(output.stdout).unwrap())));
         }
     }
+    judge(test, agent, language, &ended);
+}
+
+/// Number of seconds that each program runs.
+fn seconds() -> String {
+    let seconds = std::env::var("VARVE_SHARES_SECONDS");
+    seconds.unwrap_or_else(|_| if runs_all() { "20" } else { "8" }.to_owned())
+}
+
+/// Stops the agent. Checks its samples of programs, each with its version, pid and report.
+fn judge(test: &str, agent: RunningAgent, language: &Language, ended: &[(String, u32, Report)]) {
     let (samples, _) = agent.stop(test);
     let mut verdict = Verdict::default();
-    for (version, pid, report) in &ended {
+    for (version, pid, report) in ended {
         let own: Vec<_> = samples.iter().filter(|sample| sample.is_of(*pid)).cloned().collect();
         verdict.add(&format!("{} {version}", language.kind), report, &report.count(&own, language));
     }
@@ -134,6 +145,28 @@ fn cases_of_each_php_have_their_shares_and_whole_paths() {
     let interpreters = selected(phps()).into_iter().chain(compiling).collect();
     let php = language("php", "program.php", false);
     check(test, &php, interpreters, &[program(php.file).into()]);
+}
+
+#[test]
+fn cases_of_php_fpm_have_their_shares_and_whole_paths() {
+    let test = "cases_of_php_fpm_have_their_shares_and_whole_paths";
+    let cached = php_fpm(&["opcache.file_update_protection=0"]).map(|php| ("FPM with cache".to_owned(), php));
+    let compiling = php_fpm(&COMPILER).and_then(|php| without_linker(&php));
+    let all: Vec<_> = cached.into_iter().chain(compiling.map(|php| ("FPM with JIT".to_owned(), php))).collect();
+    if all.is_empty() {
+        return skipped(test, "PHP-FPM is not unpacked");
+    }
+    let php = language("php", "program.php", false);
+    let Some(agent) = RunningAgent::start(test, FREQUENCY_HZ) else { return };
+    let servers: Vec<_> = all.iter().map(|(version, fpm)| (version, fpm::Server::start(fpm))).collect();
+    let query = format!("seconds={}", seconds());
+    let requests: Vec<_> = servers.iter().map(|(_, server)| server.request(&program(php.file), &query)).collect();
+    let ended: Vec<_> = servers
+        .iter()
+        .zip(requests)
+        .map(|((version, server), request)| ((*version).clone(), server.worker(), Report::parse(&request.response())))
+        .collect();
+    judge(test, agent, &php, &ended);
 }
 
 #[test]

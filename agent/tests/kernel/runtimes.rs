@@ -13,4 +13,4 @@ mod short_lived;
 mod waits;
 
 pub(crate) use java::compile;
-pub(crate) use php::compilers;
+pub(crate) use php::{COMPILER, compilers, without_linker};

@@ -1,5 +1,5 @@
 <?php
-// Works in known call paths in turn, for as many seconds as the argument says.
+// Works in known call paths in turn, for as many seconds as the argument says, or `seconds` of a request.
 //
 // Prints the functions of each path, leaf first, and for each round its start and the CPU time of each path's work.
 
@@ -227,4 +227,4 @@ function main($seconds) {
     }
 }
 
-main((float) $argv[1]);
+main((float) ($argv[1] ?? $_GET['seconds']));

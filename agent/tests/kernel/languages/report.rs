@@ -100,7 +100,7 @@ impl Report {
                     report.rounds.push((numbers.next().unwrap(), numbers.collect()));
                     assert_eq!(report.rounds.last().unwrap().1.len(), report.cases.len());
                 }
-                _ => panic!("{line}"),
+                _ => panic!("{line} in {text}"),
             }
         }
         report

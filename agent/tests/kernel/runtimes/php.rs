@@ -49,18 +49,23 @@ main();
 /// Returns interpreters that compile code, and that this system can start without another dynamic linker: the functions
 /// of compiled code are found from the program's executable, and a linker would be the executable.
 pub(crate) fn compilers() -> Vec<Interpreter> {
-    let settings = ["opcache.file_update_protection=0", "opcache.jit_buffer_size=32M", "opcache.jit=tracing"];
-    let direct = |interpreter: Interpreter| {
-        let program: OsString = interpreter.to_string().into();
-        let own = interpreter.arguments.iter().position(|argument| argument == &program)?;
-        let arguments = interpreter.arguments[own + 1..].to_vec();
-        let direct = Interpreter { program: program.into(), arguments };
-        let starts = direct.command().arg("-v").output().is_ok_and(|output| output.status.success());
-        starts.then_some(direct)
-    };
     // PHP 7 has no compiler.
-    let all = phps_with_cache(&settings).into_iter().filter(|interpreter| !interpreter.to_string().contains("php7"));
-    all.filter_map(direct).collect()
+    let all = phps_with_cache(&COMPILER).into_iter().filter(|interpreter| !interpreter.to_string().contains("php7"));
+    all.filter_map(|interpreter| without_linker(&interpreter)).collect()
+}
+
+/// Settings with which PHP compiles code.
+pub(crate) const COMPILER: [&str; 3] =
+    ["opcache.file_update_protection=0", "opcache.jit_buffer_size=32M", "opcache.jit=tracing"];
+
+/// Returns the command that starts a PHP without another dynamic linker; `None` if this system cannot start it so.
+pub(crate) fn without_linker(interpreter: &Interpreter) -> Option<Interpreter> {
+    let program: OsString = interpreter.to_string().into();
+    let own = interpreter.arguments.iter().position(|argument| argument == &program)?;
+    let arguments = interpreter.arguments[own + 1..].to_vec();
+    let direct = Interpreter { program: program.into(), arguments };
+    let starts = direct.command().arg("-v").output().is_ok_and(|output| output.status.success());
+    starts.then_some(direct)
 }
 
 /// Program that spends nearly all its time in compiled regular expressions.
