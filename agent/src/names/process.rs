@@ -59,7 +59,6 @@ impl Process {
             ((Resource::exited(key.pid, &header.comm, executable), true), MapsError::Exited)
         };
         let resource = Arc::new(resource);
-        let functions = RuntimeFunctions::new(resource.group());
         Self {
             key,
             unpublished: Arc::clone(&resource),
@@ -69,7 +68,7 @@ impl Process {
             mappings: ProcessMappings::unread(key, reason, header.ktime_ns),
             mapping_changes: 0,
             jit: Jit::default(),
-            functions,
+            functions: RuntimeFunctions::default(),
             hotspot: Search::default(),
             context: contexts::Search::new(header.ktime_ns),
             last_sample_ns: header.ktime_ns,

@@ -14,7 +14,7 @@ use crate::process::key::ProcessKey;
 use crate::process::rate_limit::RateLimit;
 use crate::runtimes::Runtimes;
 use crate::runtimes::functions::family::Families;
-use crate::runtimes::read_limit::ReadLimits;
+use crate::runtimes::read_limit::ReadLimit;
 use crate::runtimes::reader::Reader;
 
 /// Largest number of frames whose location is cached, at 30 bytes each. Only frames in files are cached.
@@ -32,8 +32,8 @@ pub(crate) struct SharedTables {
     pub(crate) families: Families,
     /// Programs that freed functions before their names were read, and a number that is new each time.
     pub(crate) eager: Vec<(ProcessKey, u64)>,
-    /// Limits of all reads of functions.
-    pub(crate) function_reads: ReadLimits,
+    /// Limit of all reads of functions.
+    pub(crate) function_reads: ReadLimit,
     /// Limit of the other work to name samples: 2 % of a CPU.
     pub(crate) reads: RateLimit,
     /// Limit of the work to check that names are still right: 0.1 % of a CPU.
@@ -57,7 +57,7 @@ impl SharedTables {
             reader: Reader::default(),
             families: Families::default(),
             eager: Vec::new(),
-            function_reads: ReadLimits::default(),
+            function_reads: ReadLimit::of_all(),
             reads: RateLimit::new(50),
             checks: RateLimit::new(1000),
             environment,

@@ -13,11 +13,9 @@ const COMM_BYTES_MAX: u64 = 64;
 
 const EXECUTABLE_NAME: &str = "process.executable.name";
 const EXECUTABLE_PATH: &str = "process.executable.path";
-const CONTAINER: &str = "container.id";
-const UNIT: &str = "systemd.unit";
 /// Attributes that only the agent sets.
 const OBSERVED: [&str; 7] =
-    ["process.pid", EXECUTABLE_NAME, EXECUTABLE_PATH, "host.name", CONTAINER, "k8s.pod.uid", UNIT];
+    ["process.pid", EXECUTABLE_NAME, EXECUTABLE_PATH, "host.name", "container.id", "k8s.pod.uid", "systemd.unit"];
 
 /// Largest length of a path, in bytes. A longer path is cut at its front. A path can have 4 kB, and a receiver refuses
 /// values that are too long.
@@ -43,12 +41,6 @@ impl Resource {
         path.map(|(_, path)| &**path)
     }
 
-    /// Returns the container of the process, or its systemd unit; empty if it has neither.
-    pub(crate) fn group(&self) -> &str {
-        let value = |name: &str| self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
-        value(CONTAINER).or_else(|| value(UNIT)).unwrap_or_default()
-    }
-
     /// Describes a thread of the kernel.
     pub(crate) fn kernel_thread(pid: u32) -> Self {
         Self { pid, attributes: vec![(EXECUTABLE_NAME.into(), KERNEL.into())] }
@@ -69,9 +61,9 @@ impl Resource {
         let mut observed = executable_attributes(path, || process_name(pid).unwrap_or_else(|| text(comm)));
         let cgroup = procfs::read_at_most(format!("/proc/{pid}/cgroup"), cgroup::CGROUP_BYTES_MAX);
         let cgroup = cgroup.unwrap_or_default();
-        observed.extend(cgroup::container_id(&cgroup).map(|id| (CONTAINER.to_owned(), id.to_owned())));
+        observed.extend(cgroup::container_id(&cgroup).map(|id| ("container.id".to_owned(), id.to_owned())));
         observed.extend(cgroup::pod_uid(&cgroup).map(|uid| ("k8s.pod.uid".to_owned(), uid)));
-        observed.extend(cgroup::systemd_unit(&cgroup).map(|unit| (UNIT.to_owned(), unit.to_owned())));
+        observed.extend(cgroup::systemd_unit(&cgroup).map(|unit| ("systemd.unit".to_owned(), unit.to_owned())));
         let environ = procfs::read_at_most(format!("/proc/{pid}/environ"), environment::ENVIRON_BYTES_MAX);
         let environ = environ.unwrap_or_default();
         let own = environment::resource_attributes(&environ, allowed);
@@ -181,14 +173,6 @@ mod tests {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), resource.attributes.len());
-    }
-
-    #[test]
-    fn a_process_belongs_to_its_container_or_else_to_its_unit() {
-        let of = |attributes| Resource { pid: 1, attributes: owned(attributes) }.group().to_owned();
-        assert_eq!(of(&[("systemd.unit", "web.service"), ("container.id", "c1")]), "c1");
-        assert_eq!(of(&[("service.name", "web"), ("systemd.unit", "web.service")]), "web.service");
-        assert_eq!(of(&[("service.name", "web")]), "");
     }
 
     fn owned(attributes: &[(&str, &str)]) -> Vec<(String, String)> {

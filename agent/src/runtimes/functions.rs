@@ -60,8 +60,6 @@ pub(crate) struct RuntimeFunctions {
     family: Option<Membership>,
     gone: GoneFunctions,
     sources: Sources,
-    /// Container or unit of the process; empty if it has none.
-    group: String,
     reads: ReadLimit,
     /// A read that was late. Nothing more is read of this process until it has returned.
     late: Option<Late>,
@@ -74,15 +72,13 @@ pub(crate) struct RuntimeFunctions {
     unread: Option<Marker>,
 }
 
-impl RuntimeFunctions {
-    /// Knows no function yet. `group` is the container or the unit of the process; empty if it has none.
-    pub(crate) fn new(group: &str) -> Self {
+impl Default for RuntimeFunctions {
+    fn default() -> Self {
         Self {
             own: None,
             family: None,
             gone: GoneFunctions::default(),
             sources: Sources::default(),
-            group: group.to_owned(),
             reads: ReadLimit::of_process(),
             late: None,
             eager: 0,
@@ -90,7 +86,9 @@ impl RuntimeFunctions {
             unread: None,
         }
     }
+}
 
+impl RuntimeFunctions {
     /// Finds the locations of positions that are new, and reads the functions for that. `now_ns` is the time of the
     /// sample that has the positions.
     ///
@@ -195,7 +193,7 @@ impl RuntimeFunctions {
             return Err(Marker::FunctionUnread);
         }
         let SharedTables { function_reads, reader, .. } = tables;
-        match read_limit::run(reader, &mut self.reads, (function_reads, &self.group), read) {
+        match read_limit::run(reader, [&mut self.reads, function_reads], read) {
             Some(Ok(read)) => Ok(read),
             Some(Err(late)) => {
                 self.late = Some(late);

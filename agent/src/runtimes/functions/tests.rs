@@ -42,7 +42,7 @@ impl World {
         let runtime = runtimes.insert(runtime, Layout::Python(layout));
         let tables = SharedTables::new(Arc::default(), runtimes);
         let memory = vec![0; OBJECTS_BYTES / 8].into();
-        Self { memory, layout, runtime, tables, functions: RuntimeFunctions::new("") }
+        Self { memory, layout, runtime, tables, functions: RuntimeFunctions::default() }
     }
 
     /// Places a function in memory. Returns its position.
@@ -112,11 +112,11 @@ fn a_marker_tells_why_a_function_has_no_name() {
     }
     world.functions.reads.count(Duration::from_secs(2), Duration::ZERO);
     assert_eq!(world.name(key, at, 1), "[function unread]");
-    world.functions = RuntimeFunctions::new("");
+    world.functions = RuntimeFunctions::default();
     world.functions.reads.count(Duration::ZERO, Duration::from_secs(2));
     assert_eq!(world.name(key, at, 1), "[function unread]");
     // The limit of one process is not that of the others.
-    world.functions = RuntimeFunctions::new("");
+    world.functions = RuntimeFunctions::default();
     assert_eq!(world.name(key, at, 1), "function");
     // A new line of a named function needs no read.
     world.functions.reads.count(Duration::from_secs(2), Duration::ZERO);
@@ -127,7 +127,7 @@ fn a_marker_tells_why_a_function_has_no_name() {
 fn functions_of_a_program_that_makes_many_take_bounded_memory() {
     let mut world = World::new();
     world.functions.reads = ReadLimit::none();
-    world.tables.function_reads.all = ReadLimit::none();
+    world.tables.function_reads = ReadLimit::none();
     let long = "x".repeat(500);
     for number in 1..=10_000 {
         let at = world.place(&long, number);
@@ -274,7 +274,7 @@ fn a_copy_is_forgotten_after_two_minutes_without_samples() {
 fn copies_of_many_functions_take_bounded_memory() {
     let mut world = World::new();
     world.functions.reads = ReadLimit::none();
-    world.tables.function_reads.all = ReadLimit::none();
+    world.tables.function_reads = ReadLimit::none();
     let mut memory = vec![0_u64; 128];
     let at = place_php(&mut memory, &world.tables);
     for line in 1..=40_000 {
@@ -293,16 +293,16 @@ fn a_function_that_one_process_has_is_known_in_its_family_only() {
     assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
     memory.fill(0);
     // Another process of the family has the same function, and another program does not.
-    let first = std::mem::replace(&mut world.functions, RuntimeFunctions::new(""));
+    let first = std::mem::take(&mut world.functions);
     assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
     drop(first);
-    world.functions = RuntimeFunctions::new("");
+    world.functions = RuntimeFunctions::default();
     world.tables.families = family::Families::default();
     assert_eq!(world.name(own_key(), at, SECOND_NS), "[function gone]");
     // That it is gone in one process does not keep others from reading it.
     let again = place_php(&mut memory, &world.tables);
     assert_eq!((again, world.name(own_key(), at, SECOND_NS)), (at, "[function gone]".to_owned()));
-    let second = std::mem::replace(&mut world.functions, RuntimeFunctions::new(""));
+    let second = std::mem::take(&mut world.functions);
     assert_eq!(world.name(own_key(), at, SECOND_NS), "{include}");
     drop(second);
 }
@@ -312,7 +312,7 @@ fn a_function_whose_identity_has_no_name_is_known_in_one_process_only() {
     let mut world = World::new();
     let at = world.place("before", 1);
     assert_eq!(world.name(own_key(), at, SECOND_NS), "before");
-    let first = std::mem::replace(&mut world.functions, RuntimeFunctions::new(""));
+    let first = std::mem::take(&mut world.functions);
     // A process that was forked has made another function with the same number.
     assert_eq!(world.place("after", 1), at);
     assert_eq!(world.name(own_key(), at, SECOND_NS), "after");
