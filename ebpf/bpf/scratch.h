@@ -57,6 +57,7 @@ struct scratch {
     u64 v8_array_map;
     u32 v8;                   /* id of the V8 of this program; 0: none */
     u32 is_v8_known;          /* 1 if the three fields above are those of this program */
+    u32 ruby_methods;         /* number of frames of methods of Ruby that are written in C */
     u32 user_frames;
     u32 steps_back;
     u32 end;           /* enum user_end */

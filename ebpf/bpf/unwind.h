@@ -130,6 +130,7 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     scratch->is_v8_known = 0;
     scratch->hotspot.state = HOTSPOT_UNKNOWN;
     scratch->user_frames = 0;
+    scratch->ruby_methods = 0;
     scratch->has_no_caller = 0;
     scratch->steps_back = 0;
     scratch->end = USER_END_TRUNCATED;
@@ -138,12 +139,14 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     /* The first frame of a loop takes one step more, and a step in a runtime may record nothing. */
     bpf_loop(4 * USER_FRAMES_MAX, unwind_step, &walk, 0);
     if (scratch->end != USER_END_TRUNCATED) {
-        u32 frames = scratch->user_frames, words = scratch->header.user_words;
+        u32 frames = scratch->user_frames, words = scratch->header.user_words, methods = scratch->ruby_methods;
         int has_no_loop = scratch->end == USER_END_BROKEN && scratch->has_no_caller && begin_ruby_at_end(scratch);
         begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
+        /* A new fiber of Ruby may begin with methods that are written in C. */
+        int has_functions = scratch->user_frames - frames != scratch->ruby_methods - methods;
         /* While Ruby changes from one fiber to another, the functions can be those of the other one. */
-        int is_other = has_no_loop && scratch->user_frames != frames;
+        int is_other = has_no_loop && has_functions;
         if (is_other) {
             scratch->user_frames = frames;
             scratch->header.user_words = words;
@@ -151,8 +154,7 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
         }
         /* The first frame of a coroutine has no caller. After a wrong step, the word may be 0, too, but then the
          * runtime often has functions that were not recorded. */
-        if (scratch->end == USER_END_BROKEN && scratch->has_no_caller && scratch->runtime_walks[0].id &&
-            scratch->user_frames == frames && !is_other)
+        if (scratch->end == USER_END_BROKEN && scratch->has_no_caller && scratch->runtime_walks[0].id && !has_functions)
             scratch->end = USER_END_ROOT;
     }
     scratch->header.user_end = scratch->end;

@@ -83,6 +83,14 @@ impl<'a> Code<'a> {
         instructions(&bytes, function.start).filter(is_jump).count()
     }
 
+    /// Returns the places in the file's memory that a function reads or writes at fixed addresses, with their sizes in
+    /// bytes.
+    pub(crate) fn fixed_operands(&self, function: &Range<u64>) -> Vec<(u64, usize)> {
+        let bytes = self.bytes(function);
+        let fixed = instructions(&bytes, function.start).filter(Instruction::is_ip_rel_memory_operand);
+        fixed.map(|instruction| (instruction.memory_displacement64(), instruction.memory_size().size())).collect()
+    }
+
     fn bytes(&self, function: &Range<u64>) -> Vec<u8> {
         let is_small = function.end.saturating_sub(function.start) <= FUNCTION_BYTES_MAX;
         is_small.then(|| elf::loaded_bytes(self.file, &self.image, function.clone())).flatten().unwrap_or_default()

@@ -73,6 +73,7 @@ impl Layout {
     pub(crate) fn read_position(&self, address: u64, position: u32) -> u32 {
         match self {
             Self::HotSpot(_) if hotspot::function::Function::is_of_position(address) => position,
+            Self::Ruby(_) if ruby::function::Function::is_of_position(address) => position,
             _ => 0,
         }
     }
@@ -164,7 +165,7 @@ pub(crate) enum Function {
     HotSpot(hotspot::function::Function),
     Python(python::code::Code),
     Perl(perl::functions::Sub),
-    Ruby(ruby::iseq::Iseq),
+    Ruby(ruby::function::Function),
     Php(php::function::Function),
     V8(v8::function::Function),
 }
@@ -188,7 +189,10 @@ impl Function {
             }
             Layout::Python(layout) => python::code::Code::read(memory, layout, address, identity).map(Self::Python),
             Layout::Perl(layout) => perl::functions::Sub::read(memory, layout, address, identity).map(Self::Perl),
-            Layout::Ruby(layout) => ruby::iseq::Iseq::read(memory, layout, address, identity).map(Self::Ruby),
+            Layout::Ruby(layout) => {
+                let at = (address, position, identity);
+                ruby::function::Function::read(memory, layout, at).map(Self::Ruby)
+            }
             Layout::Php(layout) => php::function::Function::read(memory, layout, address, identity).map(Self::Php),
         }
     }
@@ -200,7 +204,7 @@ impl Function {
             (Self::HotSpot(function), _) => function.calls(position),
             (Self::Python(code), Layout::Python(layout)) => vec![code.call(layout, position)],
             (Self::Perl(sub), _) => vec![sub.call(position)],
-            (Self::Ruby(iseq), _) => vec![iseq.call(position)],
+            (Self::Ruby(function), _) => vec![function.call(position)],
             (Self::Php(function), Layout::Php(_)) => vec![function.call(position)],
             (Self::V8(function), Layout::V8(layout)) => function.calls(layout, position),
             _ => Vec::new(),
@@ -229,7 +233,7 @@ impl Function {
             Self::HotSpot(function) => function.bytes(),
             Self::Python(code) => code.bytes(),
             Self::Perl(sub) => sub.bytes(),
-            Self::Ruby(iseq) => iseq.bytes(),
+            Self::Ruby(function) => function.bytes(),
             Self::Php(function) => function.bytes(),
             Self::V8(function) => function.bytes(),
         }

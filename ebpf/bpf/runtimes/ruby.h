@@ -4,10 +4,11 @@
  *
  * The control frames of a thread or fiber are an array, of which the outermost has the highest address. Each call of
  * rb_vm_exec() runs the frames down to the first one with the flag FINISH. Methods that are written in C have control
- * frames too, without instructions, and are not recorded: their native frames are on the stack.
+ * frames too, without instructions.
  *
  * The instructions of a function are an object (iseq) that the garbage collector may move. Its body is not moved, so
- * the body stands for the function.
+ * the body stands for the function. The method entry stands for a method that is written in C. Its name is found by
+ * Ruby's table of symbols, so the frame also has the address at which the file with Ruby is loaded.
  */
 #pragma once
 
@@ -38,10 +39,25 @@ enum ruby_offset {
 /* Flags of an environment: the frame is the first of its loop; it has no instructions. */
 #define RUBY_FINISH 0x20
 #define RUBY_C_FRAME 0x80
+/* The type of the frame, among these flags: that of a method that is written in C. */
+#define RUBY_TYPE 0x7fff0001
+#define RUBY_C_METHOD 0x55550001
+/* From the flags to the method entry, which precedes them. */
+#define RUBY_METHOD 16
+/* Words of a method entry: flags, class, definition, name, owner. */
+#define RUBY_METHOD_WORDS 5
+
+/* The address of a frame of a method in C: this bit, the address of the entry, and bits 44 to 46 of the address at
+ * which the file is loaded. Its position is bits 12 to 43. */
+#define RUBY_METHOD_FRAME (1ull << 47)
 
 /* Words of the function that was recorded last. Its form is the number of words of its instructions. */
 #define RUBY_LAST_BODY 0
 #define RUBY_LAST_FIRST 1
+
+/* Words of a walk: the end of the control frames, and the address at which the file with Ruby is loaded. */
+#define RUBY_WALK_END 0
+#define RUBY_WALK_BASE 1
 
 /* A position that is not known. */
 #define RUBY_NO_POSITION 0xffffffff
@@ -80,7 +96,8 @@ INLINE int begin_ruby(struct scratch *scratch, const struct runtime *runtime, st
     if (context.frame & 7 || context.frame < context.stack || context.frame > end)
         return 0;
     walk->frame = context.frame < end ? context.frame : 0;
-    walk->more[0] = end;
+    walk->more[RUBY_WALK_END] = end;
+    walk->more[RUBY_WALK_BASE] = -scratch->mapped.to_address;
     return 1;
 }
 
@@ -124,6 +141,26 @@ INLINE long read_ruby_function(struct scratch *scratch, u64 iseq)
     return 0;
 }
 
+/* Records a method that is written in C, whose entry is at `method`. Returns 1 on success. */
+INLINE int push_ruby_method(struct scratch *scratch, u64 method, u64 base)
+{
+    struct last_function *last = &scratch->last;
+    if (!method || method != last->object) {
+        u64 identity = 0;
+        last->object = 0;
+        if (copy_object(scratch, method, RUBY_METHOD_WORDS * sizeof(u64)))
+            return push_missing_functions(scratch);
+        for (int i = 1; i < RUBY_METHOD_WORDS; i++)
+            identity = (identity ^ object_word(scratch, i * sizeof(u64))) * HASH_FACTOR;
+        last->object = method;
+        last->identity = identity >> 32 | 1;
+    }
+    u64 address = RUBY_METHOD_FRAME | (method & ~7ull) | (base >> 44 & 7);
+    int is_pushed = push_runtime_frame(scratch, address, base >> 12, last->identity);
+    scratch->ruby_methods += is_pushed;
+    return is_pushed;
+}
+
 /* Records the function of the control frame walk->frame, and goes on to its caller. Returns 1 after the last frame of
  * the loop. */
 INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, struct runtime_walk *walk)
@@ -138,15 +175,18 @@ INLINE int step_in_ruby(struct scratch *scratch, const struct runtime *runtime, 
     /* The values of a caller lie below. */
     if (read_window(frames, frame, bytes, WINDOW_ABOVE))
         environment = window_word(frames, frame + RUBY_ENVIRONMENT);
-    if (!environment || !read_window(values, environment, sizeof(u64), WINDOW_BELOW)) {
+    if (!environment || !read_window(values, environment - RUBY_METHOD, RUBY_METHOD + sizeof(u64), WINDOW_BELOW)) {
         walk->frame = 0;
         push_missing_functions(scratch);
         return 1;
     }
-    walk->frame = frame + bytes < walk->more[0] ? frame + bytes : 0;
+    walk->frame = frame + bytes < walk->more[RUBY_WALK_END] ? frame + bytes : 0;
     u64 flags = window_word(values, environment);
     u64 pc = window_word(frames, frame + RUBY_PC), iseq = window_word(frames, frame + RUBY_ISEQ);
     int is_compiled = jit_return && window_word(frames, frame + jit_return);
+    if ((flags & RUBY_TYPE) == RUBY_C_METHOD && runtime->extra)
+        return !push_ruby_method(scratch, window_word(values, environment - RUBY_METHOD), walk->more[RUBY_WALK_BASE]) ||
+               !walk->frame;
     if (flags & RUBY_C_FRAME || (!pc && !is_compiled))
         return !walk->frame;
     int is_last = flags & RUBY_FINISH || !walk->frame;

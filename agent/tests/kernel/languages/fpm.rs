@@ -6,8 +6,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -20,6 +20,8 @@ const INPUT: u8 = 5;
 const OUTPUT: u8 = 6;
 /// Longest time that the server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time between two parts of a response. The script prints only at its end.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A server. It ends when this is dropped.
 pub(crate) struct Server {
@@ -31,7 +33,7 @@ impl Server {
     pub(crate) fn start(fpm: &Interpreter) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().display();
-        // Without a user, the server refuses to run as root. Otherwise, it ignores the user.
+        // Without a user, the server refuses to run as root. If it does not run as root, it ignores the user.
         let configuration = format!(
             "[global]\nerror_log = {at}/log\n[pool]\nlisten = {at}/socket\nuser = root\ngroup = root\n\
              pm = static\npm.max_children = 1\nphp_admin_value[max_execution_time] = 0\n"
@@ -47,6 +49,7 @@ impl Server {
     /// Begins to run a script. `query` has its parameters.
     pub(crate) fn request(&self, script: &Path, query: &str) -> Request {
         let mut stream = self.connect();
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).unwrap();
         let script = script.to_str().unwrap();
         let parameters = [("SCRIPT_FILENAME", script), ("REQUEST_METHOD", "GET"), ("QUERY_STRING", query)];
         let parameters = parameters.map(|(name, value)| {
@@ -75,11 +78,17 @@ impl Server {
     }
 
     fn log(&self) -> String {
-        let log: PathBuf = self.folder.path().join("log");
-        std::fs::read_to_string(log).unwrap_or_default()
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Returns the process that runs scripts.
+    /// Returns what PHP prints for an expression.
+    pub(crate) fn value_of(&self, expression: &str) -> String {
+        let script = self.folder.path().join("value.php");
+        std::fs::write(&script, format!("<?php var_export({expression});")).unwrap();
+        self.request(&script, "").response()
+    }
+
+    /// Returns the process that has run the scripts.
     pub(crate) fn worker(&self) -> u32 {
         let pid = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -90,8 +99,11 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // The server ends its worker when it gets this signal.
-        let _status = std::process::Command::new("kill").arg(self.child.id().to_string()).status();
-        let _ended = self.child.wait();
+        let status = Command::new("kill").arg(self.child.id().to_string()).status();
+        if !status.is_ok_and(|status| status.success()) {
+            drop(self.child.kill());
+        }
+        drop(self.child.wait());
     }
 }
 

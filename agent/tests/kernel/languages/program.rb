@@ -236,11 +236,14 @@ CASES = {
   'recursion' => ['descend*41', 'recursion', *MAIN],
   'deep' => ['descend*901', 'deep', *MAIN],
   'closure' => ['block in enclose', 'block in method', 'method', 'block in enclose', 'closure', *MAIN],
-  'generator' => ['block in generator'],
+  'generator' => ['block in generator', 'each*2'],
   'fiber' => ['resumed*11', 'block in fiber'],
   'exception' => ['rescue in catches', 'catches', 'exception', *MAIN],
-  'native' => ['<=>', 'block in reduce', 'reduce', 'block in native', 'native', *MAIN],
-  'missing' => ['method_missing', 'missing', *MAIN],
+  'native' => [
+    '<=>', 'sort', 'block in reduce', 'each', 'inject', 'reduce', 'block in native', 'each', 'each_with_index', 'native',
+    *MAIN
+  ],
+  'missing' => ['method_missing', 'public_send', 'missing', *MAIN],
   'redefined_0' => ['function_0', 'redefine', 'redefined_0', *MAIN],
   'redefined_1' => ['function_1', 'redefine', 'redefined_1', *MAIN],
   'freed' => ['function_2?', 'redefine', 'freed', *MAIN]
@@ -264,7 +267,9 @@ def main
   # The agent reads the last names while the program still runs.
   sleep 1
   all = CASES.merge(OF_THREADS)
-  puts 'inner cpu_ns'
+  puts 'inner cpu_ns', 'inner clock_gettime', 'inner rand'
+  # Compiled code calls operators like other methods in C.
+  puts 'inner *', 'inner +', 'inner <'
   all.each { |name, stack| puts "case #{name} #{['spin', "work_#{name}", *stack].join(';')}" }
   rounds.each { |begin_ns, cpu| puts ['round', begin_ns, *all.keys.map { |name| cpu[name] }].join(' ') }
 end

@@ -48,8 +48,18 @@ descend(40, Process.clock_gettime(Process::CLOCK_MONOTONIC) + 10)
 "#;
 
 /// The functions on the stack of [`PROGRAM`], leaf first, with the number of repetitions.
-const STACK: [(&str, usize); 7] =
-    [("work", 1), ("spin", 1), ("block in <=>", 1), ("<=>", 1), ("sorts", 1), ("descend", 41), ("<main>", 1)];
+const STACK: [(&str, usize); 10] = [
+    ("work", 1),
+    ("spin", 1),
+    ("block in <=>", 1),
+    ("each", 1),
+    ("inject", 1),
+    ("<=>", 1),
+    ("sort", 1),
+    ("sorts", 1),
+    ("descend", 41),
+    ("<main>", 1),
+];
 
 /// Name of the native function that runs Ruby functions.
 const LOOP: &str = "rb_vm_exec";
@@ -66,7 +76,7 @@ fn is_ruby(frame: &Frame) -> bool {
 fn is_whole(sample: &Sample) -> bool {
     let functions = sample.frames.iter().filter(|frame| is_ruby(frame)).map(|frame| frame.name.as_str());
     let expected = STACK.iter().flat_map(|(name, count)| std::iter::repeat_n(*name, *count));
-    let has_loops = [("block in <=>", "<=>"), ("<=>", "sorts")].iter().all(|(inner, outer)| {
+    let has_loops = [("block in <=>", "each"), ("<=>", "sort")].iter().all(|(inner, outer)| {
         let at = sample.frames.iter().position(|frame| is_ruby(frame) && frame.name == *inner);
         let after = at.map_or(&[][..], |at| &sample.frames[at + 1..]);
         let end = after.iter().position(is_ruby).unwrap_or_default();

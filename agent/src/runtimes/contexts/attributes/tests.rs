@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use testkit::cost::Limit;
 
 use super::*;
 use crate::process::key::ProcessKey;
@@ -179,7 +180,8 @@ proptest! {
         for (word, value) in words {
             context.words[word].store(value, Ordering::Relaxed);
         }
-        if let Some(published) = context.read(None) {
+        let mut limit = Limit::new(Duration::from_millis(50), 1 << 20);
+        if let Some(published) = limit.check("the context", || context.read(None)) {
             prop_assert!(published.attributes.len() <= ATTRIBUTES_MAX);
             prop_assert!(published.attributes.iter().all(|(key, value)| fits(key, value)));
             let bytes: usize = published.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();

@@ -167,7 +167,7 @@ pub(crate) mod tests {
     /// The words of real lists, without the cookie, the version and the flag.
     const LISTS: &str = include_str!("debug_offsets/lists.txt");
 
-    /// Returns the layouts that real lists describe, and that of 3.14 as if the build had no common lock.
+    /// Returns the layouts that real lists describe, and that of 3.14 as if it were a free-threaded build.
     pub(crate) fn described_layouts() -> Vec<Layout> {
         let rows: Vec<Vec<u64>> =
             LISTS.lines().skip(1).map(|row| row.split(' ').map(|word| word.parse().unwrap()).collect()).collect();

@@ -178,4 +178,4 @@ impl Index {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

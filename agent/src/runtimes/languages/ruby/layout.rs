@@ -9,6 +9,8 @@ pub(crate) struct Layout {
     pub(crate) version: (u32, u32),
     walk: Walk,
     pub(super) body: BodyLayout,
+    /// ELF virtual address of the table of symbols; `None` if it is not known.
+    pub(super) symbols: Option<u64>,
     /// True if a short string has its length in its flags.
     pub(super) is_length_in_flags: bool,
 }
@@ -45,6 +47,11 @@ impl Layout {
         self.walk.thread.is_some()
     }
 
+    /// Returns the layout with another address of the table of symbols.
+    pub(super) fn with_symbols(self, symbols: Option<u64>) -> Self {
+        Self { symbols, ..self }
+    }
+
     /// Returns the offsets for BPF, in the order of `enum ruby_offset` in `ebpf/bpf/runtimes/ruby.h`.
     pub(crate) fn to_bpf(self) -> [u16; RUNTIME_OFFSETS] {
         let Walk { frame_bytes, jit_return, thread } = self.walk;
@@ -68,6 +75,7 @@ pub(crate) fn layout_of(major: u32, minor: u32) -> Option<Layout> {
             index: None,
             parent: 136,
         },
+        symbols: None,
         is_length_in_flags: true,
     };
     let v26 = Layout {

@@ -49,12 +49,25 @@ pub(super) fn string(memory: &ProcessMemory, layout: &Layout, address: u64, part
     memory.read(start.checked_add(skipped)?, &mut bytes).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Reads an element of an array; `None` if the array has no such element.
+pub(super) fn element(memory: &ProcessMemory, array: u64, index: u64) -> Option<u64> {
+    let flags = word(memory, array, 0)?;
+    if flags & TYPE != ARRAY {
+        return None;
+    }
+    let (length, first) = if flags & IS_ARRAY_WHOLE != 0 {
+        (flags >> 15 & 0x7f, array.checked_add(16)?)
+    } else {
+        (word(memory, array, 16)?, word(memory, array, 32)?)
+    };
+    if index < length { word(memory, first, index.checked_mul(8)?) } else { None }
+}
+
 /// Reads the path of a function: a string, or an array of the path and the path without links.
 pub(super) fn path(memory: &ProcessMemory, layout: &Layout, address: u64) -> Option<String> {
     let flags = word(memory, address, 0)?;
     if flags & TYPE != ARRAY {
         return string(memory, layout, address, Part::End);
     }
-    let first = if flags & IS_ARRAY_WHOLE != 0 { address.checked_add(16)? } else { word(memory, address, 32)? };
-    string(memory, layout, word(memory, first, 0)?, Part::End)
+    string(memory, layout, element(memory, address, 0)?, Part::End)
 }

@@ -8,6 +8,7 @@ use host_files::elf::{self, ElfImage};
 
 use super::LOOP;
 use super::layout::{Layout, layout_of};
+use super::method::NAMES;
 use crate::runtimes::code::{Branch, Code, LocalFunction};
 use crate::runtimes::function_parts::other_part;
 use crate::runtimes::thread_getter::{self, returned_pointer};
@@ -15,6 +16,10 @@ use crate::runtimes::thread_getter::{self, returned_pointer};
 /// Smallest number of indirect jumps in the function that runs instructions. Ruby has 200 kinds of instructions, and
 /// each ends with a jump to the next one.
 const INSTRUCTION_JUMPS_MIN: usize = 100;
+/// Largest number of jumps from the exported function to the one that reads names.
+const JUMPS_MAX: usize = 2;
+/// Largest number of functions that are read after each jump. There is one, and its other part.
+const TARGETS_MAX: usize = 4;
 /// Number of bytes of a version, such as `3.3.8`, that are read.
 const VERSION_BYTES: u64 = 6;
 
@@ -28,8 +33,9 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
         "rb_thread_current",
         "ruby_current_execution_context_ptr",
         LOOP,
+        "rb_id2str",
     ];
-    let [version, eval, eval_main, getter, context, exec] = elf::exported(file, names).ok()?;
+    let [version, eval, eval_main, getter, context, exec, name_of_symbol] = elf::exported(file, names).ok()?;
     let image = ElfImage::read(file).ok()?;
     let read = |range: Range<u64>| elf::loaded_bytes(file, &image, range);
     let at = |address: u64, bytes: u64| read(address..address.checked_add(bytes)?);
@@ -41,11 +47,14 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
         let start = getter?.start;
         returned_pointer(&at(start, thread_getter::CODE_BYTES)?, start)?
     };
+    let code = Code::read(file);
+    let layout =
+        layout.with_symbols(code.as_ref().zip(name_of_symbol).and_then(|(code, function)| symbols(code, &function)));
     let main = match exec.filter(|exec| !exec.is_empty()) {
         Some(exec) => exec,
         // Both functions end with a jump to the loop.
         None => {
-            let code = Code::read(file)?;
+            let code = code?;
             let target = common(&code.branches(&eval?, Branch::Jump), &code.branches(&eval_main?, Branch::Jump))?;
             code.function_at(target)?
         }
@@ -54,7 +63,26 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
     let threads = [Some(thread), None];
     // Its compiler is in the same file.
     let callers = 0..u64::MAX;
-    Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, callers, extra: 0, offsets: layout.to_bpf() }, layout))
+    let extra = layout.symbols.unwrap_or_default();
+    Some((Runtime { kind: RuntimeKind::Ruby, loops, threads, callers, extra, offsets: layout.to_bpf() }, layout))
+}
+
+/// Returns the address of the table of symbols, which `function` reads, or a local one to which it jumps. The table
+/// begins with a number of 4 bytes, and the names follow.
+fn symbols(code: &Code<'_>, function: &Range<u64>) -> Option<u64> {
+    let mut functions = vec![function.clone()];
+    let mut fields = Vec::new();
+    for _ in 0..=JUMPS_MAX {
+        fields.extend(functions.iter().flat_map(|function| code.fixed_operands(function)));
+        let of_numbers = fields.iter().filter(|(_, bytes)| *bytes == 4);
+        let table = of_numbers.map(|(at, _)| *at).find(|at| fields.contains(&(at.wrapping_add(NAMES), 8)));
+        if table.is_some() {
+            return table;
+        }
+        let targets = functions.iter().flat_map(|function| code.branches(function, Branch::Jump));
+        functions = targets.filter_map(|start| code.function_at(start)).take(TARGETS_MAX).collect();
+    }
+    None
 }
 
 /// Returns the local functions of Ruby that are on most stacks: that which runs the main program, and that which runs
@@ -114,6 +142,7 @@ mod tests {
             let library = String::from_utf8(output.stdout).unwrap().lines().next().map(str::to_owned).unwrap();
             let file = File::open(library).unwrap();
             let (runtime, layout) = recognise(&file).unwrap();
+            assert!(layout.symbols.is_some(), "{ruby}");
             let functions = local_functions(&file, &runtime);
             let names: Vec<&str> = functions.iter().map(|function| function.name).collect();
             // Ruby 2.5 has other functions around the main program.

@@ -202,11 +202,13 @@ fn written() -> impl Strategy<Value = Written> {
     let heaps = prop::collection::vec(prop::collection::vec(block, 0..30), 1..=HOTSPOT_HEAPS);
     let places = (0x1000_u64..0x7fff_0000_0000, 0..i32::MAX);
     let barrier = (prop::option::of(1_u64..u64::MAX), 0_u64..100, prop::option::of(1_u16..1000));
-    (0_usize..6, places, heaps, barrier).prop_map(|(version, interpreter, mut heaps, (barrier, at, entry_bytes))| {
-        // Java 8 has one heap.
-        heaps.truncate(if version == 0 { 1 } else { HOTSPOT_HEAPS });
-        Written { version, interpreter, heaps, barrier, barrier_offset: at, entry_bytes }
-    })
+    (0..tables().len(), places, heaps, barrier).prop_map(
+        |(version, interpreter, mut heaps, (barrier, at, entry_bytes))| {
+            // Java 8 has one heap.
+            heaps.truncate(if version == 0 { 1 } else { HOTSPOT_HEAPS });
+            Written { version, interpreter, heaps, barrier, barrier_offset: at, entry_bytes }
+        },
+    )
 }
 
 fn memory_of(bytes: &[u8]) -> (File, ProcessMemory) {
@@ -230,7 +232,7 @@ fn damaged_code_heaps_are_read_in_bounded_time_and_memory_or_refused() {
     let (cases, seed) = (number("VARVE_DAMAGE_CASES", 5000), number("VARVE_UNWIND_SEED", 1));
     let mut random = SplitMix64::seed_from_u64(seed);
     let blocks: Vec<Block> = (0..40).map(|block| Block { segments: 4, is_used: true, kind: block / 8 }).collect();
-    let worlds: Vec<_> = (0..6)
+    let worlds: Vec<_> = (0..tables().len())
         .map(|version| {
             let heaps = vec![blocks.clone(); if version == 0 { 1 } else { HOTSPOT_HEAPS }];
             let interpreter = (0x7000_0000, 0x1_0000);

@@ -12,6 +12,7 @@ use testkit::cost::Limit;
 use testkit::report;
 
 use super::*;
+use crate::process::sys;
 use crate::runtimes::languages::ruby::layout::layout_of;
 use crate::unwind::tests::damage::{self, below, number};
 
@@ -19,14 +20,14 @@ use crate::unwind::tests::damage::{self, below, number};
 const BASE: u64 = 4096;
 
 /// A version with its layout, and the offsets of its headers: entries, number of entries, index, and parent.
-struct Version {
-    layout: Layout,
+pub(in crate::runtimes::languages::ruby) struct Version {
+    pub(in crate::runtimes::languages::ruby) layout: Layout,
     number: (u32, u32),
     offsets: [usize; 4],
     entry_bytes: usize,
 }
 
-fn versions() -> Vec<Version> {
+pub(in crate::runtimes::languages::ruby) fn versions() -> Vec<Version> {
     let version = |number: (u32, u32), offsets, entry_bytes| Version {
         layout: layout_of(number.0, number.1).unwrap(),
         number,
@@ -42,25 +43,36 @@ fn versions() -> Vec<Version> {
 }
 
 /// Memory with Ruby's objects.
-#[derive(Default)]
-struct Objects {
-    bytes: Vec<u8>,
+pub(in crate::runtimes::languages::ruby) struct Objects {
+    /// Address of the first byte.
+    base: u64,
+    pub(in crate::runtimes::languages::ruby) bytes: Vec<u8>,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self::new(BASE)
+    }
 }
 
 impl Objects {
+    pub(in crate::runtimes::languages::ruby) fn new(base: u64) -> Self {
+        Self { base, bytes: Vec::new() }
+    }
+
     fn place(&mut self, bytes: &[u8]) -> u64 {
-        let address = BASE + self.bytes.len() as u64;
+        let address = self.base + self.bytes.len() as u64;
         self.bytes.extend_from_slice(bytes);
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         address
     }
 
-    fn place_words(&mut self, words: &[u64]) -> u64 {
+    pub(in crate::runtimes::languages::ruby) fn place_words(&mut self, words: &[u64]) -> u64 {
         self.place(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>())
     }
 
     /// Places a string: within the object if it is short.
-    fn string(&mut self, version: &Version, text: &str) -> u64 {
+    pub(in crate::runtimes::languages::ruby) fn string(&mut self, version: &Version, text: &str) -> u64 {
         let length = text.len() as u64;
         if 23 < text.len() {
             let at = self.place(text.as_bytes());
@@ -106,10 +118,10 @@ impl Objects {
         self.place(&body)
     }
 
-    fn file(&self) -> File {
-        let file = tempfile::tempfile().unwrap();
-        file.write_all_at(&self.bytes, BASE).unwrap();
-        file.set_len(BASE + self.bytes.len() as u64 + 4096).unwrap();
+    pub(in crate::runtimes::languages::ruby) fn file(&self) -> File {
+        let file = sys::memory_file(b"").unwrap();
+        file.write_all_at(&self.bytes, self.base).unwrap();
+        file.set_len(self.base + self.bytes.len() as u64 + 4096).unwrap();
         file
     }
 }
@@ -166,7 +178,7 @@ proptest! {
         let mut of_path = objects.string(version, &path);
         if has_array {
             of_path = if below(&mut random, 2) == 0 {
-                objects.place_words(&[7 | 0x2000, 0, of_path, of_path])
+                objects.place_words(&[7 | 0x2000 | 2 << 15, 0, of_path, of_path])
             } else {
                 let elements = objects.place_words(&[of_path, 0]);
                 objects.place_words(&[7, 0, 2, 2, elements])
