@@ -37,6 +37,7 @@
  * A frame of a language runtime takes two words:
  * - FRAME_OF_RUNTIME | id of the runtime, 14 bits | address of the function's object, 48 bits;
  * - position in the function, 32 bits | identity of the object, 32 bits.
+ * The header of the runtime may give bits of the address and the position another meaning.
  * The identity is 0 if the object could not be read. The address is 0, too, if functions are missing here.
  */
 #define FRAME_OF_RUNTIME (1ull << 62)

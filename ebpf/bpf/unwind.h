@@ -143,11 +143,10 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
         int has_no_loop = scratch->end == USER_END_BROKEN && scratch->has_no_caller && begin_ruby_at_end(scratch);
         begin_php_at_end(scratch, mm);
         bpf_loop(4 * USER_FRAMES_MAX, drain_step, &walk, 0);
-        /* A new fiber of Ruby may begin with methods that are written in C. */
+        /* The first frames of a fiber of Ruby may be of methods that are written in C. */
         int has_functions = scratch->user_frames - frames != scratch->ruby_methods - methods;
-        /* While Ruby changes from one fiber to another, the functions can be those of the other one. */
-        int is_other = has_no_loop && has_functions;
-        if (is_other) {
+        /* While Ruby changes from one fiber to another, they can be those of the other one. */
+        if (has_no_loop) {
             scratch->user_frames = frames;
             scratch->header.user_words = words;
             scratch->end = USER_END_BROKEN;

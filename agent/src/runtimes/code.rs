@@ -84,7 +84,7 @@ impl<'a> Code<'a> {
     }
 
     /// Returns the places in the file's memory that a function reads or writes at fixed addresses, with their sizes in
-    /// bytes.
+    /// bytes. The size is 0 if the function only takes the address.
     pub(crate) fn fixed_operands(&self, function: &Range<u64>) -> Vec<(u64, usize)> {
         let bytes = self.bytes(function);
         let fixed = instructions(&bytes, function.start).filter(Instruction::is_ip_rel_memory_operand);

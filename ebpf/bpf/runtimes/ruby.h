@@ -47,8 +47,8 @@ enum ruby_offset {
 /* Words of a method entry: flags, class, definition, name, owner. */
 #define RUBY_METHOD_WORDS 5
 
-/* The address of a frame of a method in C: this bit, the address of the entry, and bits 44 to 46 of the address at
- * which the file is loaded. Its position is bits 12 to 43. */
+/* The address in a frame of a method in C: this bit, the address of the entry, and bits 44 to 46 of the address at
+ * which the file is loaded. The position in the frame is bits 12 to 43 of that address. */
 #define RUBY_METHOD_FRAME (1ull << 47)
 
 /* Words of the function that was recorded last. Its form is the number of words of its instructions. */

@@ -24,8 +24,8 @@ const DEFINITION: u64 = 16;
 const NAME: u64 = 32;
 /// In the table of symbols: the names.
 pub(super) const NAMES: u64 = 16;
-/// Smallest name whose number is not the name itself: names of operators are smaller, and other names have four bits
-/// for their kind.
+/// Names of operators are smaller than this, and are their own numbers. Other names are larger, and have four bits for
+/// their kind.
 const WITH_KIND_MIN: u64 = 1024;
 const KIND_BITS: u32 = 4;
 /// Number of names in an array.

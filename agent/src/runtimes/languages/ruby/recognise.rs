@@ -1,5 +1,6 @@
 //! Recognises Ruby in a file, and describes it to BPF.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ use crate::runtimes::thread_getter::{self, returned_pointer};
 const INSTRUCTION_JUMPS_MIN: usize = 100;
 /// Largest number of jumps from the exported function to the one that reads names.
 const JUMPS_MAX: usize = 2;
-/// Largest number of functions that are read after each jump. There is one, and its other part.
+/// Largest number of functions that are read after each of these jumps. There is one, and its other part.
 const TARGETS_MAX: usize = 4;
 /// Number of bytes of a version, such as `3.3.8`, that are read.
 const VERSION_BYTES: u64 = 6;
@@ -71,16 +72,22 @@ pub(crate) fn recognise(file: &File) -> Option<(Runtime, Layout)> {
 /// begins with a number of 4 bytes, and the names follow.
 fn symbols(code: &Code<'_>, function: &Range<u64>) -> Option<u64> {
     let mut functions = vec![function.clone()];
-    let mut fields = Vec::new();
+    let (mut numbers, mut words) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..=JUMPS_MAX {
-        fields.extend(functions.iter().flat_map(|function| code.fixed_operands(function)));
-        let of_numbers = fields.iter().filter(|(_, bytes)| *bytes == 4);
-        let table = of_numbers.map(|(at, _)| *at).find(|at| fields.contains(&(at.wrapping_add(NAMES), 8)));
-        if table.is_some() {
-            return table;
+        for (at, bytes) in functions.iter().flat_map(|function| code.fixed_operands(function)) {
+            match bytes {
+                4 => numbers.insert(at),
+                8 => words.insert(at),
+                _ => false,
+            };
         }
-        let targets = functions.iter().flat_map(|function| code.branches(function, Branch::Jump));
-        functions = targets.filter_map(|start| code.function_at(start)).take(TARGETS_MAX).collect();
+        let table = numbers.iter().find(|at| words.contains(&at.wrapping_add(NAMES)));
+        if table.is_some() {
+            return table.copied();
+        }
+        let targets: BTreeSet<u64> =
+            functions.iter().flat_map(|function| code.branches(function, Branch::Jump)).collect();
+        functions = targets.into_iter().filter_map(|start| code.function_at(start)).take(TARGETS_MAX).collect();
     }
     None
 }
@@ -111,6 +118,7 @@ fn version_of(text: &[u8]) -> Option<(u32, u32)> {
 
 /// Returns the one number that both lists have.
 fn common(one: &[u64], other: &[u64]) -> Option<u64> {
+    let other: BTreeSet<&u64> = other.iter().collect();
     let mut both = one.iter().filter(|target| other.contains(target));
     let first = both.next()?;
     both.all(|target| target == first).then_some(*first)
@@ -132,6 +140,30 @@ mod tests {
     fn the_number_that_two_lists_share_is_found() {
         assert_eq!(common(&[1, 2, 2], &[2, 3]), Some(2));
         assert_eq!((common(&[1], &[2]), common(&[1, 2], &[2, 1])), (None, None));
+    }
+
+    #[test]
+    fn code_with_very_many_operands_is_searched_in_bounded_time() {
+        // Each of the functions has the largest size that is read, and jumps to the next one.
+        let function = |name: &str, next: &str| {
+            format!(
+                ".globl {name}\n.type {name},@function\n{name}:\n.cfi_startproc\n\
+                 .rept 170000\nadd %eax, 0x1000(%rip)\n.endr\njmp {next}\n.cfi_endproc\n.size {name},.-{name}\n"
+            )
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let [source, library] = ["code.s", "library"].map(|name| folder.path().join(name));
+        std::fs::write(&source, function("first", "second") + &function("second", "third") + &function("third", "0"))
+            .unwrap();
+        let mut command = std::process::Command::new("gcc");
+        let status = command.args(["-shared", "-nostdlib", "-Wl,-Bsymbolic", "-o"]).arg(&library).arg(source).status();
+        assert!(status.unwrap().success());
+        let file = File::open(library).unwrap();
+        let [first] = elf::exported(&file, ["first"]).unwrap();
+        let code = Code::read(&file).unwrap();
+        let mut limit = testkit::cost::Limit::new(std::time::Duration::from_secs(2), 64 << 20);
+        assert_eq!(limit.check("the search", || symbols(&code, first.as_ref().unwrap())), None);
+        testkit::report::note(&format!("the search takes {limit}"));
     }
 
     #[test]
