@@ -141,15 +141,17 @@ INLINE long read_ruby_function(struct scratch *scratch, u64 iseq)
     return 0;
 }
 
-/* Records a method that is written in C, whose entry is at `method`. Returns 1 on success. */
+/* Records a method that is written in C, whose entry is at `method`, if the entry can be read. Returns 0 if the user
+ * part is full. */
 INLINE int push_ruby_method(struct scratch *scratch, u64 method, u64 base)
 {
     struct last_function *last = &scratch->last;
     if (!method || method != last->object) {
         u64 identity = 0;
         last->object = 0;
+        /* While Ruby makes a frame, the entry can be that of an earlier one. */
         if (copy_object(scratch, method, RUBY_METHOD_WORDS * sizeof(u64)))
-            return push_missing_functions(scratch);
+            return 1;
         for (int i = 1; i < RUBY_METHOD_WORDS; i++)
             identity = (identity ^ object_word(scratch, i * sizeof(u64))) * HASH_FACTOR;
         last->object = method;
