@@ -177,6 +177,14 @@ pub fn javas() -> Vec<Interpreter> {
     all
 }
 
+/// Returns a Java that uses a collector of garbage, such as `Z`; `None` if it does not have this one.
+#[must_use]
+pub fn java_with_collector(java: &Interpreter, name: &str) -> Option<Interpreter> {
+    let mut java = java.clone();
+    java.arguments.push(format!("-XX:+Use{name}GC").into());
+    java.command().arg("-version").output().is_ok_and(|output| output.status.success()).then_some(java)
+}
+
 /// Returns the command that starts the Java in a folder of unpacked packages; `None` if there is none.
 fn unpacked_java(root: &Path, folder: &Path) -> Option<Interpreter> {
     let names = ["jre/bin/java", "bin/java"].map(|name| folder.join(name));

@@ -15,7 +15,9 @@ use std::process::Stdio;
 use crate::runtimes::{COMPILER, compile, compilers, without_linker};
 use crate::support::agent::RunningAgent;
 use report::Report;
-use testkit::interpreters::{Interpreter, javas, nodes, perls, php_fpm, phps, pythons, rubies, rubies_that_compile};
+use testkit::interpreters::{
+    Interpreter, java_with_collector, javas, nodes, perls, php_fpm, phps, pythons, rubies, rubies_that_compile,
+};
 use testkit::report::skipped;
 use verdict::Verdict;
 
@@ -206,12 +208,8 @@ fn cases_of_each_java_have_their_shares_and_whole_paths() {
     if runs_all()
         && let Some((version, newest)) = interpreters.last().cloned()
     {
-        let with_collector = |name: &str| {
-            let mut java = newest.clone();
-            java.arguments.push(format!("-XX:+Use{name}GC").into());
-            let starts = java.command().arg("-version").output().is_ok_and(|output| output.status.success());
-            starts.then(|| (format!("{version} with {name}GC"), java))
-        };
+        let with_collector =
+            |name: &str| Some((format!("{version} with {name}GC"), java_with_collector(&newest, name)?));
         interpreters.extend(["Serial", "Parallel", "Shenandoah", "Z"].into_iter().filter_map(with_collector));
     }
     check(test, &java, interpreters, &arguments);

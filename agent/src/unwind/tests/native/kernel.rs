@@ -143,8 +143,8 @@ impl Kernel {
             let mut bytes = 0;
             let mut modified_sec = 0;
             let mut modified_nsec = 0;
-            // Mappings such as those of io_uring have an inode, but no file.
-            if inode != 0 && mapping.path.starts_with('/') {
+            // Mappings such as those of io_uring and of a memfd have an inode, but no file with a name.
+            if inode != 0 && mapping.path.starts_with('/') && !mapping.path.starts_with("/memfd:") {
                 let metadata = std::fs::metadata(&mapping.path).unwrap();
                 (bytes, modified_sec, modified_nsec) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
             }

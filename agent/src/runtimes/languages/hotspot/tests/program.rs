@@ -77,7 +77,7 @@ impl Program {
         kernel: &mut Kernel,
     ) -> Self {
         let mut command = java.command();
-        command.args(["-XX:-UsePerfData", "-XX:CICompilerCount=2", "-XX:+UseSerialGC"]).args(options);
+        command.args(["-XX:-UsePerfData", "-XX:CICompilerCount=2"]).args(options);
         command.arg("-cp").arg(classes).arg(class).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
