@@ -15,15 +15,21 @@ use rand_xoshiro::rand_core::SeedableRng as _;
 use testkit::interpreters::{Interpreter, nodes};
 use testkit::report;
 
+use super::code::MachineCode;
+use super::heap::Heap;
 use super::source::Sources;
 use crate::names::location::Call;
-use crate::runtimes::languages::Function;
+use crate::runtimes::languages::{Function, Layout};
 use crate::runtimes::memory::ProcessMemory;
 use crate::unwind::tests::damage::{below, number};
 use crate::unwind::tests::native::child::{Child, mappings};
 use crate::unwind::tests::native::kernel::Kernel;
 
 const PROGRAM: &str = include_str!("tests/program.js");
+/// Kinds of code, that of the interpreter and that of the three compilers, each with the first version of V8 whose
+/// Node.js uses it without an option.
+const TIERS: [(&str, (u32, u32)); 4] =
+    [("Ignition", (0, 0)), ("Sparkplug", (9, 4)), ("Maglev", (13, 6)), ("TurboFan", (0, 0))];
 
 /// A line of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +89,9 @@ struct Program {
     memory: ProcessMemory,
     sources: Sources,
     written: PathBuf,
+    /// Number of frames in code of each of [`TIERS`], and the version of V8.
+    tiers: [usize; TIERS.len()],
+    version: (u32, u32),
 }
 
 impl Program {
@@ -95,7 +104,8 @@ impl Program {
         let mut child = Child::start_with(&interpreter.program, &arguments);
         child.run();
         let memory = ProcessMemory::of_file(File::open(format!("/proc/{}/mem", child.pid)).unwrap());
-        Self { child, kernel: Kernel::new(), memory, sources: Sources::default(), written }
+        let (kernel, sources) = (Kernel::new(), Sources::default());
+        Self { child, kernel, memory, sources, written, tiers: [0; TIERS.len()], version: (0, 0) }
     }
 
     /// Returns the functions of the stopped program that have a file, leaf first, and the end of the stack.
@@ -105,10 +115,15 @@ impl Program {
         // The first sample of a program may not know yet that the program runs V8.
         self.kernel.sample(&registers);
         let (frames, end, _) = self.kernel.sample(&registers);
-        let Self { kernel, memory, sources, .. } = self;
+        let Self { kernel, memory, sources, tiers, version, .. } = self;
         let functions = frames.into_iter().flat_map(|frame| {
             let UserFrame::Function { runtime, address, position, identity } = frame else { return Vec::new() };
             let layout = kernel.runtimes.layout(runtime).unwrap();
+            if let Layout::V8(v8) = &*layout {
+                *version = v8.form.version;
+                let tier = tier(&Heap { memory, layout: v8 }, (address, position, identity));
+                tier.into_iter().for_each(|tier| tiers[tier] += 1);
+            }
             let function = Function::read(memory, &layout, &sources.for_batch(), (address, position, identity));
             let Some(function) = function else {
                 return vec![Line::new(&format!("unknown function at {address:#x}"), "?", 0)];
@@ -118,6 +133,21 @@ impl Program {
             calls.map(line).enumerate().map(|(at, line)| Line { calls_inlined: 0 < at, ..line }).collect()
         });
         (functions.filter(|line| !line.file.is_empty()).collect(), end)
+    }
+}
+
+/// Returns the index in [`TIERS`] of the code of a frame, which BPF has encoded; `None` if it is of no function.
+fn tier(heap: &Heap<'_>, (address, position, identity): (u64, u32, u32)) -> Option<usize> {
+    let form = &heap.layout.form.code;
+    match address & 7 {
+        1 => Some(0),
+        2 => {
+            let pc = u64::from(identity >> 17) << 32 | u64::from(position);
+            let code = MachineCode::find(heap, pc)?;
+            let of_compilers = [form.baseline, form.maglev, code.is_optimized(form).then_some(code.kind)];
+            of_compilers.iter().position(|kind| *kind == Some(code.kind)).map(|at| at + 1)
+        }
+        _ => None,
     }
 }
 
@@ -190,10 +220,14 @@ fn check(interpreter: &Interpreter, stops: u64, seed: u64) -> String {
     }
     assert!(wrong <= calls / 5 + 3, "{interpreter}: {wrong} of {calls} lines of inlined calls are wrong");
     assert!(impossible.len() as u64 * 50 <= stops, "{interpreter}: {impossible:#?}");
+    let tiers: Vec<_> = TIERS.iter().zip(program.tiers).map(|((tier, _), frames)| format!("{tier} {frames}")).collect();
+    let has_all = TIERS.iter().zip(program.tiers).all(|((_, since), frames)| program.version < *since || 0 < frames);
+    assert!(has_all, "{interpreter}: {tiers:?}");
     format!(
         "{interpreter}: {stops} stacks with {functions} functions are equal, but {wrong} of {calls} lines of calls \
-         that V8 inlined. {} of {stops} other stacks have calls that the program does not make.",
-        impossible.len()
+         that V8 inlined. {} of {stops} other stacks have calls that the program does not make. Frames: {}.",
+        impossible.len(),
+        tiers.join(", ")
     )
 }
 
