@@ -4,9 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-/// Goroutines and spans for which threads work, and attributes that programs publish.
+/// Goroutines and spans for which threads work, attributes that programs publish, and containers.
 mod context {
     mod attributes;
+    mod containers;
     mod goroutines;
     mod spans;
 }
