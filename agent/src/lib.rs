@@ -5,8 +5,9 @@
 //!   queue or a bounded spool on disk.
 //! - The weight of a sample is never hidden. Where frames cannot be unwound or mapped, there is a marker frame such as
 //!   `[unwinding failed]` or `[process exited]`.
-//! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with names, too.
-//!   Only recordings in pprof or folded stacks get names of native frames on this host, from a
+//! - Native frames are exported as build ID and ELF address, without names, except for a few functions of runtimes and
+//!   of stripped programs. Frames of the kernel, of Go, of language runtimes and of perf maps have names. Only
+//!   recordings in pprof or folded stacks get names of native frames on this host, from a
 //!   [`symbol_store::SymbolStore`].
 //!
 //! # Limits
@@ -14,12 +15,12 @@
 //! process's root. It keeps nothing on disk except requests that it could not send.
 //!
 //! # Memory
-//! All memory is bounded: processes and their data, files, locations, perf maps, the samples of one interval, the
-//! export queue, and a recording.
+//! All memory is bounded: processes and their data, files, locations, perf maps, functions and scripts of language
+//! runtimes, published contexts, the samples of one interval, the export queue, and a recording.
 //!
 //! # Read in this order
-//! `config` and `status`, then `process`, `runtimes`, `names`, `unwind`, `sampling`, `export`: each uses only
-//! modules before it. [`probe`] reports missing requirements of a machine, and [`Status`] the state of the agent.
+//! `config` and `status`, then `process`, `names`, `unwind`, `runtimes`, `sampling`, `export`. [`probe`] reports
+//! missing requirements of a machine, and [`Status`] the state of the agent.
 
 mod config;
 mod export;

@@ -1,10 +1,10 @@
 //! Language runtimes, whose functions BPF records in addition to native frames.
 //!
 //! Each runtime has a folder in `languages/` and a header in `ebpf/bpf/runtimes/`. The file that has the code of a
-//! runtime is recognised when its unwind table is made. BPF then gets a description of the runtime in a *slot*. Equal
-//! descriptions share a slot. If all slots are taken, the one whose functions were sampled least recently gets the new
-//! description. Its id changes, so that frames and files of the old description are not mistaken for those of the new
-//! one.
+//! runtime is recognised when its unwind table is made; HotSpot is found in a process instead. BPF then gets a
+//! description of the runtime in a *slot*. Equal descriptions share a slot. If all slots are taken, the one whose
+//! functions were sampled least recently gets the new description. Its id changes, so that frames and files of the old
+//! description are not mistaken for those of the new one.
 
 pub(crate) mod contexts;
 pub(crate) mod function_cache;

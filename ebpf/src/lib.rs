@@ -14,8 +14,9 @@
 //! This crate does not load the programs, which the agent does, and has no unsafe code.
 //!
 //! # Read in this order
-//! `bpf/record.h`, `bpf/sampler.bpf.c`, `bpf/off_cpu.h`, `bpf/unwind.h`, `bpf/step.h`, `bpf/mappings/mapped.h`,
-//! `bpf/mappings/vma.h`, `bpf/tables.h`, [`record`].
+//! `bpf/record.h`, `bpf/sampler.bpf.c`, `bpf/off_cpu.h`, `bpf/scratch.h`, `bpf/unwind.h`, `bpf/step.h`,
+//! `bpf/mappings/mapped.h`, `bpf/mappings/vma.h`, `bpf/tables.h`, `bpf/window.h`, `bpf/runtimes.h`,
+//! `bpf/runtimes/loops.h`, `bpf/runtimes/compiled.h`, [`record`].
 
 mod file;
 mod hotspot;

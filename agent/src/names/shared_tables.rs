@@ -34,9 +34,9 @@ pub(crate) struct SharedTables {
     pub(crate) eager: Vec<(ProcessKey, u64)>,
     /// Limit of all reads of functions.
     pub(crate) function_reads: ReadLimit,
-    /// Limit of the other work to name samples: 2 % of a CPU.
+    /// Limit of the other work to name samples: 2 % of the time.
     pub(crate) reads: RateLimit,
-    /// Limit of the work to check that names are still right: 0.1 % of a CPU.
+    /// Limit of the work to check that names are still right: 0.1 % of the time.
     pub(crate) checks: RateLimit,
     /// Names of the environment variables that become labels.
     pub(crate) environment: Arc<[String]>,

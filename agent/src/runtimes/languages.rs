@@ -1,4 +1,4 @@
-//! Languages whose runtimes are known: a variant of each type here, and a folder for each.
+//! Languages whose runtimes are known: a variant of each type here, and a folder for each. PCRE2 is only a compiler.
 
 pub(crate) mod hotspot;
 #[cfg(target_arch = "x86_64")]
@@ -89,7 +89,8 @@ impl Layout {
     }
 
     /// True if the identity of a function has a hash of its name. Two processes that were forked from one program then
-    /// have no different functions with the same address and the same identity.
+    /// have no different functions with the same address and the same identity. That of CPython until 3.11 has only a
+    /// hash of the plain name, which different functions often have.
     pub(crate) fn identities_have_names(&self) -> bool {
         matches!(self, Self::Php(_))
     }

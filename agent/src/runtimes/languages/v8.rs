@@ -1,4 +1,4 @@
-//! V8 in Node.js 12 to 25.
+//! V8 in Node.js 12 to 25: the versions in [`layout`].
 //!
 //! [`recognise`] describes V8 in a file to BPF, which finds the functions of JavaScript frames
 //! (`ebpf/bpf/runtimes/v8.h`). [`function`] names them.
