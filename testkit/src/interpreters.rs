@@ -177,7 +177,7 @@ pub fn javas() -> Vec<Interpreter> {
     all
 }
 
-/// Returns a Java that uses a collector of garbage, such as `Z`; `None` if it does not have this one.
+/// Returns a Java that uses a garbage collector, such as `Z`; `None` if it does not start with this one.
 #[must_use]
 pub fn java_with_collector(java: &Interpreter, name: &str) -> Option<Interpreter> {
     let mut java = java.clone();
