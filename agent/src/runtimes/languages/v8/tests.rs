@@ -201,21 +201,20 @@ fn from_report(walked: Vec<Line>) -> Vec<Line> {
     walked.into_iter().skip_while(|line| line.function != "report").collect()
 }
 
-/// Compares the stacks of one Node.js. Returns the figures as a text.
-fn check(interpreter: &Interpreter, stops: u64, seed: u64) -> String {
+/// Compares the stacks of one Node.js at so many stops, or at more until all tiers were seen. Returns the figures as a
+/// text.
+fn check(interpreter: &Interpreter, stops_min: u64, seed: u64) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut program = Program::start(interpreter, folder.path(), seed);
     let (mut functions, mut calls, mut wrong, mut impossible) = (0, 0, 0, Vec::new());
     let mut random = SplitMix64::seed_from_u64(seed);
-    for stop in 0..stops * 10 {
-        if stops <= stop && program.has_all_tiers() {
-            break;
-        }
+    let mut stops = 0;
+    while stops < stops_min || (!program.has_all_tiers() && stops < stops_min * 10) {
         let (walked, _) = program.walk();
         let walked = from_report(walked);
         let written = read_written(&fs::read_to_string(&program.written).unwrap());
         let are_equal = walked.len() == written.len() && written.iter().zip(&walked).all(|(own, it)| own.is(it));
-        assert!(are_equal, "{interpreter}: stop {stop}: {walked:#?}, not {written:#?}");
+        assert!(are_equal, "{interpreter}: stop {stops}: {walked:#?}, not {written:#?}");
         functions += walked.len();
         calls += walked.iter().filter(|line| line.calls_inlined).count();
         wrong += written.iter().zip(&walked).filter(|(own, it)| own.line != it.line).count();
@@ -224,6 +223,7 @@ fn check(interpreter: &Interpreter, stops: u64, seed: u64) -> String {
         if !is_possible(&walked) || end != UserEnd::Root {
             impossible.push((end, walked));
         }
+        stops += 1;
         program.child.run();
     }
     assert!(wrong <= calls / 5 + 3, "{interpreter}: {wrong} of {calls} lines of inlined calls are wrong");
