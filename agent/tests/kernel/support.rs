@@ -2,4 +2,5 @@
 
 pub(crate) mod agent;
 pub(crate) mod program;
+pub(crate) mod scripts;
 pub(crate) mod view;

@@ -6,11 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::agent::RunningAgent;
-use testkit::interpreters::{Interpreter, nodes, perls, phps, pythons, rubies};
+use crate::support::scripts::{self, Script};
+use testkit::interpreters::Interpreter;
 use testkit::report;
 
-/// Options of an interpreter and its program, which calls `spin` until it has used a second of CPU time.
-const PROGRAMS: [(&str, &str, &str); 5] = [
+/// Programs that call `spin` until they have used a second of CPU time.
+const PROGRAMS: [Script; 5] = [
     (
         "cpython",
         "-c",
@@ -98,30 +99,16 @@ impl Drop for Container {
 #[test]
 fn functions_of_each_language_have_their_container_and_pod() {
     let test = "functions_of_each_language_have_their_container_and_pod";
-    let interpreters = [pythons(), perls(), rubies(), phps(), nodes()].map(|mut all| all.pop());
     let Some(container) = Container::create() else {
         return report::skipped(test, "no cgroup of version 2 can be made");
     };
     let Some(agent) = RunningAgent::start(test, 99) else { return };
-    // The tables of the interpreters' files are made while the first programs run.
-    let mut started = Vec::new();
-    for _ in 0..2 {
-        started.clear();
-        for (interpreter, (kind, option, code)) in interpreters.iter().zip(PROGRAMS) {
-            match interpreter {
-                Some(interpreter) => started.push((interpreter, kind, container.start(interpreter, [option, code]))),
-                None => report::skipped(test, format!("there is no interpreter for {kind}")),
-            }
-        }
-        for (interpreter, _, child) in &mut started {
-            assert!(child.wait().unwrap().success(), "{interpreter}");
-        }
-    }
+    let ended = scripts::run(test, PROGRAMS, |interpreter, arguments| container.start(interpreter, arguments));
     let (samples, _) = agent.stop(test);
-    for (interpreter, kind, child) in started {
+    for (interpreter, kind, pid) in ended {
         let of_function = samples.iter().filter(|sample| {
             let mut own = sample.frames.iter().filter(|frame| frame.kind == kind);
-            sample.is_of(child.id()) && own.any(|frame| frame.name.rsplit(':').next() == Some("spin"))
+            sample.is_of(pid) && own.any(|frame| frame.name.rsplit(':').next() == Some("spin"))
         });
         let mut count = 0;
         for sample in of_function {

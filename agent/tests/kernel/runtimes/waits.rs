@@ -3,11 +3,12 @@
 use std::process::{Child, Stdio};
 
 use crate::support::agent::RunningAgent;
-use testkit::interpreters::{Interpreter, nodes, perls, phps, pythons, rubies};
+use crate::support::scripts::{self, Script};
+use testkit::interpreters::Interpreter;
 use testkit::report;
 
-/// Options of an interpreter and its program, which calls `waits` 150 times for 20 ms.
-const PROGRAMS: [(&str, &str, &str); 5] = [
+/// Programs that call `waits` 150 times for 20 ms.
+const PROGRAMS: [Script; 5] = [
     ("cpython", "-c", "import time\ndef waits(): time.sleep(0.02)\nfor _ in range(150): waits()"),
     ("perl", "-e", "sub waits { select undef, undef, undef, 0.02 } waits() for 1 .. 150"),
     ("ruby", "-e", "def waits; sleep 0.02; end; 150.times { waits }"),
@@ -27,28 +28,14 @@ const WAITED: f64 = 150.0 * 0.02;
 #[test]
 fn waits_have_the_functions_of_each_language() {
     let test = "waits_have_the_functions_of_each_language";
-    let interpreters = [pythons(), perls(), rubies(), phps(), nodes()].map(|mut all| all.pop());
     let Some(agent) = RunningAgent::start_with(test, 20, true) else { return };
-    let start = |interpreter: &Interpreter, option: &str, code: &str| -> Child {
-        interpreter.command().args([option, code]).stdout(Stdio::null()).spawn().unwrap()
+    let start = |interpreter: &Interpreter, arguments: [&str; 2]| -> Child {
+        interpreter.command().args(arguments).stdout(Stdio::null()).spawn().unwrap()
     };
-    // The tables of the interpreters' files are made while the first programs run.
-    let mut started = Vec::new();
-    for _ in 0..2 {
-        started.clear();
-        for (interpreter, (kind, option, code)) in interpreters.iter().zip(PROGRAMS) {
-            match interpreter {
-                Some(interpreter) => started.push((interpreter, kind, start(interpreter, option, code))),
-                None => report::skipped(test, format!("there is no interpreter for {kind}")),
-            }
-        }
-        for (interpreter, _, child) in &mut started {
-            assert!(child.wait().unwrap().success(), "{interpreter}");
-        }
-    }
+    let ended = scripts::run(test, PROGRAMS, start);
     let (samples, _) = agent.stop(test);
-    for (interpreter, kind, child) in started {
-        let waits = samples.iter().filter(|sample| sample.is_of(child.id()) && sample.kind.0 == "off_cpu");
+    for (interpreter, kind, pid) in ended {
+        let waits = samples.iter().filter(|sample| sample.is_of(pid) && sample.kind.0 == "off_cpu");
         let has_function = waits.filter(|sample| {
             let mut own = sample.frames.iter().filter(|frame| frame.kind == kind);
             own.any(|frame| frame.name.rsplit(':').next() == Some("waits"))
