@@ -25,7 +25,7 @@ const NAME = "the web UI of each router stays correct while nodes die and return
 /** Number of services. They are so many that all shards have a part of the value of each function. */
 const SERVICES = 64;
 const FUNCTIONS = 8;
-/** Longest wait until the web UI shows a change of the cluster, in milliseconds: the time of three live queries. */
+/** Longest wait until the web UI shows a change of the cluster, in milliseconds: the time of seven live queries. */
 const SHOWN_MS_MAX = 30_000;
 /** Longest time for which the table and the notices may be of different responses, in milliseconds. */
 const DRAWN_MS_MAX = 1_000;

@@ -2,6 +2,7 @@
 
 import { execSync } from "node:child_process";
 import { expect, test } from "vitest";
+import { LIVE_MS } from "../src/state/app_store";
 import { SLOW_MS } from "../src/state/loader";
 import { browserTest, run, viewsAreShown, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
@@ -212,9 +213,9 @@ browserTest("the reason for no data is looked for once per query", {}, async ({ 
   await page.getByText("excludes everything").waitFor();
   const outlines = (): number => fixture.requests.filter((url) => url.endsWith("max_nodes=1")).length;
   expect([fixture.requests.length, outlines()]).toEqual([2, 1]);
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   await expect.poll(() => fixture.requests.length).toBe(3);
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   await expect.poll(() => fixture.requests.length).toBe(4);
   expect(outlines()).toBe(1);
   await page.getByText("excludes everything").waitFor();
@@ -291,11 +292,11 @@ browserTest("a closed dialog does not release what is still open", {}, async ({ 
   await page.keyboard.press("?");
   await page.getByRole("dialog", { name: "Keys" }).getByRole("button", { name: "Close" }).press("Enter");
   await expect.poll(() => page.getByRole("dialog", { name: "Keys" }).count()).toBe(0);
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   expect(fixture.requests.length).toBe(1);
   await page.keyboard.press("Escape");
   await expect.poll(() => page.getByRole("dialog", { name: "Time range" }).count()).toBe(0);
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   await expect.poll(() => fixture.requests.length).toBe(2);
   await fixture.close();
 });
@@ -305,7 +306,7 @@ browserTest("a live query repeats automatically, and a stopped one does not", {}
   await page.clock.install();
   await page.goto(fixture.url);
   await expect.poll(() => fixture.requests.length).toBe(1);
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   await expect.poll(() => fixture.requests.length).toBe(2);
   await page.getByRole("button", { name: "Live" }).click();
   await page.clock.runFor(30_000);
@@ -319,10 +320,10 @@ browserTest("a drag that the browser cancels does not stop a live query", {}, as
   await page.goto(fixture.url);
   await expect.poll(() => fixture.requests.length).toBe(1);
   await page.locator(".timeline-chart").dispatchEvent("pointerdown");
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   expect(fixture.requests.length).toBe(1);
   await page.locator(".timeline-chart").dispatchEvent("pointercancel");
-  await page.clock.runFor(10_500);
+  await page.clock.runFor(LIVE_MS + 500);
   await expect.poll(() => fixture.requests.length).toBe(2);
   await fixture.close();
 });

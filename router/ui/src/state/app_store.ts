@@ -43,8 +43,11 @@ export interface TimelineResponse {
   readonly moving: boolean;
 }
 
-/** Period of the automatic queries of a relative time range, in milliseconds. */
-export const LIVE_MS = 10_000;
+/**
+ * Period of the automatic queries of a relative time range, in milliseconds. Agents send every 5 s, so an open page
+ * shows the functions of a new program within 10 s.
+ */
+export const LIVE_MS = 4_000;
 /** Time between polls for the first profile while the store is empty, in milliseconds. */
 const EMPTY_POLL_MS = 2_000;
 
