@@ -1,20 +1,23 @@
 //! Samples of programs that free a function, and then make another one with another name and the same shape. The new
 //! function often has the address of the earlier one. Its samples must not have the earlier name.
 
+use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::support::agent::RunningAgent;
 use crate::support::view::Sample;
 use testkit::interpreters::{Interpreter, perls, pythons, rubies};
 use testkit::report;
 
-/// Each program makes a function for each request, runs it for 20 ms of CPU time, and frees it. The names of all
-/// functions have the same length.
+/// Each program makes a function for each request, runs it for 20 ms of CPU time, and frees it. Then it prints the
+/// request's number, begin and end, in nanoseconds of Unix time. The names of all functions have the same length.
 const PYTHON: &str = r#"
 import time
+def now():
+    return int(time.time() * 1e9)
 CODE = """
 def request_{0}(until):
     while time.process_time() < until:
@@ -24,17 +27,23 @@ request_{0}(time.process_time() + 0.02)
 number = 100000
 while time.process_time() < 2:
     names = {"time": time}
+    begin = now()
     exec(compile(CODE.format(number), "request", "exec"), names)
+    print(number, begin, now())
     names.clear()
     number += 1
 "#;
 
 const PERL: &str = r#"
+use Time::HiRes;
 sub now { my ($user, $system) = times; return $user + $system }
+sub unix_time { return sprintf '%.0f', Time::HiRes::time() * 1e9 }
 my $number = 100000;
 while (now() < 2) {
     eval "sub request_$number { my \$until = shift; while (now() < \$until) { \$_ * \$_ for 1 .. 2000 } }";
+    my $begin = unix_time();
     &{"request_$number"}(now() + 0.02);
+    print "$number $begin ", unix_time(), "\n";
     undef &{"request_$number"};
     delete $main::{"request_$number"};
     $number++;
@@ -43,10 +52,13 @@ while (now() < 2) {
 
 const RUBY: &str = r#"
 def now() Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID) end
+def unix_time() Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond) end
 number = 100000
 while now < 2
   eval "def request_#{number}(last) total = 0; while now < last; 200.times { |i| total += i }; end end"
+  first = unix_time
   send("request_#{number}", now + 0.02)
+  puts [number, first, unix_time].join(' ')
   Object.send(:remove_method, "request_#{number}")
   GC.start
   number += 1
@@ -81,18 +93,30 @@ while (time < $end) {
 /// Largest number of requests of the PHP server.
 const REQUESTS: u32 = 100;
 
-/// Returns the numbers of the requests, in the order of the samples' times.
-fn requests_of(samples: &[Sample]) -> Vec<u32> {
+/// Largest difference between the clocks of the samples and of the programs, in nanoseconds.
+const CLOCKS_NS_MAX: u64 = 1_000_000;
+
+/// Begin and end of each request, in nanoseconds of Unix time, by its number.
+type Requests = HashMap<u32, (u64, u64)>;
+
+fn read_requests(printed: &str) -> Requests {
+    let numbers = |line: &str| line.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u64>>();
+    let request = |line| match numbers(line)[..] {
+        [number, begin, end] => (u32::try_from(number).unwrap(), (begin, end)),
+        _ => panic!("{line}"),
+    };
+    printed.lines().map(request).collect()
+}
+
+/// Returns the number of the request that a sample has, with each of its times.
+fn requests_of(samples: &[Sample]) -> Vec<(u32, u64)> {
     let number = |sample: &Sample| {
         let of = |name: &str| name.rsplit(['#', ':']).next()?.strip_prefix("request_")?.parse().ok();
         sample.frames.iter().find_map(|frame| of(&frame.name))
     };
-    let mut all: Vec<(u64, u32)> = Vec::new();
-    for sample in samples {
-        all.extend(number(sample).into_iter().flat_map(|number| sample.times.iter().map(move |time| (*time, number))));
-    }
-    all.sort_unstable();
-    all.into_iter().map(|(_, number)| number).collect()
+    let times = |sample| number(sample).map(|number| (number, sample)).into_iter();
+    let all = samples.iter().flat_map(times);
+    all.flat_map(|(number, sample)| sample.times.iter().map(move |time| (number, *time))).collect()
 }
 
 fn count(samples: &[Sample], name: &str) -> usize {
@@ -100,25 +124,29 @@ fn count(samples: &[Sample], name: &str) -> usize {
     samples.iter().filter(has_name).map(|sample| sample.times.len()).sum()
 }
 
-/// Checks that each sample has the name of the request that was answered at its time.
-fn assert_ascending(program: &str, samples: &[Sample]) {
-    let numbers = requests_of(samples);
+/// Checks that each sample has the name of the request that ran at its time.
+fn assert_names(program: &str, samples: &[Sample], requests: &Requests) {
+    let named = requests_of(samples);
     let (gone, unread) = (count(samples, "[function gone]"), count(samples, "[function unread]"));
     report::note(&format!(
         "{program}: {} samples have the name of a request, {gone} gone, {unread} unread",
-        numbers.len()
+        named.len()
     ));
-    assert!(numbers.is_sorted(), "{program}: {numbers:?}");
-    // A request takes two samples on average. With the name of an earlier one, many would have the same number.
-    let requests = numbers.chunk_by(|one, other| one == other).count();
-    assert!(numbers.len() <= 5 * requests, "{program}: {numbers:?}");
+    for (number, time) in &named {
+        let Some((begin, end)) = requests.get(number) else { panic!("{program}: no request {number}") };
+        let is_within = begin - CLOCKS_NS_MAX <= *time && *time <= end + CLOCKS_NS_MAX;
+        assert!(
+            is_within,
+            "{program}: request {number} ran from {begin} to {end}, and a sample at {time} has its name"
+        );
+    }
     // The first functions are gone before BPF knows that the agent has to be woken.
-    assert!(20 < numbers.len() && gone * 4 <= numbers.len(), "{program}: {} named, {gone} gone", numbers.len());
+    assert!(20 < named.len() && gone * 4 <= named.len(), "{program}: {} named, {gone} gone", named.len());
 }
 
 fn start(interpreter: &Interpreter, option: &str, script: &str) -> Child {
     let mut command = interpreter.command();
-    command.args([option, script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command.args([option, script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 #[test]
@@ -129,15 +157,21 @@ fn samples_never_have_the_name_of_a_freed_function() {
     for (interpreters, option, script) in programs {
         let Some(agent) = RunningAgent::start_with(test, 99, false) else { return };
         let mut children: Vec<_> = interpreters.iter().map(|interpreter| start(interpreter, option, script)).collect();
-        for (interpreter, child) in interpreters.iter().zip(&mut children) {
+        let mut printed = vec![String::new(); children.len()];
+        for ((interpreter, child), printed) in interpreters.iter().zip(&mut children).zip(&mut printed) {
+            child.stdout.take().unwrap().read_to_string(printed).unwrap();
             assert!(child.wait().unwrap().success(), "{interpreter}");
         }
         let (samples, _) = agent.stop(test);
-        for (interpreter, child) in interpreters.iter().zip(children) {
+        for ((interpreter, child), printed) in interpreters.iter().zip(children).zip(printed) {
             let own: Vec<Sample> = samples.iter().filter(|sample| sample.is_of(child.id())).cloned().collect();
-            assert_ascending(&interpreter.to_string(), &own);
+            assert_names(&interpreter.to_string(), &own, &read_requests(&printed));
         }
     }
+}
+
+fn unix_time_ns() -> u64 {
+    u64::try_from(SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()).unwrap()
 }
 
 /// Requests a page. `None` if the server does not answer.
@@ -165,15 +199,22 @@ fn samples_never_have_the_name_of_a_function_of_an_earlier_request_of_php() {
         return report::skipped(test, "there is no PHP");
     };
     let Some(agent) = RunningAgent::start_with(test, 99, false) else { return };
+    let begin = unix_time_ns();
     while get(&address, "/request.php?number=99999").is_none() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    (100_000..100_000 + REQUESTS).for_each(|number| get(&address, &format!("/request.php?number={number}")).unwrap());
+    let mut requests = Requests::from([(99_999, (begin, unix_time_ns()))]);
+    let request = |number| {
+        let begin = unix_time_ns();
+        get(&address, &format!("/request.php?number={number}")).unwrap();
+        (number, (begin, unix_time_ns()))
+    };
+    requests.extend((100_000..100_000 + REQUESTS).map(request));
     let (samples, _) = agent.stop(test);
     server.kill().unwrap();
     server.wait().unwrap();
     let own: Vec<Sample> = samples.into_iter().filter(|sample| sample.is_of(server.id())).collect();
-    assert_ascending("php", &own);
+    assert_names("php", &own, &requests);
 }
 
 #[test]

@@ -131,13 +131,27 @@ fn are_equal(walked: &[Line], expected: &[Line]) -> bool {
     unknown == 0 && walked.len() == expected.len() && walked.iter().zip(expected).all(is_equal)
 }
 
-/// True if Perl sees an eval that is being entered. Its context is on the stack before it is Perl's innermost one, and
-/// may have the line of an earlier context still.
+/// True if an eval of a text is being entered, and only one of the two stacks has it.
+/// Its context is on the stack before all of its fields are written. The others are those of an earlier context: its
+/// line, and its operation, by which Perl tells a text from a block.
 fn is_entering_eval(walked: &[Line], expected: &[Line]) -> bool {
-    let [eval, caller, outer @ ..] = expected else { return false };
-    let [leaf, rest @ ..] = walked else { return false };
-    let has_a_line = leaf.line == eval.line || leaf.line == caller.line;
-    eval.function == "(eval)" && leaf.function == caller.function && has_a_line && rest == outer
+    let has_one_more = |more: &[Line], fewer: &[Line]| {
+        let ([eval, caller, outer @ ..], [leaf, rest @ ..]) = (more, fewer) else { return false };
+        let has_a_line = leaf.line == eval.line || leaf.line == caller.line;
+        eval.function == "(eval)" && leaf.function == caller.function && has_a_line && rest == outer
+    };
+    has_one_more(expected, walked) || has_one_more(walked, expected)
+}
+
+#[test]
+fn an_eval_that_is_being_entered_may_be_on_one_of_the_stacks() {
+    let line = |function: &str, line| Line { function: function.into(), file: String::new(), line };
+    let with = [line("(eval)", 116), line("main::in_text", 110), line("<toplevel>", 168)];
+    let without = [line("main::in_text", 116), line("<toplevel>", 168)];
+    assert!(is_entering_eval(&with, &without) && is_entering_eval(&without, &with));
+    assert!(!is_entering_eval(&with, &with[1..2]) && !is_entering_eval(&with[1..], &without));
+    assert!(!is_entering_eval(&with, &[line("main::catches", 116), line("<toplevel>", 168)]));
+    assert!(!is_entering_eval(&with, &[line("main::in_text", 117), line("<toplevel>", 168)]));
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn stacks_of_stopped_perls_are_those_that_perl_sees() {
             drained += u64::from(is_drained);
             without_line += u64::from(walked[0].line == 0);
         }
-        assert!(entered * 100 <= stops, "{interpreter}: {entered} evals are missing");
+        assert!(entered * 100 <= stops, "{interpreter}: {entered} evals are being entered");
         // Perl cannot show its own view while it allocates memory: at about 4 % of the stops.
         assert!(unseen * 8 <= stops, "{interpreter}: {unseen} stacks are unseen");
         assert!(drained * 100 <= stops, "{interpreter}: the functions of {drained} stacks follow the native frames");
@@ -176,7 +190,7 @@ fn stacks_of_stopped_perls_are_those_that_perl_sees() {
         let equal = stops - unseen - entered;
         report::note(&format!(
             "{interpreter}: {equal} stacks with {frames} functions are equal, {drained} drained, {without_line} new, \
-             {entered} without the eval that is being entered"
+             {entered} entering an eval"
         ));
     }
 }
